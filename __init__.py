@@ -1,0 +1,101 @@
+"""gMLP, aMLP, Synthesizer and GLU-variant models for Hugging Face Transformers.
+
+Importing this package costs next to nothing: public names are loaded when first used, and the models enter the Auto
+classes at the moment Transformers itself loads those, so that torch is not imported a moment earlier.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .configuration.auto_classes import FAMILIES
+
+
+__version__ = "0.1.0"
+
+_MODULE_OF: dict[str, str] = {"train_unigram_tokenizer": "tokenization.tokenizer_training"}
+for _model_type, _family in FAMILIES.items():
+    _MODULE_OF[_family.config] = f"configuration.configuration_{_model_type}"
+    _MODULE_OF.update(dict.fromkeys(_family.models.values(), f"modeling.modeling_{_model_type}"))
+    _MODULE_OF[_family.models["AutoModel"].replace("Model", "PreTrainedModel")] = f"modeling.modeling_{_model_type}"
+
+__all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _register_configs(auto: ModuleType) -> None:
+    for model_type, family in FAMILIES.items():
+        auto.AutoConfig.register(model_type, __getattr__(family.config), exist_ok=True)
+
+
+def _register_models(auto: ModuleType) -> None:
+    for family in FAMILIES.values():
+        for auto_class, model_class in family.models.items():
+            getattr(auto, auto_class).register(__getattr__(family.config), __getattr__(model_class), exist_ok=True)
+
+
+def _register_tokenizers(auto: ModuleType) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    for family in FAMILIES.values():
+        auto.AutoTokenizer.register(
+            __getattr__(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True
+        )
+
+
+class _RegisterAfterImport(importlib.abc.MetaPathFinder):
+    """Calls `registrations[module name](module)` right after that module was imported (a post-import hook)."""
+
+    def __init__(self, registrations: dict[str, Callable[[ModuleType], None]]):
+        self.registrations = registrations
+        self._searching = False
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname not in self.registrations or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)  # asks the other finders
+        finally:
+            self._searching = False
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_register(module: ModuleType) -> None:
+                execute(module)
+                self.registrations[fullname](module)
+
+            spec.loader.exec_module = execute_and_register
+        return spec
+
+
+def _register() -> None:
+    registrations = {
+        "transformers.models.auto.configuration_auto": _register_configs,
+        "transformers.models.auto.modeling_auto": _register_models,
+        "transformers.models.auto.tokenization_auto": _register_tokenizers,
+    }
+    for name in registrations.keys() & sys.modules.keys():
+        registrations.pop(name)(sys.modules[name])
+    if registrations:
+        sys.meta_path.insert(0, _RegisterAfterImport(registrations))
+
+
+_register()

@@ -1,0 +1,1 @@
+"""Model configurations and the table that connects them to the Auto classes."""

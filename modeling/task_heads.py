@@ -1,0 +1,265 @@
+"""Task heads shared by all families.
+
+Each is a mixin over a family's `PreTrainedModel` and needs one class attribute, `backbone_class`:
+
+    class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
+        backbone_class = GMLPModel
+
+Losses of token-level heads are divided by the Trainer's `num_items_in_batch`; heads with one loss term per example take
+the mean and say so with `accepts_loss_kwargs = False`. Either way the gradient does not depend on how a batch is split
+over accumulation steps and processes.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.modeling_outputs import (
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple
+
+from .padding import first_token_index
+
+
+def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str) -> torch.Tensor:
+    """One vector per sequence.
+
+    Args:
+        last_hidden_state: Shape `(batch, length, hidden_size)`.
+        attention_mask: Shape `(batch, length)`, non-zero for real tokens; `None` if all are.
+        pooling: `"cls"`, the first real token, or `"mean"`, the mean of the real tokens.
+
+    Returns:
+        Shape `(batch, hidden_size)`.
+    """
+    if pooling == "cls":
+        if attention_mask is None:
+            return last_hidden_state[:, 0]
+        rows = torch.arange(last_hidden_state.shape[0], device=last_hidden_state.device)
+        return last_hidden_state[rows, first_token_index(attention_mask).to(last_hidden_state.device)]
+    if attention_mask is None:
+        return last_hidden_state.mean(dim=1)
+    weights = (attention_mask != 0)[:, :, None].to(last_hidden_state)
+    return (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def _classifier_dropout(config) -> nn.Dropout:
+    rate = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
+
+
+class _Head:
+    backbone_class: type[nn.Module]
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = self.backbone_class(config)
+        self.build_head(config)
+        self.post_init()
+
+    def build_head(self, config) -> None:
+        """Add the head's own modules."""
+        raise NotImplementedError
+
+
+class MaskedLMHead(_Head):
+    """Masked language modelling: a linear map to the vocabulary with a bias, its matrix tied to the embeddings."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def build_head(self, config) -> None:
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Token ids to predict, in `[0, vocab_size)`; -100 where nothing is to be predicted.
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class SequenceClassificationHead(_Head):
+    """One label (or several, or a number) per sequence, read from the pooled output."""
+
+    accepts_loss_kwargs = False
+
+    def build_head(self, config) -> None:
+        self.num_labels = config.num_labels
+        self.dropout = _classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        r"""
+        labels (`torch.Tensor` of shape `(batch_size,)`, *optional*):
+            Class indices in `[0, num_labels)`; numbers if `num_labels == 1` (mean squared error); or one 0/1 number per
+            label, shape `(batch_size, num_labels)`, for `problem_type="multi_label_classification"`.
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        pooled = pool(outputs.last_hidden_state, attention_mask, self.config.classifier_pooling)
+        logits = self.classifier(self.dropout(pooled))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class TokenClassificationHead(_Head):
+    """One label per token."""
+
+    def build_head(self, config) -> None:
+        self.num_labels = config.num_labels
+        self.dropout = _classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Class indices in `[0, num_labels)`; -100 for tokens without a label.
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class MultipleChoiceHead(_Head):
+    """One score per choice, each choice being a sequence of its own."""
+
+    accepts_loss_kwargs = False
+
+    def build_head(self, config) -> None:
+        self.dropout = _classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MultipleChoiceModelOutput:
+        r"""
+        input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
+            Token ids; the other inputs have the same leading dimensions.
+        attention_mask (`torch.Tensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            1 for real tokens, 0 for padding.
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            Segment ids.
+        position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            Positions of the tokens in the spatial weights.
+        inputs_embeds (`torch.FloatTensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`):
+            Embeddings instead of `input_ids`.
+        labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            Index of the right choice, in `[0, num_choices)`.
+        """
+        shape = (input_ids if input_ids is not None else inputs_embeds).shape
+        num_choices = shape[1]
+        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = (
+            None if tensor is None else tensor.flatten(0, 1)
+            for tensor in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        )
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        pooled = pool(outputs.last_hidden_state, attention_mask, self.config.classifier_pooling)
+        logits = self.classifier(self.dropout(pooled)).view(-1, num_choices)
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits, labels.to(logits.device))
+        return MultipleChoiceModelOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class QuestionAnsweringHead(_Head):
+    """Start and end scores of an answer span for every token."""
+
+    def build_head(self, config) -> None:
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        start_positions: torch.LongTensor | None = None,
+        end_positions: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        r"""
+        start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            Index of the answer's first token; indices past the sequence are ignored.
+        end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            Index of the answer's last token; indices past the sequence are ignored.
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

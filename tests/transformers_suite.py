@@ -1,0 +1,97 @@
+"""Transformers' own model tests, run on this package's classes: `make test-transformers`.
+
+Those tests ship in the source distribution of transformers alone, whose root has to be on `PYTHONPATH`; the make target
+fetches it. The file's name keeps it out of the default test run.
+"""
+
+import unittest
+
+import torch
+from tests.test_configuration_common import ConfigTester
+from tests.test_modeling_common import ModelTesterMixin, floats_tensor, ids_tensor, random_attention_mask
+from tests.test_training_mixin import TrainingTesterMixin
+from transformers.models.auto import modeling_auto
+
+import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
+
+
+# The suite recognises heads by class name, in tables that only in-tree models are entered in.
+_NAME_TABLES = {
+    "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "AutoModelForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "AutoModelForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
+    "AutoModelForMultipleChoice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
+    "AutoModelForQuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+}
+for _model_type, _family in FAMILIES.items():
+    for _auto_class, _table in _NAME_TABLES.items():
+        getattr(modeling_auto, _table)[_model_type] = _family.models[_auto_class]
+
+
+class EncoderTester:
+    """A tiny text encoder and inputs for it, in the form the suite expects."""
+
+    batch_size = 13
+    seq_length = 7
+    is_training = True
+    num_choices = 4
+    num_labels = 3
+
+    def __init__(self, parent, config_class, **config_kwargs):
+        self.parent = parent
+        self.config_class = config_class
+        self.config_kwargs = {
+            "vocab_size": 99,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "max_position_embeddings": 32,
+            **config_kwargs,
+        }
+        for name, value in self.config_kwargs.items():
+            setattr(self, name, value)
+
+    def get_config(self):
+        return self.config_class(**self.config_kwargs)
+
+    def prepare_config_and_inputs(self):
+        return self.get_config(), *self.prepare_config_and_inputs_for_common()[1].values()
+
+    def prepare_config_and_inputs_for_common(self):
+        inputs = {
+            "input_ids": ids_tensor([self.batch_size, self.seq_length], self.vocab_size),
+            "attention_mask": random_attention_mask([self.batch_size, self.seq_length]),
+        }
+        return self.get_config(), inputs
+
+
+class _EncoderSuite(ModelTesterMixin, TrainingTesterMixin):
+    family: str
+    config_kwargs: dict = {}
+    has_attentions = False
+
+    @property
+    def all_model_classes(self):
+        names = dict.fromkeys(FAMILIES[self.family].models.values())
+        return tuple(getattr(tokenmixers, name) for name in names)
+
+    def setUp(self):
+        config_class = getattr(tokenmixers, FAMILIES[self.family].config)
+        self.model_tester = EncoderTester(self, config_class, **self.config_kwargs)
+        self.config_tester = ConfigTester(self, config_class=config_class, hidden_size=37)
+
+    def test_config(self):
+        self.config_tester.run_common_tests()
+
+
+class GMLPToeplitzTest(_EncoderSuite, unittest.TestCase):
+    family = "gmlp"
+
+
+class GMLPFullTest(_EncoderSuite, unittest.TestCase):
+    family = "gmlp"
+    config_kwargs = {"spatial_weight_type": "full", "type_vocab_size": 2}
+
+
+__all__ = ["torch", "floats_tensor"]

@@ -1,0 +1,1 @@
+"""Tokenizers of the kind the papers used, trained on your own text."""
