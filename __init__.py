@@ -16,7 +16,6 @@ from typing import Any
 
 from .configuration.auto_classes import FAMILIES
 
-
 __version__ = "0.1.0"
 
 _MODULE_OF: dict[str, str] = {"train_unigram_tokenizer": "tokenization.tokenizer_training"}
@@ -25,7 +24,7 @@ for _model_type, _family in FAMILIES.items():
     _MODULE_OF.update(dict.fromkeys(_family.models.values(), f"modeling.modeling_{_model_type}"))
     _MODULE_OF[_family.models["AutoModel"].replace("Model", "PreTrainedModel")] = f"modeling.modeling_{_model_type}"
 
-__all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
@@ -55,9 +54,7 @@ def _register_tokenizers(auto: ModuleType) -> None:
     from transformers import PreTrainedTokenizerFast
 
     for family in FAMILIES.values():
-        auto.AutoTokenizer.register(
-            __getattr__(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True
-        )
+        auto.AutoTokenizer.register(__getattr__(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 
 
 class _RegisterAfterImport(importlib.abc.MetaPathFinder):

@@ -48,7 +48,6 @@ class GMLPConfig(PreTrainedConfig):
         ValueError: If a size is not positive, `intermediate_size` is odd, or an epsilon or deviation is negative.
 
     Example:
-
     ```python
     >>> from tokenmixers import GMLPConfig, GMLPModel
 
@@ -92,7 +91,9 @@ class GMLPConfig(PreTrainedConfig):
                 "into two halves."
             )
         if self.type_vocab_size < 0:
-            raise ValueError(f"`type_vocab_size` must be 0 (no segment embeddings) or more, got {self.type_vocab_size}.")
+            raise ValueError(
+                f"`type_vocab_size` must be 0 (no segment embeddings) or more, got {self.type_vocab_size}."
+            )
         for name in ("layer_norm_eps", "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range"):
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")

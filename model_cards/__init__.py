@@ -1,0 +1,1 @@
+"""Configurations and cards of the published models, one folder each."""

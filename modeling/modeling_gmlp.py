@@ -55,8 +55,9 @@ class GMLPLayer(GradientCheckpointingLayer):
         return residual + self.dropout(self.proj_out(hidden_states))
 
 
-@auto_docstring
 class GMLPPreTrainedModel(PreTrainedModel):
+    """What all gMLP models share: initialisation, and what Transformers needs to know of the architecture."""
+
     config: GMLPConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
@@ -72,7 +73,6 @@ class GMLPPreTrainedModel(PreTrainedModel):
             init.ones_(module.bias)
 
 
-@auto_docstring
 class GMLPModel(GMLPPreTrainedModel):
     """The gMLP encoder: token embeddings, blocks, final norm. No positional encoding: the spatial weights carry it."""
 
@@ -116,28 +116,33 @@ class GMLPModel(GMLPPreTrainedModel):
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
-@auto_docstring(custom_intro="gMLP with a language modelling head, tied to the embeddings by default.")
 class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
+    """gMLP with a language modelling head, tied to the embeddings by default."""
+
     backbone_class = GMLPModel
 
 
-@auto_docstring(custom_intro="gMLP with a sequence classification or regression head, e.g. for GLUE.")
 class GMLPForSequenceClassification(SequenceClassificationHead, GMLPPreTrainedModel):
+    """gMLP with a sequence classification or regression head, e.g. for GLUE."""
+
     backbone_class = GMLPModel
 
 
-@auto_docstring(custom_intro="gMLP with a classification head on every token, e.g. for named entities.")
 class GMLPForTokenClassification(TokenClassificationHead, GMLPPreTrainedModel):
+    """gMLP with a classification head on every token, e.g. for named entities."""
+
     backbone_class = GMLPModel
 
 
-@auto_docstring(custom_intro="gMLP with a multiple choice head, e.g. for COPA or SWAG.")
 class GMLPForMultipleChoice(MultipleChoiceHead, GMLPPreTrainedModel):
+    """gMLP with a multiple choice head, e.g. for COPA or SWAG."""
+
     backbone_class = GMLPModel
 
 
-@auto_docstring(custom_intro="gMLP with a span head for extractive question answering, e.g. SQuAD.")
 class GMLPForQuestionAnswering(QuestionAnsweringHead, GMLPPreTrainedModel):
+    """gMLP with a span head for extractive question answering, e.g. SQuAD."""
+
     backbone_class = GMLPModel
 
 

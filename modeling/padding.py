@@ -16,8 +16,8 @@ def check_length(length: int, max_length: int) -> None:
     if length > max_length:
         raise ValueError(
             f"The sequence has {length} tokens, but the model's spatial weights cover "
-            f"`max_position_embeddings={max_length}`. Truncate the input (`truncation=True, max_length={max_length}` in "
-            "the tokenizer), split it, or use a model with a larger `max_position_embeddings`."
+            f"`max_position_embeddings={max_length}`. Truncate the input (tokenizer arguments `truncation=True, "
+            f"max_length={max_length}`), split it, or use a model with a larger `max_position_embeddings`."
         )
 
 

@@ -5,9 +5,9 @@ Each is a mixin over a family's `PreTrainedModel` and needs one class attribute,
     class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
         backbone_class = GMLPModel
 
-Losses of token-level heads are divided by the Trainer's `num_items_in_batch`; heads with one loss term per example take
-the mean and say so with `accepts_loss_kwargs = False`. Either way the gradient does not depend on how a batch is split
-over accumulation steps and processes.
+Losses of token-level heads are divided by the Trainer's `num_items_in_batch`; heads with one loss term per example
+take the mean and say so with `accepts_loss_kwargs = False`. Either way the gradient does not depend on how a batch is
+split over accumulation steps and processes.
 """
 
 import torch
@@ -60,10 +60,10 @@ class _Head:
     def __init__(self, config):
         super().__init__(config)
         self.model = self.backbone_class(config)
-        self.build_head(config)
+        self._build_head(config)
         self.post_init()
 
-    def build_head(self, config) -> None:
+    def _build_head(self, config) -> None:
         """Add the head's own modules."""
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ class MaskedLMHead(_Head):
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
-    def build_head(self, config) -> None:
+    def _build_head(self, config) -> None:
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
 
     @can_return_tuple
@@ -89,7 +89,7 @@ class MaskedLMHead(_Head):
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         r"""
-        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+        Labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Token ids to predict, in `[0, vocab_size)`; -100 where nothing is to be predicted.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
@@ -107,7 +107,7 @@ class SequenceClassificationHead(_Head):
 
     accepts_loss_kwargs = False
 
-    def build_head(self, config) -> None:
+    def _build_head(self, config) -> None:
         self.num_labels = config.num_labels
         self.dropout = _classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
@@ -126,8 +126,8 @@ class SequenceClassificationHead(_Head):
     ) -> SequenceClassifierOutput:
         r"""
         labels (`torch.Tensor` of shape `(batch_size,)`, *optional*):
-            Class indices in `[0, num_labels)`; numbers if `num_labels == 1` (mean squared error); or one 0/1 number per
-            label, shape `(batch_size, num_labels)`, for `problem_type="multi_label_classification"`.
+            Class indices in `[0, num_labels)`; numbers if `num_labels == 1` (mean squared error); or one 0/1 number
+            per label, shape `(batch_size, num_labels)`, for `problem_type="multi_label_classification"`.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         pooled = pool(outputs.last_hidden_state, attention_mask, self.config.classifier_pooling)
@@ -143,7 +143,7 @@ class SequenceClassificationHead(_Head):
 class TokenClassificationHead(_Head):
     """One label per token."""
 
-    def build_head(self, config) -> None:
+    def _build_head(self, config) -> None:
         self.num_labels = config.num_labels
         self.dropout = _classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
@@ -161,7 +161,7 @@ class TokenClassificationHead(_Head):
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         r"""
-        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+        Labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Class indices in `[0, num_labels)`; -100 for tokens without a label.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
@@ -179,7 +179,7 @@ class MultipleChoiceHead(_Head):
 
     accepts_loss_kwargs = False
 
-    def build_head(self, config) -> None:
+    def _build_head(self, config) -> None:
         self.dropout = _classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
@@ -229,7 +229,7 @@ class MultipleChoiceHead(_Head):
 class QuestionAnsweringHead(_Head):
     """Start and end scores of an answer span for every token."""
 
-    def build_head(self, config) -> None:
+    def _build_head(self, config) -> None:
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
 
     @can_return_tuple
