@@ -1,0 +1,77 @@
+"""Helpers shared by the tests, as fixtures: the repository root is a package, so test modules import nothing here."""
+
+import os
+
+import hypothesis
+import pytest
+import torch
+from transformers import set_seed
+
+import tokenmixers
+
+# One core is enough for models this small, and torch's threads would fight with those of parallel test workers.
+torch.set_num_threads(1)
+
+hypothesis.settings.register_profile("default", max_examples=20, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    set_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_config():
+    """`tiny_config(**changes)`: a gMLP configuration small enough for every test, with odd and distinct sizes."""
+
+    def build(**changes) -> tokenmixers.GMLPConfig:
+        sizes = {
+            "vocab_size": 37,
+            "hidden_size": 10,
+            "intermediate_size": 14,
+            "num_hidden_layers": 2,
+            "max_position_embeddings": 11,
+        }
+        return tokenmixers.GMLPConfig(**{**sizes, **changes})
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def randomise():
+    """`randomise(module)`: give every parameter random values, so that no transposed or skipped weight goes unseen.
+
+    A fresh gMLP hides most mistakes: its spatial weights are nearly zero, its biases constant. Each matrix keeps the
+    scale of its fan-in, so that activations stay of order one.
+    """
+
+    def fill(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                scale = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.3
+                offset = 1.0 if parameter.dim() == 1 and name.endswith("norm.weight") else 0.0
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(offset + scale * noise)
+        return module
+
+    return fill
+
+
+@pytest.fixture(scope="session")
+def spatial_matrix():
+    """`spatial_matrix(projection, rows, columns)`: the weights from the tokens at `columns` to those at `rows`.
+
+    Written out with loops from the definition: `W[i, j] = w[n - 1 + j - i]` for Toeplitz weights `w`.
+    """
+
+    def build(projection, rows: list[int], columns: list[int] | None = None) -> torch.Tensor:
+        columns = rows if columns is None else columns
+        weight, n = projection.weight, projection.max_length
+        if weight.dim() == 1:
+            return torch.stack([torch.stack([weight[n - 1 + j - i] for j in columns]) for i in rows])
+        return torch.stack([torch.stack([weight[i, j] for j in columns]) for i in rows])
+
+    return build
