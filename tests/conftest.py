@@ -4,17 +4,28 @@ import os
 
 import hypothesis
 import pytest
+import tokenmixers
 import torch
 from transformers import set_seed
-
-import tokenmixers
 
 # One core is enough for models this small, and torch's threads would fight with those of parallel test workers.
 torch.set_num_threads(1)
 
-hypothesis.settings.register_profile("default", max_examples=20, deadline=None)
-hypothesis.settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("default", max_examples=25, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+class _TorchRandom:
+    """Torch's generator in the form in which Hypothesis resets generators before every example."""
+
+    seed = staticmethod(torch.manual_seed)
+    getstate = staticmethod(torch.get_rng_state)
+    setstate = staticmethod(torch.set_rng_state)
+
+
+_TORCH_RANDOM = _TorchRandom()  # Hypothesis keeps a weak reference only
+hypothesis.register_random(_TORCH_RANDOM)
 
 
 @pytest.fixture(autouse=True)

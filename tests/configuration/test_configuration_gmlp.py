@@ -82,7 +82,7 @@ def test_refuses_an_odd_intermediate_size():
 
 
 def test_refuses_a_negative_number_of_segments():
-    with pytest.raises(StrictDataclassError, match="`type_vocab_size`.*-1"):
+    with pytest.raises(StrictDataclassError, match=r"`type_vocab_size`.*-1"):
         GMLPConfig(type_vocab_size=-1)
 
 
