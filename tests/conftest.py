@@ -6,6 +6,7 @@ import hypothesis
 import pytest
 import tokenmixers
 import torch
+from hypothesis import strategies as st
 from transformers import set_seed
 
 # One core is enough for models this small, and torch's threads would fight with those of parallel test workers.
@@ -86,3 +87,40 @@ def spatial_matrix():
         return torch.stack([torch.stack([weight[i, j] for j in columns]) for i in rows])
 
     return build
+
+
+@pytest.fixture(scope="session")
+def pad():
+    """`pad(rows, length, offsets)`: one batch of 1-D tensors, and its mask; row `b` starts `offsets[b]` tokens late.
+
+    Padding is filled with random numbers, so that anything that looks at it shows.
+    """
+
+    def place(rows: list[torch.Tensor], length: int, offsets: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = torch.randint(0, 30, (len(rows), length))
+        mask = torch.zeros(len(rows), length, dtype=torch.long)
+        for index, (row, offset) in enumerate(zip(rows, offsets, strict=True)):
+            batch[index, offset : offset + len(row)] = row
+            mask[index, offset : offset + len(row)] = 1
+        return batch, mask
+
+    return place
+
+
+@pytest.fixture(scope="session")
+def padded_layouts():
+    """A strategy for `(lengths, padded length, offsets)` of a batch: padding left, right, on both sides or nowhere."""
+
+    @st.composite
+    def layouts(draw, max_length: int = 11, min_rows: int = 1, min_padded: int = 1):
+        lengths = draw(st.lists(st.integers(1, max_length), min_size=min_rows, max_size=4))
+        padded = draw(st.integers(max(min_padded, *lengths), max_length))
+        side = draw(st.sampled_from(["left", "right", "any"]))
+        places = {
+            "left": lambda free: st.just(free),
+            "right": lambda free: st.just(0),
+            "any": lambda free: st.integers(0, free),
+        }
+        return lengths, padded, [draw(places[side](padded - length)) for length in lengths]
+
+    return layouts
