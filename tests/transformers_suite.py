@@ -8,9 +8,11 @@ import sys
 import types
 import unittest
 
+from transformers.models.auto import modeling_auto
+
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
-from transformers.models.auto import modeling_auto
+
 
 # The source distribution holds the files directly in `tests/`, not those in its folders, which these names come from.
 for _module, _names in {
@@ -26,6 +28,7 @@ for _module, _names in {
 
 from tests.test_configuration_common import ConfigTester  # noqa: E402
 from tests.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask  # noqa: E402
+
 
 # The suite recognises heads by class name, in tables that only in-tree models are entered in.
 _NAME_TABLES = {
