@@ -24,7 +24,7 @@ class PlotArguments:
 
     model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
     output_dir: str = field(metadata={"help": "Folder for the pictures; it is created."})
-    columns: int = field(default=6, metadata={"help": "Layers per row of the picture."})
+    columns: int = field(default=3, metadata={"help": "Layers per row of the picture."})
 
 
 def middle_token_filters(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -45,7 +45,13 @@ def draw_filters(filters: list[torch.Tensor], file: Path, columns: int) -> None:
 
     rows = math.ceil(len(filters) / columns)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(2.6 * columns, 1.9 * rows + 0.6), sharex=True, sharey=True, squeeze=False
+        rows,
+        columns,
+        figsize=(2.8 * columns, 1.8 * rows + 0.6),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for layer, (axis, weights) in enumerate(zip(axes.flat, filters, strict=False), start=1):
         offsets = torch.arange(len(weights)) - len(weights) // 2
@@ -57,7 +63,6 @@ def draw_filters(filters: list[torch.Tensor], file: Path, columns: int) -> None:
         axis.set_visible(False)
     figure.supxlabel("distance to the token, in tokens (negative: to its left)", fontsize=9)
     figure.supylabel("spatial weight", fontsize=9)
-    figure.tight_layout()
     figure.savefig(file, dpi=150)
     plt.close(figure)
 

@@ -7,7 +7,9 @@
 Works for every checkpoint that `AutoModelForMaskedLM` loads.
 """
 
+import dataclasses
 import math
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +45,36 @@ class MaskingArguments:
     whole_word_mask: bool = field(
         default=False, metadata={"help": "Choose whole words; they are then always replaced by mask tokens."}
     )
+
+    def __post_init__(self):
+        if self.whole_word_mask:
+            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
+
+
+class ReproducibleMasking:
+    """Dynamic masking whose random numbers depend on a seed and the batch alone.
+
+    Data loaders fetch batches ahead, so masks drawn from the global generator would differ in a resumed run.
+    """
+
+    def __init__(self, mask: DataCollatorForLanguageModeling, seed: int):
+        self.mask = mask
+        self.seed = seed
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        content = np.concatenate([np.asarray(row["input_ids"], dtype=np.int64) for row in rows])
+        self.mask.generator = torch.Generator().manual_seed(zlib.crc32(content.tobytes(), self.seed & 0xFFFFFFFF))
+        return self.mask(self._pad_offsets(rows) if self.mask.whole_word_mask else rows)
+
+    def _pad_offsets(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        longest = max(len(row["input_ids"]) for row in rows)  # the tokenizer pads everything but these
+        padded = []
+        for row in rows:
+            padding = [(0, 0)] * (longest - len(row["input_ids"]))
+            offsets = [tuple(pair) for pair in row["offset_mapping"]]
+            left = self.mask.tokenizer.padding_side == "left"
+            padded.append({**row, "offset_mapping": padding + offsets if left else offsets + padding})
+        return padded
 
 
 def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -92,9 +124,15 @@ def build_model(arguments: ModelArguments, config) -> PreTrainedModel:
 
 
 def build_trainer(
-    model_args: ModelArguments, data_args: TextDataArguments, masking: MaskingArguments, args: TrainingArguments
+    model_args: ModelArguments,
+    data_args: TextDataArguments,
+    masking: MaskingArguments,
+    args: TrainingArguments,
+    resume_from: str | None = None,
 ) -> Trainer:
     """Load data, tokenizer and model, and join them in a Trainer.
+
+    A resumed run takes the tokenizer of its checkpoint: training one again need not give the same.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -102,14 +140,16 @@ def build_trainer(
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the text"):
         documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
+    new_tokenizer = model_args.train_tokenizer is not None
+    if new_tokenizer and resume_from is not None:
+        model_args = dataclasses.replace(model_args, train_tokenizer=None, tokenizer_name=resume_from)
     tokenizer = load_tokenizer(
         model_args, config.max_position_embeddings, iterate_texts(documents["train"]), args.process_index == 0
     )
-    fit_vocabulary(config, tokenizer, new_tokenizer=model_args.train_tokenizer is not None)
+    fit_vocabulary(config, tokenizer, new_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
     try:
-        mask = DataCollatorForLanguageModeling(tokenizer, **vars(masking))
-        mask_evaluation = DataCollatorForLanguageModeling(tokenizer, seed=args.seed, **vars(masking))
+        mask = ReproducibleMasking(DataCollatorForLanguageModeling(tokenizer, **vars(masking)), args.seed)
     except ValueError as error:
         raise UserError(f"masking is not possible: {error}") from error
     with args.main_process_first(local=False, desc="tokenizing"):
@@ -124,7 +164,7 @@ def build_trainer(
             )
             for name, split in documents.items()
         }
-    evaluation = masked_once(tokenized["validation"], mask_evaluation)
+    evaluation = masked_once(tokenized["validation"], mask)
     pad = DataCollatorForTokenClassification(tokenizer)
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -183,7 +223,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     resume_from = checkpoint_to_resume(args)
     args.include_num_input_tokens_seen = "non_padding"
     set_seed(args.seed)
-    trainer = build_trainer(model_args, data_args, masking, args)
+    trainer = build_trainer(model_args, data_args, masking, args, resume_from)
     print_plan(trainer, resume_from)
     results = run(trainer, resume_from)
     if trainer.is_world_process_zero():

@@ -2,6 +2,9 @@
 
 import os
 
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test may wait for, or depend on, a network
+
 import hypothesis
 import pytest
 import torch

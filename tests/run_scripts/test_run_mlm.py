@@ -1,0 +1,222 @@
+import collections
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+from tokenmixers.run_scripts import run_mlm
+
+
+CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    words = random.Random(0)
+    for name, count in (("train", 120), ("validation", 20)):
+        starts = [words.randrange(len(CYCLE)) for _ in range(count)]
+        lines = [" ".join((CYCLE * 3)[start : start + words.randint(5, 15)]) for start in starts]
+        (folder / f"{name}.txt").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture
+def command(corpus, tmp_path):
+    """`command(name=value, ...)`: arguments of a tiny run, with changes; `None` leaves an argument out."""
+
+    def build(**changes):
+        settings = {
+            "train_file": corpus / "train.txt",
+            "validation_file": corpus / "validation.txt",
+            "config_name": "gmlp-base",
+            "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16",
+            "train_tokenizer": 60,
+            "output_dir": tmp_path / "run",
+            "do_train": True,
+            "do_eval": True,
+            "use_cpu": True,
+            "max_steps": 4,
+            "per_device_train_batch_size": 8,
+            "learning_rate": 1e-2,
+            "disable_tqdm": True,
+            **changes,
+        }
+        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+
+    return build
+
+
+def test_trains_saves_and_reports(command, tmp_path, capsys):
+    results = run_mlm.main(command(max_steps=60))
+    printed = capsys.readouterr().out
+    assert "GMLPForMaskedLM (gmlp)" in printed
+    assert f"| unigram model              | {results['unigram']:>10,.1f} |" in printed
+    assert results["trained"] < results["untrained"] / 2
+    assert results["tokens_per_second"] > 0
+    saved = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    assert saved["eval_perplexity"] == results["trained"]
+
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert model.config.vocab_size == len(tokenizer)
+    fillings = pipeline("fill-mask", model=model, tokenizer=tokenizer)("gate [MASK] channel")
+    assert len(fillings) == 5
+
+    # The reported perplexity, computed over again in the plainest way from what was saved.
+    evaluated = run_mlm.main(
+        command(
+            do_train=None,
+            train_tokenizer=None,
+            config_name=None,
+            config_overrides=None,
+            model_name_or_path=tmp_path / "run",
+            output_dir=tmp_path / "evaluation",
+            per_device_eval_batch_size=3,
+        )
+    )
+    assert evaluated["trained"] == pytest.approx(results["trained"], rel=1e-4)
+
+
+def test_row_losses_and_perplexity_by_hand():
+    logits = torch.randn(3, 4, 7)
+    labels = torch.tensor([[1, -100, 2, -100], [-100] * 4, [0, 6, 5, 3]])
+    expected, tokens = [], 0
+    for row in range(3):
+        total = 0.0
+        for position in range(4):
+            label = labels[row, position].item()
+            if label != -100:
+                scores = logits[row, position].double()
+                total += math.log(sum(math.exp(s) for s in scores.tolist())) - scores[label].item()
+                tokens += 1
+        expected.append(total)
+    losses = run_mlm.row_losses(logits, labels)
+    assert losses.tolist() == pytest.approx(expected, rel=1e-5)
+    prediction = run_mlm.EvalPrediction(predictions=losses.numpy(), label_ids=labels.numpy())
+    assert run_mlm.perplexity(prediction)["perplexity"] == pytest.approx(math.exp(sum(expected) / tokens), rel=1e-5)
+
+
+def test_unigram_perplexity_by_hand():
+    datasets = pytest.importorskip("datasets")
+    train = datasets.Dataset.from_dict(
+        {"input_ids": [[2, 5, 6, 3], [2, 5, 5, 3]], "special_tokens_mask": [[1, 0, 0, 1]] * 2}
+    )
+    evaluation = datasets.Dataset.from_dict({"labels": [[-100, 5, -100], [-100, 6, 7]]})
+    counts = collections.Counter([5, 6, 5, 5])
+    probabilities = [(counts[label] + 1) / (4 + 8) for label in (5, 6, 7)]
+    expected = math.exp(-sum(map(math.log, probabilities)) / 3)
+    assert run_mlm.unigram_perplexity(train, evaluation, vocab_size=8) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_file": "missing.txt"}, "no file 'missing.txt'"),
+        ({"text_column": "body"}, "no column 'body'"),
+        ({"max_seq_length": 17}, "--max_seq_length 17 does not fit the model, whose sequences have at most 16"),
+        ({"max_seq_length": 2}, "leaves no room for text"),
+        ({"config_name": "gmlp-huge"}, "no configuration can be loaded from 'gmlp-huge'"),
+        ({"config_overrides": "hidden_sizes=3"}, "'hidden_sizes', which is no field of GMLPConfig"),
+        ({"config_overrides": "hidden_size"}, "expected name=value"),
+        ({"config_overrides": "intermediate_size=33"}, "must be even, got 33"),
+        ({"train_tokenizer": None}, "--tokenizer_name"),
+        ({"train_tokenizer": 3}, "got 3"),
+        ({"model_name_or_path": "x"}, "either --model_name_or_path"),
+        ({"mlm_probability": 1.5}, "between 0 and 1"),
+        ({"streaming": True, "max_eval_samples": 5, "max_steps": None}, "--streaming needs --max_steps"),
+        ({"resume_from_checkpoint": True}, "no checkpoint"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_anything_is_written(command, tmp_path, changes, message):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_mlm.main(command(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_refuses_a_tokenizer_larger_than_the_model(command, tmp_path):
+    run_mlm.main(command(max_steps=1))
+    with pytest.raises(SystemExit, match=r"the tokenizer has \d+ ids, the model only vocab_size=20"):
+        run_mlm.main(
+            command(
+                train_tokenizer=None,
+                tokenizer_name=tmp_path / "run",
+                config_overrides="vocab_size=20,hidden_size=8,intermediate_size=8,max_position_embeddings=16",
+                output_dir=tmp_path / "other",
+            )
+        )
+    assert not (tmp_path / "other").exists()
+
+
+def test_never_writes_over_a_finished_run_or_foreign_files(command, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("precious")
+    with pytest.raises(SystemExit, match="is not empty and holds no checkpoint"):
+        run_mlm.main(command(output_dir=foreign))
+    run_mlm.main(command(max_steps=1))
+    before = load_file(tmp_path / "run" / "model.safetensors")
+    with pytest.raises(SystemExit, match="holds a finished run"):
+        run_mlm.main(command(max_steps=1))
+    after = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [file.name for file in foreign.iterdir()] == ["thesis.txt"]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    run_mlm.main(command(**options))
+    whole = load_file(tmp_path / "run" / "model.safetensors")
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+    run_mlm.main(command(**options, output_dir=interrupted))
+    resumed = load_file(interrupted / "model.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"whole_word_mask": True},
+        {"line_by_line": True},
+        {"streaming": True, "max_eval_samples": 10},
+        {"config_overrides": "hidden_size=8,intermediate_size=8,num_hidden_layers=1,spatial_weight_type=full"},
+    ],
+)
+def test_other_ways_to_run(command, changes):
+    results = run_mlm.main(command(**changes))
+    assert math.isfinite(results["trained"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher", [["torch.distributed.run"], ["accelerate.commands.launch", "--cpu", "--num_machines", "1"]]
+)
+def test_two_processes_train_the_same_model_as_one(command, tmp_path, launcher):
+    count = ["--nproc_per_node" if "torch" in launcher[0] else "--num_processes", "2"]
+    options = {"optim": "sgd", "max_grad_norm": 1e9, "train_sampling_strategy": "sequential", "mlm_probability": 1.0}
+    options |= {"mask_replace_prob": 1.0, "random_replace_prob": 0.0}  # so that no masking differs by chance
+    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
+    options |= {"model_name_or_path": tmp_path / "start", "train_tokenizer": None}
+    options |= {"config_name": None, "config_overrides": None}
+    run_mlm.main(command(**options, per_device_train_batch_size=8))
+    single = load_file(tmp_path / "run" / "model.safetensors")
+    arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "two")
+    subprocess.run(
+        [sys.executable, "-m", *launcher, *count, "-m", "tokenmixers.run_scripts.run_mlm", *arguments],
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    double = load_file(tmp_path / "two" / "model.safetensors")
+    for name in single:
+        torch.testing.assert_close(double[name], single[name], rtol=1e-4, atol=1e-5)

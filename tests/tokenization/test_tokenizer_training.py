@@ -1,0 +1,59 @@
+import pytest
+from transformers import AutoTokenizer
+
+from tokenmixers import train_unigram_tokenizer
+
+
+TEXTS = ["The gate splits the channels.", "A gate mixes the tokens of a sequence.", "Tokens and channels differ."] * 20
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_unigram_tokenizer(TEXTS, vocab_size=80, model_max_length=32, show_progress=False)
+
+
+def test_special_tokens_come_first_and_padding_is_zero(tokenizer):
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.convert_tokens_to_ids(names) == [0, 1, 2, 3, 4]
+    assert (tokenizer.pad_token, tokenizer.unk_token, tokenizer.mask_token) == ("[PAD]", "[UNK]", "[MASK]")
+    assert len(tokenizer) <= 80
+
+
+def test_pairs_have_berts_format(tokenizer):
+    a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("The gate", "Tokens"))
+    pair = tokenizer("The gate", "Tokens")
+    assert pair["input_ids"] == [2, *a, 3, *b, 3]
+    single = tokenizer("The gate", "Tokens", return_token_type_ids=True)["token_type_ids"]
+    assert single == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
+def test_keeps_case_and_restores_text(tokenizer):
+    text = "The tokens of A gate differ."
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+    assert tokenizer.tokenize("The") != tokenizer.tokenize("the")
+
+
+def test_folds_white_space_and_unicode_forms(tokenizer):
+    assert tokenizer.tokenize("the \n  gate") == tokenizer.tokenize("the gate")
+    assert tokenizer.tokenize("ﬁ") == tokenizer.tokenize("fi")  # a ligature, by NFKC
+
+
+def test_mask_token_keeps_its_neighbours(tokenizer):
+    ids = tokenizer("the [MASK] gate")["input_ids"]
+    assert ids.count(tokenizer.mask_token_id) == 1
+    assert tokenizer.unk_token_id not in ids
+
+
+def test_plain_transformers_loads_it(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(loaded).__module__.startswith("transformers.")
+    assert loaded("A gate mixes")["input_ids"] == tokenizer("A gate mixes")["input_ids"]
+    assert loaded.model_max_length == 32
+
+
+def test_refuses_what_cannot_be_trained():
+    with pytest.raises(ValueError, match="larger than the 5 special tokens, got 5"):
+        train_unigram_tokenizer(TEXTS, vocab_size=5, model_max_length=8, show_progress=False)
+    with pytest.raises(ValueError, match="empty"):
+        train_unigram_tokenizer([], vocab_size=50, model_max_length=8, show_progress=False)
