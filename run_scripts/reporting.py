@@ -45,5 +45,5 @@ def training_tokens_per_second(trainer: Trainer) -> float:
     """Real tokens per second of training, all processes together, without the time of evaluations."""
     history = trainer.state.log_history
     runtime = next(entry["train_runtime"] for entry in reversed(history) if "train_runtime" in entry)
-    evaluations = sum(entry.get("eval_runtime", 0.0) for entry in history[1:])
+    evaluations = sum(entry.get("eval_runtime", 0.0) for entry in history)
     return trainer.state.num_input_tokens_seen / max(runtime - evaluations, 1e-9)

@@ -196,10 +196,15 @@ def run(trainer: Trainer, resume_from: str | None) -> dict[str, float]:
         results["unigram"] = unigram_perplexity(
             trainer.train_dataset, trainer.eval_dataset, trainer.model.config.vocab_size
         )
-    if args.do_eval:
-        results["untrained" if args.do_train else "trained"] = trainer.evaluate()["eval_perplexity"]
+    if args.do_eval and not args.do_train:
+        results["trained"] = trainer.evaluate()["eval_perplexity"]
     if args.do_train:
+        # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
+        args.eval_on_start = args.do_eval
         outcome = trainer.train(resume_from_checkpoint=resume_from)
+        for entry in trainer.state.log_history:
+            if entry["step"] == 0 and "eval_perplexity" in entry:
+                results["untrained"] = entry["eval_perplexity"]
         trainer.save_model()
         results["tokens_per_second"] = training_tokens_per_second(trainer)
         trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
@@ -236,6 +241,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         if "tokens_per_second" in results:
             rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
         print_table(("on the validation text", "perplexity"), rows)
+    trainer.accelerator.end_training()
     return results
 
 

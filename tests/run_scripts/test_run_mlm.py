@@ -199,10 +199,13 @@ def test_other_ways_to_run(command, changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "launcher", [["torch.distributed.run"], ["accelerate.commands.launch", "--cpu", "--num_machines", "1"]]
+    ("launcher", "batch"),
+    [
+        (["torch.distributed.run", "--nproc_per_node", "2"], 4),
+        (["accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1"], 8),
+    ],
 )
-def test_two_processes_train_the_same_model_as_one(command, tmp_path, launcher):
-    count = ["--nproc_per_node" if "torch" in launcher[0] else "--num_processes", "2"]
+def test_launchers_train_the_same_model(command, tmp_path, launcher, batch):
     options = {"optim": "sgd", "max_grad_norm": 1e9, "train_sampling_strategy": "sequential", "mlm_probability": 1.0}
     options |= {"mask_replace_prob": 1.0, "random_replace_prob": 0.0}  # so that no masking differs by chance
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
@@ -210,13 +213,13 @@ def test_two_processes_train_the_same_model_as_one(command, tmp_path, launcher):
     options |= {"config_name": None, "config_overrides": None}
     run_mlm.main(command(**options, per_device_train_batch_size=8))
     single = load_file(tmp_path / "run" / "model.safetensors")
-    arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "two")
+    arguments = command(**options, per_device_train_batch_size=batch, output_dir=tmp_path / "launched")
     subprocess.run(
-        [sys.executable, "-m", *launcher, *count, "-m", "tokenmixers.run_scripts.run_mlm", *arguments],
+        [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_mlm", *arguments],
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=300,
     )
-    double = load_file(tmp_path / "two" / "model.safetensors")
+    launched = load_file(tmp_path / "launched" / "model.safetensors")
     for name in single:
-        torch.testing.assert_close(double[name], single[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)
