@@ -61,7 +61,6 @@ def run_python(*code: str) -> str:
         pytest.param("from transformers import Trainer, pipeline", id="Trainer and pipeline"),
         pytest.param("from tokenmixers import GMLPForMaskedLM", id="a model class"),
         pytest.param("from tokenmixers.modeling.modeling_gmlp import GMLPModel", id="the module of a model"),
-        pytest.param("import tokenmixers.modeling.spatial_gating_unit", id="a layer"),
         pytest.param(
             """
             import importlib, sys

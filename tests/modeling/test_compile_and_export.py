@@ -89,7 +89,7 @@ def test_compiled_training_gives_the_same_gradients(weight_type, build):
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
     frames = set()
-    for batch, length in SHAPES[:5]:
+    for batch, length in SHAPES[:3]:
         inputs = _inputs(batch, length, model)
         inputs["labels"] = torch.where(inputs["attention_mask"].bool(), inputs["input_ids"], -100)
         gradients = [
