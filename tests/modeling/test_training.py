@@ -159,6 +159,7 @@ for class_name in module.HEADS:
 """
 
 
+@pytest.mark.slow
 def test_the_gradient_does_not_depend_on_the_number_of_processes(build, tmp_path):
     expected = {}
     for class_name in HEADS:

@@ -1,0 +1,182 @@
+"""Compilation without recompiling per length, export with free sizes, placement on devices and offloading."""
+
+import copy
+
+import pytest
+import torch
+
+import tokenmixers
+from tokenmixers import GMLPForMaskedLM, GMLPModel
+from tokenmixers.configuration.auto_classes import FAMILIES
+
+
+WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
+# Every class once, and the other kind of spatial weights under one of them.
+MODELS = pytest.mark.parametrize(
+    ("class_name", "weight_type"),
+    [(name, "toeplitz") for name in sorted(set(FAMILIES["gmlp"].models.values()))]
+    + [("GMLPForSequenceClassification", "full")],
+)
+# (batch, length); the model's maximum is 11. A size of one is always compiled apart by PyTorch.
+SHAPES = [(2, 5), (3, 7), (2, 11), (5, 2), (4, 9), (3, 6), (7, 3), (2, 10), (6, 8)]
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code():
+    torch.compiler.reset()
+    yield
+    torch.compiler.set_stance("default")
+
+
+@pytest.fixture
+def build(tiny_config, randomise):
+    def model(model_class=GMLPModel, **changes):
+        return randomise(model_class(tiny_config(**changes))).eval()
+
+    return model
+
+
+def _inputs(batch, length, model, masked=True):
+    shape = (batch, 3, length) if "MultipleChoice" in type(model).__name__ else (batch, length)
+    inputs = {"input_ids": torch.randint(37, shape)}
+    if masked:  # padding on the right in even rows, on the left in odd ones
+        keep = torch.randint(1, length + 1, (batch, 1))
+        left, index = torch.arange(batch)[:, None] % 2 == 1, torch.arange(length)
+        mask = torch.where(left, index >= length - keep, index < keep).long()
+        inputs["attention_mask"] = mask[:, None].expand(shape) if len(shape) == 3 else mask
+    return inputs
+
+
+def _assert_same(outputs, expected, mask):
+    for one, other in zip(outputs, expected, strict=True):
+        # Only what is a tensor per token has anything at the padding, and that is nobody's business.
+        per_token = mask is not None and one.shape[: mask.dim()] == mask.shape
+        real = mask.bool() if per_token else ...
+        torch.testing.assert_close(one[real], other[real], rtol=1e-4, atol=1e-5)
+
+
+@MODELS
+def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build):
+    """By default PyTorch makes a size symbolic when it first changes: the second compilation is the last."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for number, (batch, length) in enumerate(SHAPES):
+        inputs = _inputs(batch, length, model)
+        _assert_same(compiled(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
+        assert counter.frame_count <= min(number + 1, 2), f"compiled again for {(batch, length)}"
+
+
+@WEIGHT_TYPES
+def test_compiles_once_when_told_that_lengths_change(weight_type, build):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
+    for masked in (True, False):
+        for batch, length in SHAPES:
+            inputs = _inputs(batch, length, model, masked)
+            _assert_same(compiled(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs.get("attention_mask"))
+        assert counter.frame_count == (1 if masked else 2)  # with a mask, and without
+
+
+@WEIGHT_TYPES
+def test_compiled_training_gives_the_same_gradients(weight_type, build):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type).train()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
+    frames = set()
+    for batch, length in SHAPES[:3]:
+        inputs = _inputs(batch, length, model)
+        inputs["labels"] = torch.where(inputs["attention_mask"].bool(), inputs["input_ids"], -100)
+        gradients = [
+            torch.autograd.grad(run(**inputs, num_items_in_batch=torch.tensor(17)).loss, list(model.parameters()))
+            for run in (compiled, model)
+        ]
+        for (name, _), one, other in zip(model.named_parameters(), *gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        frames.add(counter.frame_count)
+    assert len(frames) == 1, "compiled again for another length"
+
+
+@pytest.mark.slow
+@WEIGHT_TYPES
+def test_inductor(weight_type, build):
+    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type).train()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for number, (batch, length) in enumerate(SHAPES):
+        inputs = _inputs(batch, length, model)
+        labels = torch.where(inputs["attention_mask"].bool(), inputs["input_ids"], -100)
+        losses = [run(**inputs, labels=labels).loss for run in (compiled, model)]
+        torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+        gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+        if number == 1:
+            torch.compiler.set_stance("fail_on_recompile")
+
+
+def _export(model, example):
+    batch, length = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("length", min=2, max=11)
+    sizes = {0: batch, example["input_ids"].dim() - 1: length}
+    return torch.export.export(model, (), example, dynamic_shapes=dict.fromkeys(example, sizes))
+
+
+@MODELS
+def test_exports_with_free_batch_and_length(class_name, weight_type, build):
+    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
+    example = _inputs(3, 5, model)
+    program = _export(model, example)
+    for batch, length in SHAPES:
+        inputs = _inputs(batch, length, model)
+        outputs = program.module()(**inputs)
+        _assert_same(outputs.to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
+
+
+def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program_too(build):
+    model = build()
+    example = _inputs(3, 5, model)
+    program = _export(model, example)
+    with pytest.raises((RuntimeError, AssertionError), match="11"):
+        program.module()(**_inputs(3, 12, model))
+
+
+@MODELS
+def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_path):
+    model_class = getattr(tokenmixers, class_name)
+    model = build(model_class, spatial_weight_type=weight_type, type_vocab_size=2, tie_word_embeddings=False)
+    model.save_pretrained(tmp_path / "model")
+    prefix = "" if model_class is GMLPModel else "model."
+    device_map = dict.fromkeys((name for name, _ in model.named_children()), "cpu")
+    device_map.pop("model", None)
+    device_map |= {prefix + name: "cpu" for name, _ in model.base_model.named_children()}
+    device_map.pop(prefix + "layers")
+    device_map |= {f"{prefix}layers.0": "disk", f"{prefix}layers.1": "cpu", f"{prefix}norm": "disk"}
+    loaded = model_class.from_pretrained(
+        tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offloaded"
+    )
+    assert loaded.base_model.layers[0].sgu.spatial_proj.weight.is_meta
+    inputs = _inputs(2, 6, model)
+    for one, other in zip(loaded(**inputs).to_tuple(), model(**inputs).to_tuple(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_layer_is_never_split_over_devices(build):
+    model = build()
+    assert set(model._no_split_modules) == {"GMLPLayer"}
+    assert {type(layer).__name__ for layer in model.layers} == {"GMLPLayer"}
+
+
+@WEIGHT_TYPES
+def test_can_be_copied_and_pickled(weight_type, build, tmp_path):
+    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type)
+    inputs = _inputs(2, 6, model)
+    expected = model(**inputs).logits
+    assert torch.equal(copy.deepcopy(model)(**inputs).logits, expected)
+    torch.save(model, tmp_path / "model.pt")
+    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False)(**inputs).logits, expected)
