@@ -48,8 +48,8 @@ class SpatialProjection(nn.Module):
         if toeplitz:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
             # Appendix C: rows of 2 * length numbers, read in steps of one less, move by one number per row. Unlike
-            # `unfold`, these operations take lengths that change under `torch.compile` and `torch.export`; `contiguous`
-            # is for Inductor, which otherwise takes the strides of the first batch for those of all.
+            # `unfold`, these take lengths that change under `torch.compile` and `torch.export`; `contiguous`
+            # keeps Inductor from taking the strides of the first batch for those of all.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
         return self.weight[:length, :length]
