@@ -238,6 +238,14 @@ class MultipleChoiceHead(_Head):
         )
 
 
+def _position_loss(logits: torch.Tensor, positions: torch.LongTensor) -> torch.Tensor:
+    """Cross entropy over the tokens, mean of the rows whose position lies in the sequence; zero if there is none."""
+    length = logits.shape[1]
+    positions = positions.view(-1).to(logits.device).clamp(0, length)
+    total = F.cross_entropy(logits.float(), positions, ignore_index=length, reduction="sum")
+    return total / (positions < length).sum().clamp(min=1)
+
+
 class QuestionAnsweringHead(_Head):
     """Start and end scores of an answer span for every token."""
 
@@ -264,10 +272,14 @@ class QuestionAnsweringHead(_Head):
             Index of the answer's last token; indices past the sequence are ignored.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        logits = self.qa_outputs(outputs.last_hidden_state)
+        if attention_mask is not None and self.config.mask_padding:
+            # No answer lies in the padding, and the softmax over tokens must not depend on how much of it there is.
+            logits = logits.masked_fill(attention_mask[:, :, None] == 0, torch.finfo(logits.dtype).min)
+        start_logits, end_logits = logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+            loss = (_position_loss(start_logits, start_positions) + _position_loss(end_logits, end_positions)) / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,
