@@ -110,6 +110,22 @@ def test_the_gradient_does_not_depend_on_accumulation(class_name, batch_size, bu
     assert reported == pytest.approx(loss.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_other_problem_types_are_exact_under_accumulation_too(problem_type, build, tmp_path):
+    """Their losses know nothing of the number of items in the batch."""
+    model = build("GMLPForSequenceClassification", problem_type=problem_type)
+    examples = _examples("GMLPForSequenceClassification")
+    for example in examples:
+        example["labels"] = torch.randint(2, (3,)).float()
+    loss = model(**_stack(examples)).loss
+    expected = _gradients(loss, model)
+    ours, reported = train_one_step(
+        model, examples, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4
+    )
+    _assert_same(ours, expected)
+    assert reported == pytest.approx(loss.item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("batch_size", [8, 2])
 @pytest.mark.parametrize("class_name", [name for name in HEADS if "QuestionAnswering" not in name])
 def test_label_smoothing_is_exact(class_name, batch_size, build, tmp_path):
