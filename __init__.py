@@ -57,6 +57,25 @@ def _register_tokenizers(auto: ModuleType) -> None:
         auto.AutoTokenizer.register(__getattr__(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 
 
+def _register_image_processors(auto: ModuleType) -> None:
+    import transformers
+
+    available = {
+        "pil": transformers.utils.is_vision_available(),
+        "torchvision": transformers.utils.is_torchvision_available(),
+    }
+    for family in FAMILIES.values():
+        classes = {
+            backend: getattr(transformers, name)
+            for backend, name in family.image_processors.items()
+            if available[backend]
+        }
+        if classes:
+            auto.AutoImageProcessor.register(
+                __getattr__(family.config), image_processor_classes=classes, exist_ok=True
+            )
+
+
 class _RegisterAfterImport(importlib.abc.MetaPathFinder):
     """Calls `registrations[module name](module)` right after that module was imported (a post-import hook)."""
 
@@ -88,6 +107,7 @@ def _register() -> None:
         "transformers.models.auto.configuration_auto": _register_configs,
         "transformers.models.auto.modeling_auto": _register_models,
         "transformers.models.auto.tokenization_auto": _register_tokenizers,
+        "transformers.models.auto.image_processing_auto": _register_image_processors,
     }
     for name in registrations.keys() & sys.modules.keys():
         registrations.pop(name)(sys.modules[name])
