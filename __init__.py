@@ -58,6 +58,25 @@ def _register_tokenizers(auto: ModuleType) -> None:
         auto.AutoTokenizer.register(__getattr__(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 
 
+def _register_image_processors(auto: ModuleType) -> None:
+    import transformers
+
+    available = {
+        "pil": transformers.utils.is_vision_available(),
+        "torchvision": transformers.utils.is_torchvision_available(),
+    }
+    for family in FAMILIES.values():
+        classes = {
+            backend: getattr(transformers, name)
+            for backend, name in family.image_processors.items()
+            if available[backend]
+        }
+        if classes:
+            auto.AutoImageProcessor.register(
+                __getattr__(family.config), image_processor_classes=classes, exist_ok=True
+            )
+
+
 # Imports the Auto classes, and is imported by our models: these can be registered only when it is complete.
 _WAIT_FOR = "transformers.modeling_layers"
 
@@ -106,6 +125,7 @@ def _register() -> None:
         "transformers.models.auto.configuration_auto": _register_configs,
         "transformers.models.auto.modeling_auto": _register_models,
         "transformers.models.auto.tokenization_auto": _register_tokenizers,
+        "transformers.models.auto.image_processing_auto": _register_image_processors,
     }
     for name in registrations.keys() & sys.modules.keys():
         registrations.pop(name)(sys.modules[name])

@@ -5,7 +5,7 @@ Data only: importing this module imports neither torch nor transformers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -15,10 +15,13 @@ class Family:
     Attributes:
         config: Name of the configuration class in `configuration/configuration_<model_type>.py`.
         models: Auto class name -> model class name in `modeling/modeling_<model_type>.py`.
+        image_processors: Backend -> class of Transformers itself that prepares images for the family; empty for
+            families that read text alone.
     """
 
     config: str
     models: dict[str, str]
+    image_processors: dict[str, str] = field(default_factory=dict)
 
 
 def _encoder_heads(prefix: str) -> dict[str, str]:
@@ -33,6 +36,19 @@ def _encoder_heads(prefix: str) -> dict[str, str]:
     }
 
 
+# Resizes the shortest edge, then crops the centre, with Pillow or torchvision.
+_CROPPING_PROCESSORS = {"pil": "CLIPImageProcessorPil", "torchvision": "CLIPImageProcessor"}
+
+
+def _text_and_image_family(prefix: str) -> Family:
+    return Family(
+        config=f"{prefix}Config",
+        models={**_encoder_heads(prefix), "AutoModelForImageClassification": f"{prefix}ForImageClassification"},
+        image_processors=_CROPPING_PROCESSORS,
+    )
+
+
 FAMILIES: dict[str, Family] = {
-    "gmlp": Family(config="GMLPConfig", models=_encoder_heads("GMLP")),
+    "gmlp": _text_and_image_family("GMLP"),
+    "amlp": _text_and_image_family("AMLP"),
 }

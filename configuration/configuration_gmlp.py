@@ -5,30 +5,41 @@ from typing import Literal
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from .image_inputs import ImageInputs
+
 
 @strict
-class GMLPConfig(PreTrainedConfig):
-    r"""Configuration of a gMLP encoder ("Pay Attention to MLPs", arXiv 2105.08050).
+class GMLPConfig(ImageInputs, PreTrainedConfig):
+    r"""Configuration of a gMLP encoder for text or images ("Pay Attention to MLPs", arXiv 2105.08050).
 
-    The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters.
+    The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters. With `image_size` set the
+    model reads images, as ViT does: square patches, then the same blocks; `vocab_size`, `type_vocab_size` and the
+    token ids are then unused.
 
     Args:
         vocab_size (`int`, defaults to 32000): Number of token ids.
         hidden_size (`int`, defaults to 512): Width of the residual stream (the paper's `d_model`).
         intermediate_size (`int`, defaults to 3072):
-            Width after the channel expansion (the paper's `d_ffn`). Must be even: the gate splits it in two halves.
+            Width after the channel expansion (the paper's `d_ffn`). Must be even for `gate_type="split"`.
         num_hidden_layers (`int`, defaults to 48): Number of gMLP blocks.
         max_position_embeddings (`int`, defaults to 512):
             Longest sequence, in tokens: the side `n` of the spatial weights. Shorter inputs use their leading block.
+            For images it follows from `image_size`, and a given value is replaced.
         hidden_act (`str`, defaults to `"gelu"`): Activation after the channel expansion (`"gelu"` is the exact one).
         hidden_dropout_prob (`float`, defaults to 0.0): Dropout on the embeddings and on each block's output.
         classifier_dropout (`float`, *optional*):
             Dropout before a classification head; `None` means `hidden_dropout_prob`.
         classifier_pooling (`"cls"` or `"mean"`, defaults to `"cls"`):
             What sequence-level heads read: the first real token (the paper's choice), or the mean of the real tokens.
-        spatial_weight_type (`"toeplitz"` or `"full"`, defaults to `"toeplitz"`):
+            For images `"cls"` means ViT's class token and pre-logits layer (a dense layer and tanh), which give the
+            parameter counts of the paper's Table 1; `"mean"` means neither, as in timm.
+        gate_type (`"split"`, `"linear"`, `"additive"` or `"multiplicative"`, defaults to `"split"`):
+            The gate s(Z) of Table 3, with f the spatial projection of the normalised input: `"split"` Z1 * f(Z2), the
+            spatial gating unit; `"linear"` f(Z); `"additive"` Z + f(Z); `"multiplicative"` Z * f(Z). Only the first
+            halves the channels.
+        spatial_weight_type (`"toeplitz"` or `"full"`, *optional*):
             `"toeplitz"` stores the 2n - 1 diagonals of each spatial weight (Appendix C, the paper's choice for text),
-            `"full"` all n * n entries.
+            `"full"` all n * n entries. `None` becomes `"toeplitz"` for text and `"full"` for images.
         spatial_initializer_range (`float`, defaults to 1e-6):
             Standard deviation of the spatial weights at the start. The paper says "near zero"; with the biases at one
             every block then starts as a plain feed-forward layer.
@@ -46,10 +57,18 @@ class GMLPConfig(PreTrainedConfig):
             Whether masked-language-modelling training steps skip the logits of tokens that are not to be predicted:
             the same loss, several times less work in the head, and no `logits` in the output of such a step.
         pad_token_id, bos_token_id, eos_token_id (`int`, *optional*): Special token ids; padding defaults to 0.
+        image_size (`int` or pair of `int`, *optional*):
+            Height and width of the images, in pixels; `None` for text.
+        patch_size (`int`, defaults to 16): Side of the square patches; `image_size` is a multiple of it.
+        num_channels (`int`, defaults to 3): Number of image channels.
+        drop_path_rate (`float`, defaults to 0.0):
+            Stochastic depth: probability of skipping a block for an example in training, the same for all blocks.
+            Table 1 gives the survival probability, one minus this.
 
     Raises:
         StrictDataclassError: If a value has the wrong type or is no allowed choice, a size is not positive,
-            `intermediate_size` is odd, or an epsilon or deviation is negative (`huggingface_hub.errors`).
+            `intermediate_size` is odd for a split gate, `image_size` is not a multiple of `patch_size`, an epsilon or
+            deviation is negative, or `drop_path_rate` is not in [0, 1) (`huggingface_hub.errors`).
 
     Example:
     ```python
@@ -71,7 +90,8 @@ class GMLPConfig(PreTrainedConfig):
     hidden_dropout_prob: float | int = 0.0
     classifier_dropout: float | int | None = None
     classifier_pooling: Literal["cls", "mean"] = "cls"
-    spatial_weight_type: Literal["toeplitz", "full"] = "toeplitz"
+    gate_type: Literal["split", "linear", "additive", "multiplicative"] = "split"
+    spatial_weight_type: Literal["toeplitz", "full"] | None = None
     spatial_initializer_range: float | int = 1e-6
     mask_padding: bool = True
     layer_norm_eps: float = 1e-6
@@ -83,25 +103,44 @@ class GMLPConfig(PreTrainedConfig):
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
+    image_size: int | list[int] | tuple[int, int] | None = None
+    patch_size: int = 16
+    num_channels: int = 3
+    drop_path_rate: float | int = 0.0
+
+    def __post_init__(self, **kwargs):
+        if self.spatial_weight_type is None:
+            self.spatial_weight_type = "toeplitz" if self.image_size is None else "full"
+        if self.image_size is not None:
+            self.set_image_size(self.image_size)
+        super().__post_init__(**kwargs)
+
+    @property
+    def gate_size(self) -> int:
+        """Channels of the gate, and of what the gating unit returns."""
+        return self.intermediate_size // 2 if self.gate_type == "split" else self.intermediate_size
 
     def validate_architecture(self):
         """Check the sizes; called by strict validation at construction and when saving."""
         super().validate_architecture()
-        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings"):
+        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
+        for name in (*sizes, "num_channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.intermediate_size % 2:
-            raise ValueError(
-                f"`intermediate_size` must be even, got {self.intermediate_size}: the spatial gating unit splits it "
-                "into two halves."
-            )
         if self.type_vocab_size < 0:
             raise ValueError(
                 f"`type_vocab_size` must be 0 (no segment embeddings) or more, got {self.type_vocab_size}."
             )
+        if self.gate_type == "split" and self.intermediate_size % 2:
+            raise ValueError(
+                f"`intermediate_size` must be even, got {self.intermediate_size}: the spatial gating unit splits it "
+                'into two halves. Other values of `gate_type` than "split" take odd sizes.'
+            )
         for name in ("layer_norm_eps", "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range"):
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+        if not 0 <= self.drop_path_rate < 1:
+            raise ValueError(f"`drop_path_rate` must be in [0, 1), got {self.drop_path_rate}.")
 
 
 __all__ = ["GMLPConfig"]

@@ -5,7 +5,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
@@ -13,14 +13,19 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ..configuration.configuration_gmlp import GMLPConfig
+from .drop_path import DropPath
 from .padding import padding_and_positions
+from .patch_embeddings import PatchEmbeddings
 from .spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
+from .spatial_resizing import ResizableTokens
 from .task_heads import (
+    ImageClassificationHead,
     MaskedLMHead,
     MultipleChoiceHead,
     QuestionAnsweringHead,
     SequenceClassificationHead,
     TokenClassificationHead,
+    pool,
 )
 
 
@@ -37,9 +42,11 @@ class GMLPLayer(GradientCheckpointingLayer):
             config.max_position_embeddings,
             config.spatial_weight_type,
             config.gate_layer_norm_eps,
+            config.gate_type,
         )
-        self.proj_out = nn.Linear(config.intermediate_size // 2, config.hidden_size)
+        self.proj_out = nn.Linear(config.gate_size, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.drop_path = DropPath(config.drop_path_rate)
 
     def forward(
         self,
@@ -52,10 +59,10 @@ class GMLPLayer(GradientCheckpointingLayer):
         residual = hidden_states
         hidden_states = self.activation(self.proj_in(self.norm(hidden_states)))
         hidden_states = self.sgu(hidden_states, padding_mask, positions)
-        return residual + self.dropout(self.proj_out(hidden_states))
+        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
-class GMLPPreTrainedModel(PreTrainedModel):
+class GMLPPreTrainedModel(ResizableTokens, PreTrainedModel):
     """What all gMLP models share: initialisation, and what Transformers needs to know of the architecture."""
 
     config: GMLPConfig
@@ -64,6 +71,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["GMLPLayer"]
     _can_record_outputs = {"hidden_states": GMLPLayer}
     _can_compile_fullgraph = True
+    _token_mixing_module = SpatialProjection
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -71,18 +79,33 @@ class GMLPPreTrainedModel(PreTrainedModel):
         if isinstance(module, SpatialProjection):
             init.normal_(module.weight, std=self.config.spatial_initializer_range)
             init.ones_(module.bias)
+        elif isinstance(module, PatchEmbeddings) and module.cls_token is not None:
+            init.normal_(module.cls_token, std=self.config.initializer_range)
 
 
 class GMLPModel(GMLPPreTrainedModel):
-    """The gMLP encoder: token embeddings, blocks, final norm. No positional encoding: the spatial weights carry it."""
+    """The gMLP encoder: token or patch embeddings, blocks, final norm.
+
+    There is no positional encoding: the spatial weights carry it. For images `pooler_output` holds what the classifier
+    reads, shape `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean over the patches.
+    """
+
+    layer_class: type[nn.Module] = GMLPLayer
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        if config.type_vocab_size:
-            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        if config.image_size is None:
+            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+            if config.type_vocab_size:
+                self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        else:
+            self.main_input_name, self.input_modalities = "pixel_values", ("image",)
+            self._input_embed_layer = "embed_patches"
+            self.embed_patches = PatchEmbeddings(config)
+            if config.use_class_token:
+                self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.layers = nn.ModuleList([GMLPLayer(config) for _ in range(config.num_hidden_layers)])
+        self.layers = nn.ModuleList([self.layer_class(config) for _ in range(config.num_hidden_layers)])
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
@@ -97,23 +120,50 @@ class GMLPModel(GMLPPreTrainedModel):
         token_type_ids: torch.LongTensor | None = None,
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
+        pixel_values: torch.FloatTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
+    ) -> BaseModelOutputWithPooling:
+        r"""
+        attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+            1 for real tokens, 0 for padding. For images: over the class token, if any, and the patches, with 0 for
+            patches that are to have no influence on the others.
+        """
+        if self.config.image_size is None:
+            hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds, pixel_values)
+        else:
+            text_inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
+            if pixel_values is None or any(tensor is not None for tensor in text_inputs):
+                raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")
+            hidden_states = self.embed_patches(pixel_values)
+
+        layer_inputs = self._layer_inputs(hidden_states, attention_mask, position_ids)
+        hidden_states = self.dropout(hidden_states)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, **layer_inputs, **kwargs)
+        hidden_states = self.norm(hidden_states)
+        pooled = None if self.config.image_size is None else self._pool(hidden_states, attention_mask)
+        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+
+    def _embed_text(self, input_ids, token_type_ids, inputs_embeds, pixel_values) -> torch.Tensor:
+        if pixel_values is not None:
+            raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
-        hidden_states = inputs_embeds
+        hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if self.config.type_vocab_size:
             if token_type_ids is None:
                 token_type_ids = torch.zeros(hidden_states.shape[:2], dtype=torch.long, device=hidden_states.device)
             hidden_states = hidden_states + self.token_type_embeddings(token_type_ids)
+        return hidden_states
 
+    def _layer_inputs(self, hidden_states, attention_mask, position_ids) -> dict:
         padding_mask, positions = padding_and_positions(self.config, hidden_states, attention_mask, position_ids)
-        hidden_states = self.dropout(hidden_states)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, padding_mask=padding_mask, positions=positions, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+        return {"padding_mask": padding_mask, "positions": positions}
+
+    def _pool(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        if self.config.use_class_token:
+            return torch.tanh(self.pooler(hidden_states[:, 0]))
+        return pool(hidden_states, attention_mask, "mean")
 
 
 class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
@@ -146,7 +196,14 @@ class GMLPForQuestionAnswering(QuestionAnsweringHead, GMLPPreTrainedModel):
     backbone_class = GMLPModel
 
 
+class GMLPForImageClassification(ImageClassificationHead, GMLPPreTrainedModel):
+    """gMLP with an image classification head, e.g. for ImageNet."""
+
+    backbone_class = GMLPModel
+
+
 __all__ = [
+    "GMLPForImageClassification",
     "GMLPForMaskedLM",
     "GMLPForMultipleChoice",
     "GMLPForQuestionAnswering",

@@ -64,7 +64,8 @@ def padding_and_positions(
             f"`attention_mask` has shape {tuple(attention_mask.shape)}, expected {(batch, length)}: one number per "
             "token, 1 for real tokens and 0 for padding."
         )
-    if positions is None and _may_be_left_padded(config, attention_mask):
+    reads_text = getattr(config, "image_size", None) is None  # a patch keeps its place whatever is masked
+    if positions is None and reads_text and _may_be_left_padded(config, attention_mask):
         indices = torch.arange(length, device=attention_mask.device) - first_token_index(attention_mask)[:, None]
         positions = TokenPositions(indices.clamp(min=0), shifted=True)
     return attention_mask[:, :, None].to(hidden_states.dtype), positions

@@ -62,25 +62,75 @@ class SpatialProjection(nn.Module):
             bias[..., None], self.matrix(length, positions).expand(batch, length, length), hidden_states
         )
 
+    @torch.no_grad()
+    def to_full(self) -> None:
+        """Store all `n * n` weights from now on; the outputs stay the same. Nothing happens to full weights."""
+        self.weight = nn.Parameter(self.matrix(self.max_length).clone(), requires_grad=self.weight.requires_grad)
+        self.weight_type = "full"
+
+    @torch.no_grad()
+    def set_max_length(self, max_length: int) -> None:
+        """Cover sequences up to `max_length`, keeping the weights between the leading tokens.
+
+        New weights are zero and new biases one, as at the start of training. Outputs for sequences that fit both
+        lengths stay the same.
+        """
+        shift = max_length - self.max_length
+        grow = (shift, shift) if self.weight_type == "toeplitz" else (0, shift, 0, shift)
+        self._replace(F.pad(self.weight, grow), F.pad(self.bias, (0, shift), value=1.0))
+
+    @torch.no_grad()
+    def resample(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """Replace full weights `W` by `rows W columns`, and `b` by `rows b`, e.g. for another image size.
+
+        Args:
+            rows: Shape `(new n, n)`: new output tokens from the old ones.
+            columns: Shape `(n, new n)`: old input tokens from the new ones.
+        """
+        rows, columns = rows.to(self.weight.device), columns.to(self.weight.device)
+        weight = rows @ self.weight.to(rows.dtype) @ columns
+        self._replace(weight.to(self.weight.dtype), (rows @ self.bias.to(rows.dtype)).to(self.bias.dtype))
+
+    def _replace(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
+        self.max_length = len(bias)
+
     def extra_repr(self) -> str:
         return f"max_length={self.max_length}, weight_type={self.weight_type!r}"
 
 
 class SpatialGatingUnit(nn.Module):
-    """Splits the channels in halves `u, v` and returns `u * f(norm(v))`, with `f` a `SpatialProjection`.
+    """The gate s(Z) of Table 3, with `f` a `SpatialProjection`.
 
-    With `W` near zero and `b` one, as at the start of training, it passes `u` through.
+    | `gate_type`        | result                            | at the start, with W near 0 and b = 1 |
+    |--------------------|-----------------------------------|---------------------------------------|
+    | `"split"`          | `Z1 * f(norm(Z2))`, [Z1, Z2] = Z  | Z1                                    |
+    | `"linear"`         | `f(norm(Z))`                      | 1                                     |
+    | `"additive"`       | `Z + f(norm(Z))`                  | Z + 1                                 |
+    | `"multiplicative"` | `Z * f(norm(Z))`                  | Z                                     |
 
     Args:
-        intermediate_size: Input width; the output has half of it.
+        intermediate_size: Input width; the output has half of it for `"split"`, all of it otherwise.
         max_length: Longest sequence.
         weight_type: `"toeplitz"` or `"full"`, see `SpatialProjection`.
-        layer_norm_eps: Epsilon of the norm over the channels of `v`.
+        layer_norm_eps: Epsilon of the norm over the channels that `f` mixes.
+        gate_type: See above.
     """
 
-    def __init__(self, intermediate_size: int, max_length: int, weight_type: str, layer_norm_eps: float):
+    def __init__(
+        self,
+        intermediate_size: int,
+        max_length: int,
+        weight_type: str,
+        layer_norm_eps: float,
+        gate_type: str = "split",
+    ):
         super().__init__()
-        self.norm = nn.LayerNorm(intermediate_size // 2, eps=layer_norm_eps)
+        self.gate_type = gate_type
+        self.norm = nn.LayerNorm(
+            intermediate_size // 2 if gate_type == "split" else intermediate_size, eps=layer_norm_eps
+        )
         self.spatial_proj = SpatialProjection(max_length, weight_type)
 
     def forward(
@@ -88,20 +138,30 @@ class SpatialGatingUnit(nn.Module):
         hidden_states: torch.Tensor,
         padding_mask: torch.Tensor | None = None,
         positions: TokenPositions | None = None,
+        tiny_attention: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Gate.
 
         Args:
             hidden_states: Shape `(batch, length, intermediate_size)`.
-            padding_mask: Shape `(batch, length, 1)`, one for real tokens and zero for padding. It acts on `v` after
-                the norm, so that padding adds exactly nothing to any token.
+            padding_mask: Shape `(batch, length, 1)`, one for real tokens and zero for padding. It acts on the input of
+                `f` after the norm, so that padding adds exactly nothing to any token.
             positions: Positions of the tokens, `None` for 0, 1, 2, ...
+            tiny_attention: What aMLP adds to `f`, in the shape of the result.
 
         Returns:
-            Shape `(batch, length, intermediate_size / 2)`.
+            Shape `(batch, length, intermediate_size / 2)` for `"split"`, else `(batch, length, intermediate_size)`.
         """
-        passed, gate = hidden_states.chunk(2, dim=-1)
+        passed, gate = hidden_states.chunk(2, dim=-1) if self.gate_type == "split" else (hidden_states,) * 2
         gate = self.norm(gate)
         if padding_mask is not None:
             gate = gate * padding_mask.to(gate.dtype)
-        return passed * self.spatial_proj(gate, positions)
+        gate = self.spatial_proj(gate, positions)
+        if tiny_attention is not None:
+            gate = gate + tiny_attention
+        if self.gate_type == "linear":
+            return gate
+        return passed + gate if self.gate_type == "additive" else passed * gate
+
+    def extra_repr(self) -> str:
+        return f"gate_type={self.gate_type!r}"

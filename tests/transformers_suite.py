@@ -8,6 +8,7 @@ import sys
 import types
 import unittest
 
+import torch
 from transformers.models.auto import modeling_auto
 
 import tokenmixers
@@ -27,7 +28,12 @@ for _module, _names in {
     vars(sys.modules[_module]).update(_names)
 
 from tests.test_configuration_common import ConfigTester  # noqa: E402
-from tests.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask  # noqa: E402
+from tests.test_modeling_common import (  # noqa: E402
+    ModelTesterMixin,
+    floats_tensor,
+    ids_tensor,
+    random_attention_mask,
+)
 
 
 # The suite recognises heads by class name, in tables that only in-tree models are entered in.
@@ -38,10 +44,12 @@ _NAME_TABLES = {
     "AutoModelForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
     "AutoModelForMultipleChoice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
     "AutoModelForQuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+    "AutoModelForImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
 }
 for _model_type, _family in FAMILIES.items():
     for _auto_class, _table in _NAME_TABLES.items():
-        getattr(modeling_auto, _table)[_model_type] = _family.models[_auto_class]
+        if _auto_class in _family.models:
+            getattr(modeling_auto, _table)[_model_type] = _family.models[_auto_class]
 
 
 class EncoderTester:
@@ -66,6 +74,7 @@ class EncoderTester:
         }
         for name, value in self.config_kwargs.items():
             setattr(self, name, value)
+        self.num_attention_heads = 1
 
     def get_config(self):
         return self.config_class(**self.config_kwargs)
@@ -81,20 +90,32 @@ class EncoderTester:
         return self.get_config(), inputs
 
 
+class ImageTester(EncoderTester):
+    """A tiny image encoder and inputs for it, in the form the suite expects."""
+
+    def __init__(self, parent, config_class, **config_kwargs):
+        super().__init__(parent, config_class, image_size=16, patch_size=8, **config_kwargs)
+        self.seq_length = self.get_config().max_position_embeddings
+
+    def prepare_config_and_inputs_for_common(self):
+        return self.get_config(), {"pixel_values": floats_tensor([self.batch_size, 3, 16, 16])}
+
+
 class _EncoderSuite(ModelTesterMixin):
     family: str
     config_kwargs: dict = {}
+    model_tester_class = EncoderTester
     has_attentions = False
     common_properties = ["hidden_size", "num_hidden_layers", "vocab_size"]
 
     @property
     def all_model_classes(self):
         names = dict.fromkeys(FAMILIES[self.family].models.values())
-        return tuple(getattr(tokenmixers, name) for name in names)
+        return tuple(getattr(tokenmixers, name) for name in names if "Image" not in name)
 
     def setUp(self):
         config_class = getattr(tokenmixers, FAMILIES[self.family].config)
-        self.model_tester = EncoderTester(self, config_class, **self.config_kwargs)
+        self.model_tester = self.model_tester_class(self, config_class, **self.config_kwargs)
         self.config_tester = ConfigTester(self, config_class=config_class, common_properties=self.common_properties)
 
     def test_config(self):
@@ -108,3 +129,56 @@ class GMLPToeplitzTest(_EncoderSuite, unittest.TestCase):
 class GMLPFullTest(_EncoderSuite, unittest.TestCase):
     family = "gmlp"
     config_kwargs = {"spatial_weight_type": "full", "type_vocab_size": 2}
+
+
+class GMLPLinearGateTest(_EncoderSuite, unittest.TestCase):
+    family = "gmlp"
+    config_kwargs = {"gate_type": "linear"}
+
+
+class AMLPTest(_EncoderSuite, unittest.TestCase):
+    family = "amlp"
+    has_attentions = True
+    config_kwargs = {"attention_size": 32}
+
+
+class _ImageSuite(_EncoderSuite):
+    model_tester_class = ImageTester
+    test_resize_embeddings = False
+
+    @property
+    def all_model_classes(self):
+        models = FAMILIES[self.family].models
+        return tuple(getattr(tokenmixers, models[name]) for name in ("AutoModel", "AutoModelForImageClassification"))
+
+    @unittest.skip("images have no token ids")
+    def test_inputs_embeds(self):
+        pass
+
+    @unittest.skip("images have no token ids")
+    def test_inputs_embeds_matches_input_ids(self):
+        pass
+
+    def test_model_get_set_embeddings(self):
+        for model_class in self.all_model_classes:
+            model = model_class(self.model_tester.get_config())
+            self.assertEqual(model.get_input_embeddings().projection.kernel_size, (8, 8))
+            replacement = torch.nn.Identity()
+            model.set_input_embeddings(replacement)
+            self.assertIs(model.get_input_embeddings(), replacement)
+
+
+class GMLPClassTokenImageTest(_ImageSuite, unittest.TestCase):
+    family = "gmlp"
+    config_kwargs = {"classifier_pooling": "cls"}
+
+
+class GMLPMeanPooledImageTest(_ImageSuite, unittest.TestCase):
+    family = "gmlp"
+    config_kwargs = {"classifier_pooling": "mean"}
+
+
+class AMLPImageTest(_ImageSuite, unittest.TestCase):
+    family = "amlp"
+    has_attentions = True
+    config_kwargs = {"attention_size": 32}

@@ -1,0 +1,27 @@
+"""Stochastic depth (arXiv 1603.09382)."""
+
+import torch
+from torch import nn
+
+
+class DropPath(nn.Module):
+    """In training, drops a residual branch for whole examples at random and scales the others up.
+
+    Args:
+        drop_prob: Probability of dropping, in [0, 1).
+    """
+
+    def __init__(self, drop_prob: float):
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, branch: torch.Tensor) -> torch.Tensor:
+        """Shapes: `branch` and result `(batch, ...)`."""
+        if self.drop_prob == 0 or not self.training:
+            return branch
+        keep_prob = 1 - self.drop_prob
+        kept = torch.empty((branch.shape[0],) + (1,) * (branch.ndim - 1), dtype=branch.dtype, device=branch.device)
+        return branch * kept.bernoulli_(keep_prob) / keep_prob
+
+    def extra_repr(self) -> str:
+        return f"drop_prob={self.drop_prob}"

@@ -1,0 +1,202 @@
+"""aMLP: gMLP with tiny attention ("Pay Attention to MLPs", arXiv 2105.08050, section 4.3)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+
+from ..configuration.configuration_amlp import AMLPConfig
+from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
+from .spatial_gating_unit import TokenPositions
+from .task_heads import (
+    ImageClassificationHead,
+    MaskedLMHead,
+    MultipleChoiceHead,
+    QuestionAnsweringHead,
+    SequenceClassificationHead,
+    TokenClassificationHead,
+)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention written out.
+
+    Args:
+        module: The attention module, for its training mode.
+        query: Shape `(batch, heads, length, head_dim)`, as `key` and `value`.
+        key: Keys.
+        value: Values.
+        attention_mask: Added to the scores, broadcastable to `(batch, heads, length, length)`.
+        scaling: Factor on the scores.
+        dropout: Dropout on the weights.
+        **kwargs: Unused.
+
+    Returns:
+        The result, shape `(batch, length, heads, head_dim)`, and the weights, `(batch, heads, length, length)`.
+    """
+    scores = query @ key.transpose(2, 3) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = F.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class AMLPAttention(nn.Module):
+    """Tiny attention (Figure 6): one small head on the normalised block input, as wide at its end as the gate."""
+
+    def __init__(self, config: AMLPConfig):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.attention_size
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.is_causal = False
+        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.attention_size)
+        self.out_proj = nn.Linear(config.attention_size, config.gate_size)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend.
+
+        Args:
+            hidden_states: Shape `(batch, length, hidden_size)`.
+            attention_mask: In the form the attention implementation in use wants.
+            **kwargs: Passed on to it.
+
+        Returns:
+            The result, shape `(batch, length, gate_size)`, and the weights, shape `(batch, 1, length, length)`, or
+            `None` from implementations that do not return them.
+        """
+        query, key, value = self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        attended, weights = attention_interface(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.out_proj(attended.flatten(2)), weights
+
+
+class AMLPLayer(GMLPLayer):
+    """A gMLP block whose gate is the sum of the spatial projection and of tiny attention."""
+
+    def __init__(self, config: AMLPConfig):
+        super().__init__(config)
+        self.attention = AMLPAttention(config)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        padding_mask: torch.Tensor | None = None,
+        positions: TokenPositions | None = None,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
+        residual = hidden_states
+        hidden_states = self.norm(hidden_states)
+        tiny_attention, _ = self.attention(hidden_states, attention_mask, **kwargs)
+        hidden_states = self.activation(self.proj_in(hidden_states))
+        hidden_states = self.sgu(hidden_states, padding_mask, positions, tiny_attention)
+        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
+
+
+class AMLPPreTrainedModel(GMLPPreTrainedModel):
+    """What all aMLP models share."""
+
+    config: AMLPConfig
+    _no_split_modules = ["AMLPLayer"]
+    _can_record_outputs = {"hidden_states": AMLPLayer, "attentions": AMLPAttention}
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+
+class AMLPModel(AMLPPreTrainedModel, GMLPModel):
+    """The aMLP encoder: `GMLPModel` with tiny attention in every block."""
+
+    layer_class = AMLPLayer
+
+    def _layer_inputs(self, hidden_states, attention_mask, position_ids) -> dict:
+        layer_inputs = super()._layer_inputs(hidden_states, attention_mask, position_ids)
+        layer_inputs["attention_mask"] = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=hidden_states,
+            attention_mask=attention_mask if self.config.mask_padding else None,
+        )
+        return layer_inputs
+
+
+class AMLPForMaskedLM(MaskedLMHead, AMLPPreTrainedModel):
+    """aMLP with a language modelling head, tied to the embeddings by default."""
+
+    backbone_class = AMLPModel
+
+
+class AMLPForSequenceClassification(SequenceClassificationHead, AMLPPreTrainedModel):
+    """aMLP with a sequence classification or regression head, e.g. for GLUE."""
+
+    backbone_class = AMLPModel
+
+
+class AMLPForTokenClassification(TokenClassificationHead, AMLPPreTrainedModel):
+    """aMLP with a classification head on every token, e.g. for named entities."""
+
+    backbone_class = AMLPModel
+
+
+class AMLPForMultipleChoice(MultipleChoiceHead, AMLPPreTrainedModel):
+    """aMLP with a multiple choice head, e.g. for COPA or SWAG."""
+
+    backbone_class = AMLPModel
+
+
+class AMLPForQuestionAnswering(QuestionAnsweringHead, AMLPPreTrainedModel):
+    """aMLP with a span head for extractive question answering, e.g. SQuAD."""
+
+    backbone_class = AMLPModel
+
+
+class AMLPForImageClassification(ImageClassificationHead, AMLPPreTrainedModel):
+    """aMLP with an image classification head, e.g. for ImageNet."""
+
+    backbone_class = AMLPModel
+
+
+__all__ = [
+    "AMLPForImageClassification",
+    "AMLPForMaskedLM",
+    "AMLPForMultipleChoice",
+    "AMLPForQuestionAnswering",
+    "AMLPForSequenceClassification",
+    "AMLPForTokenClassification",
+    "AMLPModel",
+    "AMLPPreTrainedModel",
+]

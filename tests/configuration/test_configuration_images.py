@@ -1,0 +1,45 @@
+"""Image fields of the configurations."""
+
+import pytest
+
+from tokenmixers import AMLPConfig, GMLPConfig
+
+
+@pytest.mark.parametrize("config_class", [GMLPConfig, AMLPConfig])
+@pytest.mark.parametrize(
+    ("kwargs", "tokens"),
+    [
+        ({"image_size": 224}, 197),
+        ({"image_size": 224, "classifier_pooling": "mean"}, 196),
+        ({"image_size": (64, 96), "patch_size": 32, "classifier_pooling": "mean"}, 6),
+        ({"image_size": [64, 96], "patch_size": 32, "max_position_embeddings": 3}, 7),
+    ],
+)
+def test_number_of_tokens_follows_from_the_image_size(config_class, kwargs, tokens, tmp_path):
+    config = config_class(**kwargs)
+    assert config.max_position_embeddings == tokens
+    assert config.spatial_weight_type == "full"
+    config.save_pretrained(tmp_path)
+    assert config_class.from_pretrained(tmp_path).to_dict() == config.to_dict()
+
+
+def test_text_keeps_toeplitz_weights_and_its_own_length():
+    config = GMLPConfig(max_position_embeddings=77)
+    assert (config.spatial_weight_type, config.max_position_embeddings) == ("toeplitz", 77)
+    assert not config.use_class_token
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"image_size": 225}, "one multiple of `patch_size=16`, or two .* got 225"),
+        ({"image_size": 0}, "got 0"),
+        ({"image_size": [32, 32, 32]}, r"got \[32, 32, 32\]"),
+        ({"image_size": 32, "patch_size": 0}, "`patch_size` must be at least 1, got 0"),
+        ({"num_channels": 0}, "`num_channels` must be at least 1, got 0"),
+        ({"drop_path_rate": 1.0}, r"`drop_path_rate` must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_bad_sizes_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        GMLPConfig(**kwargs)
