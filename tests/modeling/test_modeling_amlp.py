@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
@@ -146,5 +147,5 @@ def test_every_head_trains_every_parameter(head):
 
 
 def test_attention_size_is_checked():
-    with pytest.raises(ValueError, match="`attention_size` must be at least 1, got 0"):
+    with pytest.raises(StrictDataclassError, match="`attention_size` must be at least 1, got 0"):
         AMLPConfig(attention_size=0)
