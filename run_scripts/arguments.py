@@ -74,7 +74,7 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
             for as given and then among the shipped recipes.
 
     Raises:
-        UserError: If the recipe is missing, malformed, or has an unknown key.
+        UserError: If the recipe is missing, malformed, or has an unknown key, or if an argument is unknown or refused.
     """
     parser = HfArgumentParser(dataclass_types)
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -85,7 +85,13 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
         for action in parser._actions:
             if action.dest in recipe:
                 action.required = False
-    return parser.parse_args_into_dataclasses(args=arguments)
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
+    except ValueError as error:  # TrainingArguments explains itself
+        raise UserError(str(error)) from error
+    if unknown:
+        raise UserError(f"unknown arguments: {' '.join(unknown)}. See --help.")
+    return tuple(parsed)
 
 
 def read_recipe(path: str, allowed: Sequence[str]) -> dict[str, Any]:

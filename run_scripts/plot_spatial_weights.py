@@ -1,6 +1,11 @@
-"""Draw what the spatial weights of a checkpoint have learned (the paper's Figure 4).
+"""Draw what a checkpoint has learned about mixing tokens.
 
     python -m tokenmixers.run_scripts.plot_spatial_weights --model outputs/run --output_dir outputs/pictures
+    python -m tokenmixers.run_scripts.plot_spatial_weights --model amlp --text "A man sleeps." --text_pair "He rests."
+
+Text models: the filter of the middle token in every layer ("Pay Attention to MLPs", Figure 4). Image models: the
+filters of some tokens as maps of the picture (Figure 3). Both: how Toeplitz-like each layer's matrix is (Appendix C).
+aMLP with a text: its attention maps (Appendix D).
 
 Needs matplotlib: `pip install "tokenmixers[plot]"`.
 """
@@ -10,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.spatial_gating_unit import SpatialProjection
+from ..modeling.spatial_resizing import toeplitzness
 from .arguments import UserError, parse_arguments
 
 
@@ -24,59 +30,150 @@ class PlotArguments:
 
     model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
     output_dir: str = field(metadata={"help": "Folder for the pictures; it is created."})
-    columns: int = field(default=3, metadata={"help": "Layers per row of the picture."})
+    columns: int = field(default=3, metadata={"help": "Layers per row of a picture; tokens, for image models."})
+    text: str | None = field(default=None, metadata={"help": "Sentence for the attention maps of an aMLP."})
+    text_pair: str | None = field(default=None, metadata={"help": "Second sentence of a pair."})
+    format: str = field(default="png", metadata={"help": "png, svg or pdf."})
 
 
-def middle_token_filters(model: torch.nn.Module) -> list[torch.Tensor]:
-    """For each layer, the row of the spatial weights for the token in the middle, shape `(max_length,)`."""
+def spatial_matrices(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The full spatial weights of every layer, shape `(max_length, max_length)`, in float32 on the CPU."""
     projections = [module for module in model.modules() if isinstance(module, SpatialProjection)]
-    with torch.no_grad():
-        return [p.matrix(p.max_length)[p.max_length // 2].float().cpu() for p in projections]
+    return [module.matrix(module.max_length).detach().float().cpu() for module in projections]
 
 
-def draw_filters(filters: list[torch.Tensor], file: Path, columns: int) -> None:
-    """One small plot per layer: weight against the distance of the token looked at, on one common scale."""
+def _pyplot():
     try:
         import matplotlib
     except ImportError as error:
         raise UserError('drawing needs matplotlib: pip install "tokenmixers[plot]"') from error
     matplotlib.use("agg")
-    from matplotlib import pyplot as plt
+    from matplotlib import pyplot
 
-    rows = math.ceil(len(filters) / columns)
-    figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(2.8 * columns, 1.8 * rows + 0.6),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
+    return pyplot
+
+
+def _panels(count: int, columns: int, width: float, height: float, **options):
+    """A figure and the axes of `count` small plots, the unused ones hidden."""
+    rows, columns = math.ceil(count / columns), min(columns, count)
+    figure, axes = _pyplot().subplots(
+        rows, columns, figsize=(width * columns, height * rows + 0.6), squeeze=False, layout="constrained", **options
     )
-    for layer, (axis, weights) in enumerate(zip(axes.flat, filters, strict=False), start=1):
-        offsets = torch.arange(len(weights)) - len(weights) // 2
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat[:count])
+
+
+def _save(figure, file: Path) -> None:
+    figure.savefig(file, dpi=150)
+    _pyplot().close(figure)
+
+
+def draw_text_filters(matrices: list[torch.Tensor], file: Path, columns: int) -> None:
+    """For each layer, the weights of the middle token against the distance of the token looked at, on one scale."""
+    figure, axes = _panels(len(matrices), columns, 2.8, 1.8, sharex=True, sharey=True)
+    for layer, (axis, matrix) in enumerate(zip(axes, matrices, strict=True), start=1):
+        middle = len(matrix) // 2
         axis.axhline(0, color="0.8", linewidth=0.8)
-        axis.plot(offsets, weights, linewidth=1.2)
+        axis.plot(torch.arange(len(matrix)) - middle, matrix[middle], linewidth=1.2)
         axis.set_title(f"layer {layer}", fontsize=9)
         axis.tick_params(labelsize=8)
-    for axis in axes.flat[len(filters) :]:
-        axis.set_visible(False)
     figure.supxlabel("distance to the token, in tokens (negative: to its left)", fontsize=9)
     figure.supylabel("spatial weight", fontsize=9)
-    figure.savefig(file, dpi=150)
-    plt.close(figure)
+    _save(figure, file)
+
+
+def draw_image_filters(matrices: list[torch.Tensor], grid: tuple[int, int], file: Path, columns: int) -> None:
+    """One row of maps per layer: the weights of tokens spread over the picture, each with a cross at its own place.
+
+    Args:
+        matrices: Spatial weights; a class token's rows and columns are left out.
+        grid: Rows and columns of patches.
+        file: Where to write.
+        columns: Tokens per layer.
+    """
+    rows, width = grid
+    picks = [round((index + 0.5) / columns * rows * width) for index in range(columns)]
+    figure, axes = _panels(len(matrices) * columns, columns, 1.5, 1.5 * rows / width, sharex=True, sharey=True)
+    for index, axis in enumerate(axes):
+        layer, token = index // columns, picks[index % columns]
+        matrix = matrices[layer][-rows * width :, -rows * width :]
+        scale = matrix[token].abs().max().clamp(min=1e-12)
+        axis.imshow(matrix[token].view(grid), cmap="RdBu", vmin=-scale, vmax=scale)
+        axis.plot(token % width, token // width, "k+", markersize=6)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        if index % columns == 0:
+            axis.set_ylabel(f"layer {layer + 1}", fontsize=8)
+        if layer == 0:
+            axis.set_title(f"patch ({token // width}, {token % width})", fontsize=8)
+    figure.supxlabel("weights over the patches, each map on its own scale (blue: positive)", fontsize=9)
+    _save(figure, file)
+
+
+def draw_toeplitzness(matrices: list[torch.Tensor], grid: tuple[int, int] | None, file: Path) -> None:
+    """The share of each matrix's variance that depends on the distance of the tokens alone, layer by layer."""
+    size = len(matrices[0]) if grid is None else grid[0] * grid[1]
+    values = [toeplitzness(matrix[-size:, -size:], grid) for matrix in matrices]
+    figure, (axis,) = _panels(1, 1, 5.0, 2.4)
+    axis.plot(range(1, len(values) + 1), values, marker="o", markersize=3)
+    axis.set_ylim(0, 1.05)
+    axis.set_xlabel("layer", fontsize=9)
+    axis.set_ylabel("Toeplitz share of variance", fontsize=9)
+    axis.tick_params(labelsize=8)
+    _save(figure, file)
+
+
+def draw_attention(maps: list[torch.Tensor], tokens: list[str], file: Path, columns: int) -> None:
+    """The attention weights of every layer, rows = tokens that look, columns = tokens looked at."""
+    side = max(2.2, 0.16 * len(tokens))
+    figure, axes = _panels(len(maps), columns, side, side, sharex=True, sharey=True)
+    for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
+        axis.imshow(weights, cmap="Blues", vmin=0)
+        axis.set_title(f"layer {layer}", fontsize=9)
+        axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
+        axis.set_yticks(range(len(tokens)), tokens, fontsize=6)
+    _save(figure, file)
+
+
+def attention_maps(model: PreTrainedModel, tokenizer, text: str, text_pair: str | None) -> tuple[list, list[str]]:
+    """The attention weights of each layer for a sentence or a pair, shape `(length, length)`, and its tokens."""
+    model.set_attn_implementation("eager")
+    inputs = tokenizer(text, text_pair, return_tensors="pt", truncation=True)
+    with torch.no_grad():
+        attentions = model.eval()(**inputs, output_attentions=True).attentions
+    if not attentions:
+        raise UserError(f"--text: {type(model).__name__} has no attention to draw.")
+    return [weights[0, 0] for weights in attentions], tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((PlotArguments,), argv)
-    filters = middle_token_filters(AutoModel.from_pretrained(arguments.model))
-    if not filters:
+    if arguments.format not in ("png", "svg", "pdf"):
+        raise UserError(f"--format {arguments.format!r} is unknown; choose png, svg or pdf.")
+    model = AutoModel.from_pretrained(arguments.model)
+    matrices = spatial_matrices(model)
+    if not matrices:
         raise UserError(f"{arguments.model!r} has no spatial gating units to draw.")
-    file = Path(arguments.output_dir) / "spatial_filters.png"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draw_filters(filters, file, min(arguments.columns, len(filters)))
-    print(f"wrote {file}")
+    folder = Path(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    filters, structure, attention = (
+        folder / f"{name}.{arguments.format}" for name in ("spatial_filters", "toeplitzness", "attention")
+    )
+    grid = None if model.config.image_size is None else model.config.patch_grid
+    if grid is None:
+        draw_text_filters(matrices, filters, arguments.columns)
+    else:
+        draw_image_filters(matrices, grid, filters, arguments.columns)
+    draw_toeplitzness(matrices, grid, structure)
+    written = [filters, structure]
+    if arguments.text is not None:
+        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        maps, tokens = attention_maps(model, tokenizer, arguments.text, arguments.text_pair)
+        draw_attention(maps, tokens, attention, arguments.columns)
+        written.append(attention)
+    print("wrote " + ", ".join(map(str, written)))
 
 
 if __name__ == "__main__":
