@@ -127,7 +127,7 @@ def draw_toeplitzness(matrices: list[torch.Tensor], grid: tuple[int, int] | None
 def draw_attention(maps: list[torch.Tensor], tokens: list[str], file: Path, columns: int) -> None:
     """The attention weights of every layer, rows = tokens that look, columns = tokens looked at."""
     side = max(2.2, 0.16 * len(tokens))
-    figure, axes = _panels(len(maps), columns, side, side, sharex=True, sharey=True)
+    figure, axes = _panels(len(maps), columns, side, side)
     for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
         axis.imshow(weights, cmap="Blues", vmin=0)
         axis.set_title(f"layer {layer}", fontsize=9)
