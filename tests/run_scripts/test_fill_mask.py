@@ -1,0 +1,26 @@
+import pytest
+
+from tokenmixers import GMLPForMaskedLM, train_unigram_tokenizer
+from tokenmixers.run_scripts import fill_mask
+
+
+@pytest.fixture
+def checkpoint(tmp_path, tiny_config):
+    tokenizer = train_unigram_tokenizer(["the gate mixes tokens"] * 9, 40, model_max_length=11, show_progress=False)
+    GMLPForMaskedLM(tiny_config(vocab_size=len(tokenizer))).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_prints_the_fillings(checkpoint, capsys):
+    fill_mask.main(["--model", checkpoint, "--top_k", "3", "--text", "the [MASK]", "[MASK] mixes"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "the [MASK]"
+    assert lines[4] == "[MASK] mixes"
+    assert len(lines) == 8
+    assert all(line.lstrip()[0].isdigit() and "%" in line for line in lines[1:4])
+
+
+def test_asks_for_one_mask(checkpoint):
+    with pytest.raises(SystemExit, match=r"'no gap' needs exactly one \[MASK\]"):
+        fill_mask.main(["--model", checkpoint, "--text", "no gap"])

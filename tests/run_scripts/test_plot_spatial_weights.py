@@ -1,0 +1,68 @@
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from tokenmixers import (
+    AMLPConfig,
+    AMLPForMaskedLM,
+    GMLPForImageClassification,
+    GMLPForMaskedLM,
+    train_unigram_tokenizer,
+)
+from tokenmixers.run_scripts import plot_spatial_weights
+
+
+pytest.importorskip("matplotlib")
+
+
+def is_png(file):
+    return file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size > 5000
+
+
+def test_matrices_are_those_of_the_layers(tiny_config, randomise, spatial_matrix):
+    model = randomise(GMLPForMaskedLM(tiny_config()))
+    matrices = plot_spatial_weights.spatial_matrices(model)
+    assert len(matrices) == 2
+    for matrix, layer in zip(matrices, model.model.layers, strict=True):
+        torch.testing.assert_close(matrix, spatial_matrix(layer.sgu.spatial_proj, list(range(11))).detach())
+
+
+def test_draws_text_filters(tmp_path, tiny_config, randomise):
+    randomise(GMLPForMaskedLM(tiny_config())).save_pretrained(tmp_path / "model")
+    plot_spatial_weights.main(["--model", str(tmp_path / "model"), "--output_dir", str(tmp_path / "pictures")])
+    assert is_png(tmp_path / "pictures" / "spatial_filters.png")
+    assert is_png(tmp_path / "pictures" / "toeplitzness.png")
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_draws_image_filters(tmp_path, tiny_config, randomise, pooling):
+    config = tiny_config(image_size=[48, 32], spatial_weight_type="full", classifier_pooling=pooling)
+    randomise(GMLPForImageClassification(config)).save_pretrained(tmp_path / "model")
+    plot_spatial_weights.main(["--model", str(tmp_path / "model"), "--output_dir", str(tmp_path / "pictures")])
+    assert is_png(tmp_path / "pictures" / "spatial_filters.png")
+
+
+def test_draws_attention(tmp_path):
+    tokenizer = train_unigram_tokenizer(["the gate mixes tokens"] * 9, 40, model_max_length=16, show_progress=False)
+    tokenizer.save_pretrained(tmp_path / "model")
+    sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "max_position_embeddings": 16}
+    config = AMLPConfig(vocab_size=len(tokenizer), attention_size=4, **sizes)
+    model = AMLPForMaskedLM(config)
+    model.save_pretrained(tmp_path / "model")
+    arguments = ["--model", str(tmp_path / "model"), "--output_dir", str(tmp_path / "pictures")]
+    plot_spatial_weights.main([*arguments, "--text", "the gate", "--text_pair", "tokens", "--format", "svg"])
+    assert "<svg" in (tmp_path / "pictures" / "attention.svg").read_text()
+    maps, tokens = plot_spatial_weights.attention_maps(model.model, tokenizer, "the gate", "tokens")
+    assert len(maps) == 2
+    assert all(weights.shape == (len(tokens), len(tokens)) for weights in maps)
+    torch.testing.assert_close(maps[0].sum(-1), torch.ones(len(tokens)))
+
+
+def test_refuses_what_it_cannot_draw(tmp_path, tiny_config):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    BertModel(BertConfig(vocab_size=20, **sizes)).save_pretrained(tmp_path / "bert")
+    arguments = ["--model", str(tmp_path / "bert"), "--output_dir", str(tmp_path / "pictures")]
+    with pytest.raises(SystemExit, match="no spatial gating units"):
+        plot_spatial_weights.main(arguments)
+    with pytest.raises(SystemExit, match="'gif' is unknown"):
+        plot_spatial_weights.main([*arguments, "--format", "gif"])
