@@ -75,7 +75,7 @@ def draw_text_filters(matrices: list[torch.Tensor], file: Path, columns: int) ->
     for layer, (axis, matrix) in enumerate(zip(axes, matrices, strict=True), start=1):
         middle = len(matrix) // 2
         axis.axhline(0, color="0.8", linewidth=0.8)
-        axis.plot(torch.arange(len(matrix)) - middle, matrix[middle], linewidth=1.2)
+        axis.plot(range(-middle, len(matrix) - middle), matrix[middle].numpy(), linewidth=1.2)
         axis.set_title(f"layer {layer}", fontsize=9)
         axis.tick_params(labelsize=8)
     figure.supxlabel("distance to the token, in tokens (negative: to its left)", fontsize=9)
@@ -98,8 +98,8 @@ def draw_image_filters(matrices: list[torch.Tensor], grid: tuple[int, int], file
     for index, axis in enumerate(axes):
         layer, token = index // columns, picks[index % columns]
         matrix = matrices[layer][-rows * width :, -rows * width :]
-        scale = matrix[token].abs().max().clamp(min=1e-12)
-        axis.imshow(matrix[token].view(grid), cmap="RdBu", vmin=-scale, vmax=scale)
+        scale = max(matrix[token].abs().max().item(), 1e-12)
+        axis.imshow(matrix[token].view(grid).numpy(), cmap="RdBu", vmin=-scale, vmax=scale)
         axis.plot(token % width, token // width, "k+", markersize=6)
         axis.set_xticks([])
         axis.set_yticks([])
@@ -129,7 +129,7 @@ def draw_attention(maps: list[torch.Tensor], tokens: list[str], file: Path, colu
     side = max(2.2, 0.16 * len(tokens))
     figure, axes = _panels(len(maps), columns, side, side)
     for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
-        axis.imshow(weights, cmap="Blues", vmin=0)
+        axis.imshow(weights.numpy(), cmap="Blues", vmin=0)
         axis.set_title(f"layer {layer}", fontsize=9)
         axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
         axis.set_yticks(range(len(tokens)), tokens, fontsize=6)
