@@ -30,6 +30,10 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _MODULE_OF[name].startswith("modeling."):
+        # A modeling module imports the Auto classes by way of transformers, which then register that very module: let
+        # them be complete before it begins.
+        importlib.import_module("transformers.models.auto.modeling_auto")
     value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -35,4 +35,12 @@ def _encoder_heads(prefix: str) -> dict[str, str]:
 
 FAMILIES: dict[str, Family] = {
     "gmlp": Family(config="GMLPConfig", models=_encoder_heads("GMLP")),
+    "synthesizer": Family(
+        config="SynthesizerConfig",
+        models={
+            **_encoder_heads("Synthesizer"),
+            "AutoModelForCausalLM": "SynthesizerForCausalLM",
+            "AutoModelForSeq2SeqLM": "SynthesizerForConditionalGeneration",
+        },
+    ),
 }

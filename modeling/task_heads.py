@@ -76,6 +76,10 @@ class MaskedLMHead(_Head):
     def _build_head(self, config) -> None:
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
 
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Scores over the vocabulary; families that scale their outputs override this."""
+        return self.lm_head(hidden_states)
+
     @can_return_tuple
     @auto_docstring
     def forward(
@@ -93,7 +97,7 @@ class MaskedLMHead(_Head):
             Token ids to predict, in `[0, vocab_size)`; -100 where nothing is to be predicted.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        logits = self.lm_head(outputs.last_hidden_state)
+        logits = self.compute_logits(outputs.last_hidden_state)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
