@@ -30,10 +30,6 @@ __all__ = ["__version__", *sorted(_MODULE_OF)]
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _MODULE_OF[name].startswith("modeling."):
-        # A modeling module imports the Auto classes by way of transformers, which then register that very module: let
-        # them be complete before it begins.
-        importlib.import_module("transformers.models.auto.modeling_auto")
     value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = value
     return value
@@ -61,15 +57,24 @@ def _register_tokenizers(auto: ModuleType) -> None:
         auto.AutoTokenizer.register(__getattr__(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 
 
+# Imports the Auto classes, and is imported by our models: these can be registered only when it is complete.
+_WAIT_FOR = "transformers.modeling_layers"
+
+
 class _RegisterAfterImport(importlib.abc.MetaPathFinder):
-    """Calls `registrations[module name](module)` right after that module was imported (a post-import hook)."""
+    """Calls `registrations[module name](module)` right after that module was imported (a post-import hook).
+
+    A call that falls into the import of `_WAIT_FOR` comes right after that one.
+    """
 
     def __init__(self, registrations: dict[str, Callable[[ModuleType], None]]):
         self.registrations = registrations
         self._searching = False
+        self._importing = 0
+        self._due: list[ModuleType] = []
 
     def find_spec(self, fullname, path, target=None):
-        if fullname not in self.registrations or self._searching:
+        if fullname not in (*self.registrations, _WAIT_FOR) or self._searching:
             return None
         self._searching = True
         try:
@@ -80,8 +85,16 @@ class _RegisterAfterImport(importlib.abc.MetaPathFinder):
             execute = spec.loader.exec_module
 
             def execute_and_register(module: ModuleType) -> None:
-                execute(module)
-                self.registrations[fullname](module)
+                self._importing += 1
+                try:
+                    execute(module)
+                finally:
+                    self._importing -= 1
+                if fullname in self.registrations:
+                    self._due.append(module)
+                while self._due and not self._importing:
+                    due = self._due.pop(0)
+                    self.registrations[due.__name__](due)
 
             spec.loader.exec_module = execute_and_register
         return spec

@@ -452,7 +452,7 @@ def attention_from_logits(
     if mask is not None:
         hidden = torch.finfo(logits.dtype).min
         logits = logits.masked_fill(~mask, hidden) if mask.dtype == torch.bool else logits + mask
-    weights = logits.softmax(dim=-1, dtype=torch.float32).to(values.dtype)
+    weights = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)).to(values.dtype)
     weights = weights.expand(values.shape[0], -1, -1, -1)
     return (F.dropout(weights, dropout) @ values).transpose(1, 2), weights
 
@@ -480,7 +480,8 @@ def shared_attention(
     dtype = values.dtype
     # Float16 has too little range for E: its smallest number is e^-17.
     work_dtype = torch.float32 if dtype == torch.float16 else dtype
-    logits, order = logits[0].float(), layout.visible_by_order
+    exact_dtype = torch.promote_types(dtype, torch.float32)
+    logits, order = logits[0].to(exact_dtype), layout.visible_by_order
     if order is not None:
         logits = logits.masked_fill(~order, -torch.inf)
     if layout.key_mask is None:
@@ -494,7 +495,7 @@ def shared_attention(
             weights = weights.masked_fill(~order, 0)
         weights = weights.to(work_dtype)
         key_mask = layout.key_mask.to(work_dtype)
-        total = (weights.float() @ key_mask.T.float()).permute(2, 1, 0)[..., None]
+        total = (weights.to(exact_dtype) @ key_mask.T.to(exact_dtype)).permute(2, 1, 0)[..., None]
         values = values.masked_fill(~layout.key_mask[:, None, :, None], 0)
     if dropout:
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
