@@ -148,8 +148,8 @@ class SynthesizerConfig(PreTrainedConfig):
         classifier_pooling (`"cls"` or `"mean"`, defaults to `"mean"`):
             What sequence-level heads read: the first real token, or the mean of the real tokens.
         layer_norm_eps (`float`, defaults to 1e-6): Epsilon of the norms.
-        initializer_factor (`float`, defaults to 1.0): Factor on the initial deviations of all T5 weights.
-        initializer_range (`float`, defaults to 0.02): Standard deviation of classifiers at the start.
+        initializer_factor (`float`, defaults to 1.0):
+            Factor on the initial deviations of all but the random components.
         is_encoder_decoder, is_decoder (`bool`, defaults to `False`): The architecture.
         decoder_attention_components, decoder_num_attention_heads, decoder_head_dim, decoder_max_position_embeddings, \
         decoder_position_embedding_type (*optional*):
@@ -220,7 +220,6 @@ class SynthesizerConfig(PreTrainedConfig):
     classifier_pooling: Literal["cls", "mean"] = "mean"
     layer_norm_eps: float = 1e-6
     initializer_factor: float | int = 1.0
-    initializer_range: float = 0.02
     is_encoder_decoder: bool = False
     is_decoder: bool = False
     decoder_attention_components: list[AttentionComponent] | tuple[AttentionComponent, ...] | None = None
@@ -356,11 +355,9 @@ class SynthesizerConfig(PreTrainedConfig):
         for name in positive.split():
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name in ("type_vocab_size", "layer_norm_eps", "initializer_factor", "initializer_range"):
+        for name in ("type_vocab_size", "layer_norm_eps", "initializer_factor", "random_initializer_range"):
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
-        if self.random_initializer_range < 0:
-            raise ValueError(f"`random_initializer_range` must not be negative, got {self.random_initializer_range}.")
         if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 2:
             raise ValueError(
                 "`relative_attention_num_buckets` must be even and at least 4, got "

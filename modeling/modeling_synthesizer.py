@@ -114,6 +114,7 @@ class SynthesizerAttention(nn.Module):
         self.has_queries = self.has_keys or (bool(dense) and config.dense_first_layer == "query")
         if self.has_queries:
             self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
+            self.q_proj.init_scale = config.head_dim**-0.5
         if self.has_keys:
             self.k_proj = nn.Linear(config.hidden_size, width, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, width, bias=False)
@@ -257,6 +258,7 @@ class SynthesizerCrossAttention(nn.Module):
         num_heads, self.head_dim = config.cross_attention_shape
         width = num_heads * self.head_dim
         self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.q_proj.init_scale = self.head_dim**-0.5
         self.k_proj = nn.Linear(config.hidden_size, width, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, width, bias=False)
         self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
@@ -380,29 +382,24 @@ class SynthesizerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
+        # From outside Transformers, only modules with weights of their own arrive here: parents cannot set any.
         super()._init_weights(module)
-        config = self.config
-        factor, width = config.initializer_factor, config.hidden_size
-        if isinstance(module, SynthesizerRMSNorm):
+        config, factor = self.config, self.config.initializer_factor
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=factor * getattr(module, "init_scale", 1.0) * module.in_features**-0.5)
+        elif isinstance(module, nn.Embedding):
+            # T5 embeds with deviation one, and its tied head compensates by scaling its input down.
+            unscaled_head = config.tie_word_embeddings and not config.scale_decoder_outputs
+            init.normal_(module.weight, std=factor * (config.hidden_size**-0.5 if unscaled_head else 1.0))
+        elif isinstance(module, SynthesizerRMSNorm):
             init.constant_(module.weight, factor)
-        elif isinstance(module, FeedForward):
-            for linear in (module.up_proj, module.down_proj, *([module.gate_proj] if module.is_gated else [])):
-                init.normal_(linear.weight, std=factor * linear.in_features**-0.5)
-        elif isinstance(module, SynthesizerAttention | SynthesizerCrossAttention):
-            for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-                if hasattr(module, name):
-                    linear = getattr(module, name)
-                    # No 1 / sqrt(head_dim) in the logits: it is in the query weights.
-                    scale = module.head_dim**-0.5 if name == "q_proj" else 1.0
-                    init.normal_(linear.weight, std=factor * scale * linear.in_features**-0.5)
         elif isinstance(module, RelativePositionBias):
-            init.normal_(module.weight, std=factor * width**-0.5)
+            init.normal_(module.weight, std=factor * config.hidden_size**-0.5)
         elif isinstance(module, RandomLogits):
             init.normal_(module.weight, std=config.random_initializer_range)
         elif isinstance(module, FactorizedRandomLogits | MeshFactorizedLogits):
-            # A sum of `rank` products of two numbers has the deviation sqrt(rank) * std^2.
-            factors = list(module.parameters())
-            for weight in factors:
+            for weight in module.parameters():
+                # A sum of `rank` products of two numbers has the deviation sqrt(rank) * std^2.
                 init.normal_(weight, std=(config.random_initializer_range / weight.shape[-1] ** 0.5) ** 0.5)
         elif isinstance(module, _PerHeadLinear):
             init.normal_(module.weight, std=factor * module.weight.shape[-1] ** -0.5)
@@ -411,22 +408,6 @@ class SynthesizerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, ComponentMixture):
             for weight in module.parameters():
                 init.zeros_(weight)
-        self._init_embeddings(module)
-
-    def _init_embeddings(self, module: nn.Module) -> None:
-        config = self.config
-        # T5 embeds with deviation one, and its tied head compensates by scaling its input down.
-        std = config.initializer_factor
-        if config.tie_word_embeddings and not config.scale_decoder_outputs:
-            std *= config.hidden_size**-0.5
-        if isinstance(module, SynthesizerStack):
-            for embedding in (module.embed_tokens, module.token_type_embeddings, module.embed_positions):
-                if embedding is not None:
-                    init.normal_(embedding.weight, std=std)
-        elif isinstance(module, SynthesizerModel):
-            init.normal_(module.shared.weight, std=std)
-        elif hasattr(module, "lm_head") and not config.tie_word_embeddings:
-            init.normal_(module.lm_head.weight, std=config.initializer_factor * config.hidden_size**-0.5)
 
     def scale_for_lm_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """What a language modelling head reads (see `scale_decoder_outputs`)."""
@@ -629,14 +610,15 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
             self.encoder = SynthesizerStack(config.get_text_config(encoder=True))
         if both or config.is_decoder:
             self.decoder = SynthesizerStack(config.get_text_config(decoder=True), has_cross_attention=both)
+        sides = [name for name in ("encoder", "decoder") if hasattr(self, name)]
+        self._tied_weights_keys = {f"{name}.embed_tokens.weight": "shared.weight" for name in sides}
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Encoder and decoder share the embeddings whatever `tie_word_embeddings` says about the head."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
-        stacks = [name for name in ("encoder", "decoder") if hasattr(self, name)]
-        return {f"{name}.embed_tokens.weight": "shared.weight" for name in stacks}
+        return dict(self._tied_weights_keys)
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.shared = value
