@@ -27,6 +27,9 @@ for _module, _names in {
 from tests.test_configuration_common import ConfigTester  # noqa: E402
 from tests.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask  # noqa: E402
 
+# Empty: the tests of generation are in one of the folders. Ours are in tests/modeling.
+_NoGenerationTests = sys.modules["tests.generation.test_utils"].GenerationTesterMixin
+
 # The suite recognises heads by class name, in tables that only in-tree models are entered in.
 _NAME_TABLES = {
     "AutoModel": "MODEL_MAPPING_NAMES",
@@ -35,10 +38,13 @@ _NAME_TABLES = {
     "AutoModelForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
     "AutoModelForMultipleChoice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
     "AutoModelForQuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
 }
 for _model_type, _family in FAMILIES.items():
     for _auto_class, _table in _NAME_TABLES.items():
-        getattr(modeling_auto, _table)[_model_type] = _family.models[_auto_class]
+        if _auto_class in _family.models:
+            getattr(modeling_auto, _table)[_model_type] = _family.models[_auto_class]
 
 
 class EncoderTester:
@@ -80,18 +86,22 @@ class EncoderTester:
 
 class _EncoderSuite(ModelTesterMixin):
     family: str
+    inputs_from = EncoderTester
     config_kwargs: dict = {}
     has_attentions = False
     common_properties = ["hidden_size", "num_hidden_layers", "vocab_size"]
 
+    generative = {"AutoModelForCausalLM", "AutoModelForSeq2SeqLM"}
+
     @property
     def all_model_classes(self):
-        names = dict.fromkeys(FAMILIES[self.family].models.values())
+        models = FAMILIES[self.family].models.items()
+        names = dict.fromkeys(name for auto_class, name in models if auto_class not in self.generative)
         return tuple(getattr(tokenmixers, name) for name in names)
 
     def setUp(self):
         config_class = getattr(tokenmixers, FAMILIES[self.family].config)
-        self.model_tester = EncoderTester(self, config_class, **self.config_kwargs)
+        self.model_tester = self.inputs_from(self, config_class, **self.config_kwargs)
         self.config_tester = ConfigTester(self, config_class=config_class, common_properties=self.common_properties)
 
     def test_config(self):
@@ -105,3 +115,75 @@ class GMLPToeplitzTest(_EncoderSuite, unittest.TestCase):
 class GMLPFullTest(_EncoderSuite, unittest.TestCase):
     family = "gmlp"
     config_kwargs = {"spatial_weight_type": "full", "type_vocab_size": 2}
+
+
+SYNTHESIZER_KWARGS = {
+    "num_attention_heads": 4,
+    "head_dim": 8,
+    "relative_attention_num_buckets": 8,
+    "hidden_dropout_prob": 0.0,
+    "attention_dropout": 0.0,
+}
+
+
+class _SynthesizerSuite(_EncoderSuite):
+    family = "synthesizer"
+    has_attentions = True
+    common_properties = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
+
+
+class SynthesizerRandomVanillaTest(_SynthesizerSuite, unittest.TestCase):
+    config_kwargs = SYNTHESIZER_KWARGS
+
+
+class SynthesizerRandomTest(_SynthesizerSuite, unittest.TestCase):
+    config_kwargs = {**SYNTHESIZER_KWARGS, "attention_components": ["random"], "type_vocab_size": 2}
+
+
+class SynthesizerDenseTest(_SynthesizerSuite, unittest.TestCase):
+    config_kwargs = {
+        **SYNTHESIZER_KWARGS,
+        "attention_components": ["dense", "factorized_dense"],
+        "position_embedding_type": "learned",
+    }
+
+
+class SynthesizerDecoderTest(_SynthesizerSuite, _NoGenerationTests, unittest.TestCase):
+    config_kwargs = {**SYNTHESIZER_KWARGS, "is_decoder": True}
+
+    @property
+    def all_model_classes(self):
+        return tokenmixers.SynthesizerModel, tokenmixers.SynthesizerForCausalLM
+
+
+class SynthesizerRandomDecoderTest(SynthesizerDecoderTest):
+    config_kwargs = {**SynthesizerDecoderTest.config_kwargs, "attention_components": ["random", "factorized_random"]}
+
+
+class EncoderDecoderTester(EncoderTester):
+    """The same with decoder inputs."""
+
+    def prepare_config_and_inputs_for_common(self):
+        config, inputs = super().prepare_config_and_inputs_for_common()
+        shape = [self.batch_size, self.seq_length]
+        inputs["decoder_input_ids"] = ids_tensor(shape, self.vocab_size)
+        inputs["decoder_attention_mask"] = random_attention_mask(shape)
+        return config, inputs
+
+
+class SynthesizerEncoderDecoderTest(_SynthesizerSuite, _NoGenerationTests, unittest.TestCase):
+    inputs_from = EncoderDecoderTester
+    is_encoder_decoder = True
+    config_kwargs = {**SYNTHESIZER_KWARGS, "is_encoder_decoder": True, "attention_components": ["dense", "vanilla"]}
+
+    @property
+    def all_model_classes(self):
+        return tokenmixers.SynthesizerModel, tokenmixers.SynthesizerForConditionalGeneration
+
+
+class SynthesizerRandomEncoderDecoderTest(SynthesizerEncoderDecoderTest):
+    config_kwargs = {
+        **SynthesizerEncoderDecoderTest.config_kwargs,
+        "attention_components": ["random"],
+        "tie_word_embeddings": False,
+    }
