@@ -1,4 +1,5 @@
 """Models: one `modeling_<model_type>.py` per family, over the layers and task heads they share."""
 
-# Registers the models that are in these modules: better before any of them begins than in the middle of it.
+# Loads the Auto classes, and so registers all families, before the first of our modules is executed: Transformers
+# imports them halfway through such a module otherwise, when its classes do not exist yet.
 import transformers.models.auto.modeling_auto  # noqa: F401
