@@ -42,6 +42,9 @@ class GMLPConfig(PreTrainedConfig):
             Number of segment embeddings. With 0, as in the paper, `token_type_ids` are accepted and have no effect.
         tie_word_embeddings (`bool`, defaults to `True`):
             Whether the masked-language-modelling head shares the embedding matrix.
+        sparse_prediction (`bool`, defaults to `False`):
+            Whether masked-language-modelling training steps skip the logits of tokens that are not to be predicted:
+            the same loss, several times less work in the head, and no `logits` in the output of such a step.
         pad_token_id, bos_token_id, eos_token_id (`int`, *optional*): Special token ids; padding defaults to 0.
 
     Raises:
@@ -75,6 +78,7 @@ class GMLPConfig(PreTrainedConfig):
     initializer_range: float = 0.02
     type_vocab_size: int = 0
     tie_word_embeddings: bool = True
+    sparse_prediction: bool = False
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None

@@ -160,6 +160,9 @@ class SynthesizerConfig(PreTrainedConfig):
         scale_decoder_outputs (`bool`, *optional*):
             Whether language modelling heads read the hidden states times `hidden_size ** -0.5`, as T5 does; `None`
             means: if the embeddings are tied.
+        sparse_prediction (`bool`, defaults to `False`):
+            Whether `SynthesizerForMaskedLM`, when training, computes the vocabulary scores of the tokens to predict
+            alone: the same loss in less time and memory; `logits` are `None` then.
         type_vocab_size (`int`, defaults to 0): Number of segment embeddings; with 0 `token_type_ids` have no effect.
         image_size, patch_size, num_channels (`int`, default to 224, 16 and 3):
             Images for `SynthesizerForImageClassification`, in pixels. It sees one token per patch, and a class token
@@ -231,6 +234,7 @@ class SynthesizerConfig(PreTrainedConfig):
     cross_attention_head_dim: int | None = None
     tie_word_embeddings: bool = True
     scale_decoder_outputs: bool | None = None
+    sparse_prediction: bool = False
     type_vocab_size: int = 0
     image_size: int = 224
     patch_size: int = 16

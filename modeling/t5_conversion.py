@@ -185,7 +185,9 @@ def synthesizer_from_t5(
         convert_t5_config(AutoConfig.from_pretrained(source))  # refuse other models before loading one
         source = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto")
     state_dict = convert_t5_state_dict(source.state_dict())
-    tied = "lm_head.weight" not in state_dict or torch.equal(state_dict["lm_head.weight"], state_dict["model.shared.weight"])
+    tied = "lm_head.weight" not in state_dict or torch.equal(
+        state_dict["lm_head.weight"], state_dict["model.shared.weight"]
+    )
     config = convert_t5_config(source.config, tied_head=tied, **overrides)
     model = SynthesizerForConditionalGeneration(config)
     mixed = any(len(config.get_text_config(**{s: True}).attention_components) > 1 for s in ("encoder", "decoder"))

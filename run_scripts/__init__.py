@@ -1,0 +1,1 @@
+"""Training and tool scripts: `python -m tokenmixers.run_scripts.<name> --help`."""

@@ -1,0 +1,39 @@
+"""Show what a saved masked language model puts in a gap.
+
+python -m tokenmixers.run_scripts.fill_mask --model outputs/run --text "Raise an [MASK] if it is empty."
+"""
+
+from dataclasses import dataclass, field
+
+import tokenmixers  # noqa: F401  (registers the models)
+from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+from .arguments import UserError, parse_arguments
+
+
+@dataclass
+class FillMaskArguments:
+    """What to fill."""
+
+    model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
+    text: list[str] = field(metadata={"help": "Sentences with one mask token each."})
+    top_k: int = field(default=5, metadata={"help": "Fillings to show."})
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((FillMaskArguments,), argv)
+    model = AutoModelForMaskedLM.from_pretrained(arguments.model)
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    for text in arguments.text:
+        if text.count(tokenizer.mask_token) != 1:
+            raise UserError(f"{text!r} needs exactly one {tokenizer.mask_token}.")
+    fill = pipeline("fill-mask", model=model, tokenizer=tokenizer)
+    for text in arguments.text:
+        print(text)
+        for filling in fill(text, top_k=arguments.top_k):
+            print(f"  {filling['score']:6.1%}  {filling['token_str']}")
+
+
+if __name__ == "__main__":
+    main()

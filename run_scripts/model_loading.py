@@ -1,0 +1,157 @@
+"""Configurations, tokenizers and models from the command line's arguments."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from accelerate.utils import broadcast_object_list
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.training_args import TrainingArguments
+
+from ..tokenization.tokenizer_training import train_unigram_tokenizer
+from .arguments import MODEL_CARDS, ModelArguments, UserError
+
+
+def load_config(arguments: ModelArguments) -> PreTrainedConfig:
+    """The configuration of the checkpoint, or of the model to build, with its overrides.
+
+    Raises:
+        UserError: If it cannot be found, or an override names no field or gives it a wrong value.
+    """
+    if (arguments.model_name_or_path is None) == (arguments.config_name is None):
+        raise UserError("give either --model_name_or_path (a checkpoint) or --config_name (to train from scratch).")
+    if arguments.model_name_or_path is not None and arguments.config_overrides:
+        raise UserError("--config_overrides changes a --config_name; the sizes of a checkpoint cannot be changed.")
+    name = arguments.model_name_or_path or arguments.config_name
+    if (MODEL_CARDS / name / "config.json").is_file():
+        name = MODEL_CARDS / name
+    try:
+        config = AutoConfig.from_pretrained(name, **arguments.hub_arguments())
+    except (OSError, ValueError) as error:
+        raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
+    overrides = parse_overrides(arguments.config_overrides or "")
+    for key in overrides:
+        if not hasattr(config, key):
+            raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
+    try:
+        return type(config)(**{**config.to_diff_dict(), **overrides})
+    except Exception as error:  # strict dataclasses raise several kinds
+        if not overrides:
+            raise
+        raise UserError(f"--config_overrides {arguments.config_overrides!r} is not possible: {error}") from error
+
+
+def parse_overrides(text: str) -> dict[str, Any]:
+    """`"a=1,b=x"` as `{"a": 1, "b": "x"}`, values read as YAML.
+
+    Raises:
+        UserError: If a part is not of the form `name=value`.
+    """
+    overrides = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UserError(f"--config_overrides has {part!r}; expected name=value[,name=value ...].")
+        overrides[key.strip()] = yaml.safe_load(value)
+    return overrides
+
+
+def load_tokenizer(
+    arguments: ModelArguments, max_length: int, texts: Iterable[str], is_main_process: bool
+) -> PreTrainedTokenizerBase:
+    """The tokenizer named on the command line, the checkpoint's own, or a newly trained one.
+
+    Args:
+        arguments: Where it comes from.
+        max_length: The model's maximum length, recorded in a new tokenizer.
+        texts: Training texts of a new tokenizer; not touched otherwise.
+        is_main_process: With several processes the main one trains, and the others receive its result.
+
+    Raises:
+        UserError: If none is named or it cannot be loaded.
+    """
+    if arguments.train_tokenizer is not None:
+        if arguments.tokenizer_name is not None:
+            raise UserError(
+                "--train_tokenizer makes a new tokenizer and --tokenizer_name loads one: give one of them."
+            )
+        trained = [None]
+        if is_main_process:
+            try:
+                trained = [train_unigram_tokenizer(texts, arguments.train_tokenizer, max_length)]
+            except ValueError as error:
+                raise UserError(f"--train_tokenizer {arguments.train_tokenizer}: {error}") from error
+        return broadcast_object_list(trained)[0]
+    name = arguments.tokenizer_name or arguments.model_name_or_path
+    if name is None:
+        raise UserError("a model from scratch needs --tokenizer_name (an existing one) or --train_tokenizer SIZE.")
+    try:
+        return AutoTokenizer.from_pretrained(name, **arguments.hub_arguments())
+    except (OSError, ValueError) as error:
+        raise UserError(f"no tokenizer can be loaded from {name!r}: {error}") from error
+
+
+def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_tokenizer: bool) -> None:
+    """Make the configuration agree with the tokenizer.
+
+    A model for a newly trained tokenizer takes its size; in any other case the tokenizer has to fit.
+
+    Raises:
+        UserError: If the tokenizer has more ids than the model has embeddings.
+    """
+    if new_tokenizer:
+        config.vocab_size = len(tokenizer)
+    elif len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"the tokenizer has {len(tokenizer)} ids, the model only vocab_size={config.vocab_size}. Use the model's "
+            f"own tokenizer, or train from a configuration with --config_overrides vocab_size={len(tokenizer)}."
+        )
+    if tokenizer.pad_token_id is not None:
+        config.pad_token_id = tokenizer.pad_token_id
+
+
+def sequence_length(requested: int | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens per training sequence: what was asked for, else the most that model and tokenizer allow.
+
+    Raises:
+        UserError: If more was asked for than the model has positions, or too little for any text.
+    """
+    most = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
+    if requested is None:
+        return min(most, tokenizer.model_max_length)
+    if requested > most:
+        raise UserError(
+            f"--max_seq_length {requested} does not fit the model, whose sequences have at most {most} tokens "
+            "(max_position_embeddings)."
+        )
+    least = tokenizer.num_special_tokens_to_add() + 1
+    if requested < least:
+        raise UserError(f"--max_seq_length {requested} leaves no room for text; the least is {least}.")
+    return requested
+
+
+def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
+    """Where to continue, decided by what the output directory holds; `None` to start afresh.
+
+    An unfinished run in `output_dir` is continued from its newest checkpoint by the same command.
+
+    Raises:
+        UserError: If `output_dir` holds a finished run or something else, or there is nothing to resume.
+    """
+    wanted, folder = arguments.resume_from_checkpoint, Path(arguments.output_dir)
+    if wanted and wanted.lower() not in ("true", "1", "yes"):
+        if not Path(wanted).is_dir():
+            raise UserError(f"--resume_from_checkpoint: there is no folder {wanted!r}.")
+        return wanted
+    present = folder.is_dir() and any(folder.iterdir())
+    last = get_last_checkpoint(str(folder)) if present else None
+    if wanted and last is None:
+        raise UserError(f"--resume_from_checkpoint: there is no checkpoint in {str(folder)!r}.")
+    if present and arguments.do_train and not wanted:
+        if (folder / "all_results.json").is_file():
+            raise UserError(f"{str(folder)!r} holds a finished run. Choose another --output_dir, or remove it.")
+        if last is None:
+            raise UserError(f"{str(folder)!r} is not empty and holds no checkpoint. Choose another --output_dir.")
+    return last

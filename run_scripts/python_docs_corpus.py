@@ -1,0 +1,90 @@
+"""Write a corpus of real English that every machine already has: Python's own documentation.
+
+It is made of the language reference inside CPython (`pydoc_data.topics`) and the docstrings of the standard library,
+which are read with `ast`: nothing is executed. A document is one topic, or one module's docstrings.
+
+    python -m tokenmixers.run_scripts.python_docs_corpus --output_dir outputs/corpus
+"""
+
+import ast
+import hashlib
+import inspect
+import json
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from pydoc_data import topics
+
+from .arguments import UserError, parse_arguments
+
+_NOT_LIBRARY = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
+
+
+@dataclass
+class CorpusArguments:
+    """What to write."""
+
+    output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
+    validation_percentage: float = field(default=5.0, metadata={"help": "Share of the documents held out."})
+
+
+def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]:
+    """Names and texts of the documents.
+
+    Args:
+        standard_library: Folder of the standard library; that of the running interpreter by default.
+    """
+    for name, text in topics.topics.items():
+        yield f"topics/{name}", text
+    root = standard_library or Path(sysconfig.get_path("stdlib"))
+    for file in sorted(root.rglob("*.py")):
+        name = file.relative_to(root)
+        if _NOT_LIBRARY.isdisjoint(name.parts):
+            text = "\n\n".join(docstrings(file.read_bytes()))
+            if text:
+                yield name.as_posix(), text
+
+
+def docstrings(source: bytes) -> Iterator[str]:
+    """The docstrings of a module and of everything defined in it; none if it is not valid Python."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # files that are broken on purpose, as lib2to3's test data
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node, clean=False)
+            if text:
+                yield inspect.cleandoc(text)
+
+
+def is_held_out(name: str, percentage: float) -> bool:
+    """Whether a document belongs to the validation set: decided by its name alone, so the same on every machine."""
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 10_000 < percentage * 100
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((CorpusArguments,), argv)
+    folder = Path(arguments.output_dir)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{arguments.output_dir!r} is not empty. Choose another --output_dir.")
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {"train": [0, 0], "validation": [0, 0]}
+    with (
+        open(folder / "train.jsonl", "w", encoding="utf-8") as train,
+        open(folder / "validation.jsonl", "w", encoding="utf-8") as validation,
+    ):
+        for name, text in documents():
+            held_out = is_held_out(name, arguments.validation_percentage)
+            (validation if held_out else train).write(json.dumps({"name": name, "text": text}) + "\n")
+            size = sizes["validation" if held_out else "train"]
+            size[0] += 1
+            size[1] += len(text)
+    for split, (count, characters) in sizes.items():
+        print(f"{split}: {count:,} documents, {characters:,} characters")
+
+
+if __name__ == "__main__":
+    main()

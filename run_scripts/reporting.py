@@ -1,0 +1,48 @@
+"""What the scripts print: the plan before a run, tables after it."""
+
+from collections.abc import Sequence
+
+from transformers import Trainer
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+
+def print_plan(trainer: Trainer, resume_from: str | None) -> None:
+    """Say what a run will do, before it does it."""
+    if not trainer.is_world_process_zero():
+        return
+    args, config = trainer.args, trainer.model.config
+    sizes = [
+        f"{name} set: {len(split):,} rows" if hasattr(split, "__len__") else f"{name} set: streamed"
+        for name, split in (("training", trainer.train_dataset), ("evaluation", trainer.eval_dataset))
+        if split is not None
+    ]
+    batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    print(f"{type(trainer.model).__name__} ({config.model_type}), {trainer.model.num_parameters():,} parameters")
+    print("; ".join(sizes))
+    if args.do_train:
+        start = f"continuing from {resume_from}" if resume_from else "from the start"
+        print(f"training for {length}, {batch} rows a step, {start}; output in {args.output_dir}", flush=True)
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of strings as a Markdown table, the first column aligned left, the others right."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = cells
+        padded = [first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(others, widths[1:], strict=True))]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "|-" + "-" * widths[0] + "-|" + "".join("-" * w + "-:|" for w in widths[1:])
+    print("\n".join(["", line(head), rule, *map(line, rows), ""]), flush=True)
+
+
+def training_tokens_per_second(trainer: Trainer) -> float:
+    """Real tokens per second of training, all processes together, without the time of evaluations."""
+    history = trainer.state.log_history
+    runtime = next(entry["train_runtime"] for entry in reversed(history) if "train_runtime" in entry)
+    evaluations = sum(entry.get("eval_runtime", 0.0) for entry in history[1:])
+    return trainer.state.num_input_tokens_seen / max(runtime - evaluations, 1e-9)

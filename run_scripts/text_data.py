@@ -1,0 +1,289 @@
+"""Text corpora for language modelling: loading, tokenizing, packing, fixed masking of evaluation data."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import datasets
+from transformers import PreTrainedTokenizerBase
+
+from .arguments import UserError
+
+Split = datasets.Dataset | datasets.IterableDataset
+
+_BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+_COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".lz4"}
+
+
+@dataclass
+class TextDataArguments:
+    """Where the text comes from and how it is cut into sequences."""
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Data set on the Hub, or a local data set folder."}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Files or glob patterns: txt (one document a line), json(l), csv, parquet; also compressed."
+        },
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
+    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
+    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
+    validation_split_percentage: float = field(
+        default=5.0, metadata={"help": "Share of the training documents held out when there is no validation data."}
+    )
+    text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
+    streaming: bool = field(default=False, metadata={"help": "Read while training, for corpora larger than the disk."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training documents only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation documents only."})
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens per sequence, special ones included; the model's maximum by default."}
+    )
+    line_by_line: bool = field(
+        default=False, metadata={"help": "One document per sequence, truncated, instead of packed documents."}
+    )
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
+
+
+def _builder_for(file: str) -> str:
+    suffixes = [suffix.lower() for suffix in Path(file).suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSIONS:
+        suffixes.pop()
+    if not suffixes or suffixes[-1] not in _BUILDERS:
+        raise UserError(
+            f"the file {file!r} is of no known kind. Known endings: {', '.join(_BUILDERS)}, each also with one of "
+            f"{', '.join(sorted(_COMPRESSIONS))}."
+        )
+    return _BUILDERS[suffixes[-1]]
+
+
+def _load_files(patterns: list[str], streaming: bool) -> Split:
+    files = []
+    for pattern in patterns:
+        found = sorted(glob(pattern, recursive=True))
+        if not found:
+            raise UserError(f"there is no file {pattern!r}.")
+        files += found
+    builders = {_builder_for(file) for file in files}
+    if len(builders) > 1:
+        raise UserError(f"the files {patterns} are of different kinds ({', '.join(sorted(builders))}): give one kind.")
+    (builder,) = builders
+    try:
+        return datasets.load_dataset(builder, data_files=files, split="train", streaming=streaming)
+    except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
+        raise UserError(f"the files {patterns} cannot be read as {builder}: {error.__cause__ or error}") from error
+
+
+def _load_named(arguments: TextDataArguments, split: str, token: str | None) -> Split:
+    name = arguments.dataset_name
+    try:
+        return datasets.load_dataset(
+            name, arguments.dataset_config_name, split=split, streaming=arguments.streaming, token=token
+        )
+    except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
+        raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {error}") from error
+
+
+def load_documents(arguments: TextDataArguments, seed: int, token: str | None = None) -> dict[str, Split]:
+    """Load the documents, one per row, in a single column `text`.
+
+    Args:
+        arguments: Where they come from.
+        seed: Decides which documents are held out when there is no validation data.
+        token: Hub token.
+
+    Returns:
+        `{"train": ..., "validation": ...}`, rows without text removed.
+
+    Raises:
+        UserError: If a file, data set or column is missing, or a split has no text.
+    """
+    if (arguments.dataset_name is None) == (arguments.train_file is None):
+        raise UserError("give the training data as either --dataset_name or --train_file.")
+    if arguments.streaming and arguments.max_eval_samples is None:
+        raise UserError("--streaming needs --max_eval_samples, the number of documents to evaluate on.")
+    validation = None
+    if arguments.train_file is not None:
+        train = _load_files(arguments.train_file, arguments.streaming)
+    else:
+        train = _load_named(arguments, arguments.train_split, token)
+        if arguments.validation_file is None and arguments.validation_split in _split_names(arguments, token):
+            validation = _load_named(arguments, arguments.validation_split, token)
+    if arguments.validation_file is not None:
+        validation = _load_files(arguments.validation_file, arguments.streaming)
+    if validation is None:
+        train, validation = _hold_out(train, arguments, seed)
+
+    splits = {"train": train, "validation": validation}
+    limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
+    for name, split in splits.items():
+        split = _text_only(split, arguments.text_column, name)
+        splits[name] = split if limits[name] is None else split.take(limits[name])
+        if next(iter(splits[name]), None) is None:
+            raise UserError(f"the {name} data holds no text: every row of {arguments.text_column!r} is empty.")
+    return splits
+
+
+def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:
+    return datasets.get_dataset_split_names(arguments.dataset_name, arguments.dataset_config_name, token=token)
+
+
+def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Split, Split]:
+    if arguments.streaming:
+        return train.skip(arguments.max_eval_samples), train.take(arguments.max_eval_samples)
+    held_out = round(len(train) * arguments.validation_split_percentage / 100)
+    if not 0 < held_out < len(train):
+        raise UserError(
+            f"--validation_split_percentage {arguments.validation_split_percentage} of {len(train)} documents leaves "
+            "nothing to train or to evaluate on. Give --validation_file, or another percentage."
+        )
+    parts = train.train_test_split(test_size=held_out, seed=seed)
+    return parts["train"], parts["test"]
+
+
+def _text_only(split: Split, column: str, name: str) -> Split:
+    columns = split.column_names or list(next(iter(split), {}))
+    if column not in columns:
+        raise UserError(f"the {name} data has no column {column!r}; it has {', '.join(map(repr, columns))}.")
+    split = split.select_columns([column])
+    if column != "text":
+        split = split.rename_column(column, "text")
+    return split.filter(_has_text)
+
+
+def _has_text(row: dict[str, Any]) -> bool:
+    return bool(row["text"] and row["text"].strip())
+
+
+def tokenize(
+    split: Split,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    pack: bool,
+    word_offsets: bool = False,
+    num_workers: int | None = None,
+) -> Split:
+    """Turn documents into sequences of at most `max_seq_length` tokens.
+
+    Args:
+        split: Documents in a column `text`.
+        tokenizer: Adds its own special tokens around every sequence.
+        max_seq_length: Tokens per sequence, special ones included.
+        pack: `True` joins documents, with a separator between them, and cuts the stream into full sequences;
+            `False` makes one truncated sequence of every document.
+        word_offsets: Whether to add the column `offset_mapping` that whole-word masking needs.
+        num_workers: Processes.
+
+    Returns:
+        Rows with `input_ids` and `special_tokens_mask` (and `offset_mapping`).
+    """
+    encode = _packed_encoder if pack else _line_encoder
+    options = {} if isinstance(split, datasets.IterableDataset) else {"num_proc": num_workers, "desc": "Tokenizing"}
+    return split.map(encode(tokenizer, max_seq_length, word_offsets), batched=True, remove_columns=["text"], **options)
+
+
+Encoder = Callable[[dict[str, list]], dict[str, list]]
+
+
+def _line_encoder(tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool) -> Encoder:
+    def encode(rows: dict[str, list]) -> dict[str, list]:
+        encoded = tokenizer(
+            rows["text"],
+            truncation=True,
+            max_length=max_seq_length,
+            return_special_tokens_mask=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )
+        columns = {name: encoded[name] for name in ("input_ids", "special_tokens_mask")}
+        if word_offsets:
+            columns["offset_mapping"] = [_offsets_of(encoded.word_ids(row)) for row in range(len(rows["text"]))]
+        return columns
+
+    return encode
+
+
+def _packed_encoder(tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool) -> Encoder:
+    prefix, suffix = _special_token_frame(tokenizer)
+    room = max_seq_length - len(prefix) - len(suffix)
+    separator = suffix[-1:] or prefix[:1]
+
+    def encode(rows: dict[str, list]) -> dict[str, list]:
+        encoded = tokenizer(rows["text"], add_special_tokens=False, verbose=False)
+        ids: list[int] = []
+        separates: list[int] = []
+        words: list[int | None] = []
+        for row, document in enumerate(encoded["input_ids"]):
+            if ids:
+                ids += separator
+                separates += [1] * len(separator)
+                words += [None] * len(separator)
+            ids += document
+            separates += [0] * len(document)
+            words += encoded.word_ids(row) if word_offsets else []
+        starts = range(0, len(ids), room)
+        columns = {
+            "input_ids": [prefix + ids[start : start + room] + suffix for start in starts],
+            "special_tokens_mask": [
+                [1] * len(prefix) + separates[start : start + room] + [1] * len(suffix) for start in starts
+            ],
+        }
+        if word_offsets:
+            outer = [None] * len(prefix), [None] * len(suffix)
+            columns["offset_mapping"] = [
+                _offsets_of(outer[0] + words[start : start + room] + outer[1]) for start in starts
+            ]
+        return columns
+
+    return encode
+
+
+def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """The ids that the tokenizer puts before and behind a single sequence."""
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    framed = tokenizer("a")["input_ids"]
+    start = next(i for i in range(len(framed)) if framed[i : i + len(inner)] == inner)
+    return framed[:start], framed[start + len(inner) :]
+
+
+def _offsets_of(word_ids: list[int | None]) -> list[tuple[int, int]]:
+    """Offsets in which a new word, and nothing else, starts behind a gap: what whole-word masking looks for.
+
+    The tokenizer's own offsets would not do: a Unigram piece includes the space before it, so no gap shows.
+    """
+    offsets, end, previous = [], 0, None
+    for word in word_ids:
+        start = end if word is not None and word == previous else end + 1
+        end = start + 1
+        offsets.append((start, end))
+        previous = word
+    return offsets
+
+
+def masked_once(split: Split, mask: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> datasets.Dataset:
+    """Mask evaluation data once, so that every evaluation asks the same questions.
+
+    Args:
+        split: Tokenized rows; streamed ones are read into memory.
+        mask: A seeded masking collator; called on single rows.
+
+    Returns:
+        Rows with `input_ids` and `labels` (-100 where nothing is asked).
+    """
+    rows = []
+    for row in split:
+        batch = mask([row])
+        rows.append({"input_ids": batch["input_ids"][0].tolist(), "labels": batch["labels"][0].tolist()})
+    return datasets.Dataset.from_list(rows)
+
+
+def iterate_texts(split: Split) -> Iterator[str]:
+    """The documents of a split, as strings."""
+    rows: Iterable[dict[str, Any]] = split
+    for row in rows:
+        yield row["text"]
