@@ -16,6 +16,7 @@ from typing import Any
 
 from .configuration.auto_classes import FAMILIES
 
+
 __version__ = "0.1.0"
 
 _MODULE_OF: dict[str, str] = {"train_unigram_tokenizer": "tokenization.tokenizer_training"}

@@ -48,7 +48,8 @@ class GMLPConfig(PreTrainedConfig):
         pad_token_id, bos_token_id, eos_token_id (`int`, *optional*): Special token ids; padding defaults to 0.
 
     Raises:
-        ValueError: If a size is not positive, `intermediate_size` is odd, or an epsilon or deviation is negative.
+        StrictDataclassError: If a value has the wrong type or is no allowed choice, a size is not positive,
+            `intermediate_size` is odd, or an epsilon or deviation is negative (`huggingface_hub.errors`).
 
     Example:
     ```python

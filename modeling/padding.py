@@ -54,7 +54,7 @@ def padding_and_positions(
     check_length(length, config.max_position_embeddings)
     positions = None
     if position_ids is not None:
-        if position_ids.shape[-1] != length:
+        if position_ids.shape not in ((batch, length), (1, length)):
             raise ValueError(f"`position_ids` has shape {tuple(position_ids.shape)}, expected {(batch, length)}.")
         positions = TokenPositions(position_ids.expand(batch, length), shifted=False)
     if attention_mask is None or not config.mask_padding:

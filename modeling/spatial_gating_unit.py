@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 
 class TokenPositions(NamedTuple):
@@ -46,7 +47,10 @@ class SpatialProjection(nn.Module):
             return self.weight[self.max_length - 1 + columns - rows] if toeplitz else self.weight[rows, columns]
         if toeplitz:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
-            return diagonals.unfold(0, length, 1).flip(0)
+            # Appendix C: rows of 2 * length numbers, read in steps of one less, move by one number per row. Unlike
+            # `unfold`, these operations take lengths that change under `torch.compile` and `torch.export`.
+            rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
+            return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :]
         return self.weight[:length, :length]
 
     def forward(self, hidden_states: torch.Tensor, positions: TokenPositions | None = None) -> torch.Tensor:

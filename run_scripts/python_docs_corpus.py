@@ -1,7 +1,8 @@
 """Write a corpus of real English that every machine already has: Python's own documentation.
 
 It is made of the language reference inside CPython (`pydoc_data.topics`) and the docstrings of the standard library,
-which are read with `ast`: nothing is executed. A document is one topic, or one module's docstrings.
+which are read with `ast`: nothing is executed. A document is one topic, or one module's docstrings. A docstring that
+several modules repeat counts once, so that none stands in both the training and the validation set.
 
     python -m tokenmixers.run_scripts.python_docs_corpus --output_dir outputs/corpus
 """
@@ -38,12 +39,14 @@ def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]
     for name, text in topics.topics.items():
         yield f"topics/{name}", text
     root = standard_library or Path(sysconfig.get_path("stdlib"))
+    seen: set[str] = set()
     for file in sorted(root.rglob("*.py")):
         name = file.relative_to(root)
         if _NOT_LIBRARY.isdisjoint(name.parts):
-            text = "\n\n".join(docstrings(file.read_bytes()))
-            if text:
-                yield name.as_posix(), text
+            new = [text for text in dict.fromkeys(docstrings(file.read_bytes())) if text not in seen]
+            seen.update(new)
+            if new:
+                yield name.as_posix(), "\n\n".join(new)
 
 
 def docstrings(source: bytes) -> Iterator[str]:

@@ -1,0 +1,58 @@
+# Two commands for a newcomer: `make quickstart` and `make test`. Both build `.venv` first if it is missing.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+OUT := outputs/quickstart
+SCRIPT := $(RUN) -m tokenmixers.run_scripts
+
+.PHONY: quickstart test test-slow test-transformers style check clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --constraint constraints.txt torch setuptools
+	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test]'
+	@touch $@
+
+quickstart: $(VENV)/.installed  ## pretrain a small gMLP on Python's documentation, reload it and fill masks
+	@rm -rf $(OUT)
+	@echo '--- 1. corpus'
+	@$(SCRIPT).python_docs_corpus --output_dir $(OUT)/corpus
+	@echo '--- 2. tokenizer, pretraining, perplexity'
+	@$(SCRIPT).run_mlm quickstart.yaml
+	@echo '--- 3. reloaded in a fresh process'
+	@$(SCRIPT).fill_mask --model $(OUT)/gmlp --text \
+		'Return True if the object is an [MASK] of the class.' \
+		'If the file does not [MASK], an error is raised.' \
+		'The first argument must be a [MASK] of integers.'
+	@echo '--- 4. picture of the spatial filters'
+	@$(SCRIPT).plot_spatial_weights --model $(OUT)/gmlp --output_dir $(OUT)/pictures
+
+test: $(VENV)/.installed  ## the fast tests
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(RUN) -m pytest -n 2
+
+test-slow: $(VENV)/.installed  ## the tests that take more than a few seconds
+	$(RUN) -m pytest -m slow
+
+# Transformers' own model tests ship in its source distribution alone.
+SUITE := $(VENV)/transformers-suite
+$(SUITE)/.fetched: $(VENV)/.installed
+	$(RUN) -m pip install --quiet parameterized
+	rm -rf $(SUITE) && mkdir -p $(SUITE)
+	$(RUN) -m pip download --quiet --no-deps --no-binary :all: --no-build-isolation --dest $(SUITE) \
+		transformers==$$($(RUN) -c 'import importlib.metadata as m; print(m.version("transformers"))')
+	tar -xzf $(SUITE)/*.tar.gz -C $(SUITE) --strip-components=1
+	touch $(SUITE)/tests/__init__.py $@
+	printf '[pytest]\naddopts = --import-mode=prepend\n' > $(SUITE)/pytest.ini
+
+test-transformers: $(SUITE)/.fetched  ## Transformers' own model tests on our classes
+	PYTHONPATH=$(SUITE) $(RUN) -m pytest -c $(SUITE)/pytest.ini --rootdir . -q -n 2 -W ignore tests/transformers_suite.py
+
+style: $(VENV)/.installed
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) build outputs *.egg-info

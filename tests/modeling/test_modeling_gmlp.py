@@ -1,0 +1,404 @@
+import json
+
+import pytest
+import tokenmixers
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tokenmixers import GMLPForMaskedLM, GMLPForSequenceClassification, GMLPModel
+from tokenmixers.configuration.auto_classes import FAMILIES
+from torch.nn import functional as F
+
+WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
+CLASSES = pytest.mark.parametrize("class_name", sorted(set(FAMILIES["gmlp"].models.values())))
+
+
+def _norm(hidden_states, norm):
+    centred = hidden_states - hidden_states.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+@pytest.fixture(scope="module")
+def reference(spatial_matrix):
+    """`reference(model, input_ids, real, segments, positions)`: the hidden states of one sequence, layer by layer.
+
+    All arguments but the model are lists with one number per token. The last entry is the model's output.
+    """
+
+    def compute(model, input_ids, real=None, segments=None, positions=None):
+        length = len(input_ids)
+        real = torch.tensor([True] * length if real is None else real)
+        if positions is None:
+            positions = [max(0, i - real.tolist().index(True)) for i in range(length)]
+        hidden_states = model.embed_tokens.weight[input_ids]
+        if segments is not None:
+            hidden_states = hidden_states + model.token_type_embeddings.weight[segments]
+        states = [hidden_states]
+        for layer in model.layers:
+            expanded = _norm(states[-1], layer.norm) @ layer.proj_in.weight.T + layer.proj_in.bias
+            expanded = 0.5 * expanded * (1 + torch.erf(expanded / 2**0.5))
+            passed, gate = expanded.split(expanded.shape[-1] // 2, dim=-1)
+            projection = layer.sgu.spatial_proj
+            gate = torch.where(real[:, None], _norm(gate, layer.sgu.norm), 0)
+            gate = torch.einsum("ij,jc->ic", spatial_matrix(projection, positions), gate)
+            gate = gate + projection.bias[positions][:, None]
+            states.append(states[-1] + (passed * gate) @ layer.proj_out.weight.T + layer.proj_out.bias)
+        return [*states[:-1], _norm(states[-1], model.norm)]
+
+    return compute
+
+
+@pytest.fixture
+def build(tiny_config, randomise):
+    def model(model_class=GMLPModel, **changes):
+        return randomise(model_class(tiny_config(**changes))).eval()
+
+    return model
+
+
+# --- the computation ---------------------------------------------------------------------------------------------
+
+
+@WEIGHT_TYPES
+@given(data=st.data(), length=st.integers(1, 11), segments=st.booleans())
+def test_equals_a_reference_of_plain_operations(
+    weight_type, tiny_config, randomise, reference, data, length, segments
+):
+    """Any length (shorter ones use the leading block), any mask with at least one real token, segments or none."""
+    config = tiny_config(spatial_weight_type=weight_type, type_vocab_size=2 if segments else 0)
+    model = randomise(GMLPModel(config)).double().eval()
+    real = data.draw(st.lists(st.booleans(), min_size=length, max_size=length).filter(any))
+    input_ids = torch.randint(37, (length,)).tolist()
+    token_types = torch.randint(2, (length,)).tolist() if segments else None
+    outputs = model(
+        torch.tensor([input_ids]),
+        attention_mask=torch.tensor([real], dtype=torch.long),
+        token_type_ids=torch.tensor([token_types]) if segments else None,
+        output_hidden_states=True,
+    )
+    expected = reference(model, input_ids, real, token_types)
+    assert len(outputs.hidden_states) == len(expected) == config.num_hidden_layers + 1
+    for ours, theirs in zip(outputs.hidden_states, expected, strict=True):
+        # What stands at padding is nobody's business.
+        torch.testing.assert_close(ours[0, real], theirs[real])
+    assert torch.equal(outputs.last_hidden_state, outputs.hidden_states[-1])
+
+
+@WEIGHT_TYPES
+@given(data=st.data(), length=st.integers(1, 11))
+def test_positions_can_be_given(weight_type, tiny_config, randomise, reference, data, length):
+    model = randomise(GMLPModel(tiny_config(spatial_weight_type=weight_type))).double().eval()
+    rows = data.draw(st.lists(st.lists(st.integers(0, 10), min_size=length, max_size=length), min_size=1, max_size=2))
+    input_ids = torch.randint(37, (2, length))
+    output = model(input_ids, position_ids=torch.tensor(rows)).last_hidden_state
+    for row, row_output in enumerate(output):
+        expected = reference(model, input_ids[row].tolist(), positions=rows[row % len(rows)])[-1]
+        torch.testing.assert_close(row_output, expected)
+
+
+@WEIGHT_TYPES
+def test_a_fresh_model_is_a_stack_of_feed_forward_layers(weight_type, tiny_config):
+    """Section 2.1: at the start no token sees another, to the precision of the near-zero spatial weights."""
+    model = GMLPModel(tiny_config(spatial_weight_type=weight_type)).eval()
+    input_ids = torch.randint(37, (1, 11))
+    alone = torch.cat([model(input_ids[:, [i]]).last_hidden_state for i in range(11)], dim=1)
+    torch.testing.assert_close(model(input_ids).last_hidden_state, alone, rtol=0, atol=1e-4)
+
+
+def test_epsilons_of_block_and_gate_are_separate(build):
+    model = build(layer_norm_eps=1e-2, gate_layer_norm_eps=1e-1)
+    assert {layer.norm.eps for layer in model.layers} | {model.norm.eps} == {1e-2}
+    assert {layer.sgu.norm.eps for layer in model.layers} == {1e-1}
+
+
+def test_segment_ids_without_segment_embeddings_have_no_effect(build):
+    model = build(type_vocab_size=0)
+    input_ids = torch.randint(37, (2, 5))
+    assert not [name for name in model.state_dict() if "token_type" in name]
+    with_segments = model(input_ids, token_type_ids=torch.randint(2, (2, 5))).last_hidden_state
+    assert torch.equal(with_segments, model(input_ids).last_hidden_state)
+
+
+def test_missing_segment_ids_mean_segment_zero(build):
+    model = build(type_vocab_size=2)
+    input_ids = torch.randint(37, (2, 5))
+    zeros, ones = torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)
+    expected = model(input_ids, token_type_ids=zeros).last_hidden_state
+    assert torch.equal(model(input_ids).last_hidden_state, expected)
+    assert not torch.allclose(model(input_ids, token_type_ids=ones).last_hidden_state, expected)
+
+
+def test_dropout_acts_in_training_only(build):
+    model = build(hidden_dropout_prob=0.5)
+    input_ids = torch.randint(37, (2, 5))
+    assert torch.equal(model(input_ids).last_hidden_state, model(input_ids).last_hidden_state)
+    model.train()
+    assert not torch.allclose(model(input_ids).last_hidden_state, model(input_ids).last_hidden_state)
+
+
+# --- inputs and outputs ------------------------------------------------------------------------------------------
+
+
+@WEIGHT_TYPES
+@CLASSES
+def test_too_long_sequences_are_refused(weight_type, class_name, build):
+    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
+    shape = (1, 2, 12) if "MultipleChoice" in class_name else (2, 12)
+    with pytest.raises(ValueError, match=r"12 tokens.*max_position_embeddings=11.*[Tt]runcat"):
+        model(torch.ones(shape, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "either `input_ids` or `inputs_embeds`"),
+        ({"input_ids": (2, 4), "inputs_embeds": (2, 4, 10)}, "either `input_ids` or `inputs_embeds`"),
+        ({"input_ids": (2, 4), "attention_mask": (2, 5)}, r"`attention_mask` has shape \(2, 5\), expected \(2, 4\)"),
+        ({"input_ids": (2, 4), "attention_mask": (2, 1, 4, 4)}, r"`attention_mask` has shape \(2, 1, 4, 4\)"),
+        ({"input_ids": (2, 4), "attention_mask": (1, 4)}, r"`attention_mask` has shape \(1, 4\), expected \(2, 4\)"),
+        ({"input_ids": (2, 4), "position_ids": (2, 3)}, r"`position_ids` has shape \(2, 3\), expected \(2, 4\)"),
+        ({"input_ids": (2, 4), "position_ids": (3, 4)}, r"`position_ids` has shape \(3, 4\), expected \(2, 4\)"),
+    ],
+)
+def test_inputs_of_the_wrong_shape_are_refused(inputs, message, build):
+    tensors = {
+        name: torch.ones(shape, dtype=torch.float if name == "inputs_embeds" else torch.long)
+        for name, shape in inputs.items()
+    }
+    with pytest.raises(ValueError, match=message):
+        build()(**tensors)
+
+
+@CLASSES
+def test_embeddings_stand_in_for_token_ids(class_name, build):
+    model = build(getattr(tokenmixers, class_name))
+    input_ids = torch.randint(37, (2, 3, 5) if "MultipleChoice" in class_name else (2, 5))
+    from_embeddings = model(inputs_embeds=model.get_input_embeddings()(input_ids))
+    assert torch.equal(from_embeddings[0], model(input_ids)[0])
+
+
+@CLASSES
+def test_tuples_hold_what_the_dictionary_holds(class_name, build):
+    model = build(getattr(tokenmixers, class_name))
+    input_ids = torch.randint(37, (2, 3, 5) if "MultipleChoice" in class_name else (2, 5))
+    outputs = model(input_ids, output_hidden_states=True)
+    as_tuple = model(input_ids, output_hidden_states=True, return_dict=False)
+    assert type(as_tuple) is tuple
+    assert len(as_tuple) == len(outputs)
+    for one, other in zip(as_tuple, outputs.values(), strict=True):
+        if isinstance(other, tuple):
+            assert all(map(torch.equal, one, other))
+            assert len(other) == 3
+        else:
+            assert torch.equal(one, other)
+    assert "hidden_states" not in model(input_ids)
+
+
+# --- parameters --------------------------------------------------------------------------------------------------
+
+# num_hidden_layers, hidden_size, intermediate_size, max_position_embeddings, parameters (papers' Tables 3 and 5, with
+# 32,000 tied embeddings and Toeplitz weights; the tables print them rounded to millions).
+PAPER_MODELS = {
+    "gmlp-base": (48, 512, 3072, 512, 130_073_552, "130.1M"),
+    "gmlp-large": (96, 768, 3072, 512, 365_274_528, "365.3M"),
+    "gmlp-xlarge": (144, 1024, 4096, 512, 940_582_768, "940.6M"),
+    "18 layers": (18, 512, 3072, 128, None, "59.0M"),
+    "36 layers": (36, 512, 3072, 128, None, "101.6M"),
+    "72 layers": (72, 512, 3072, 128, None, "186.8M"),
+    "144 layers": (144, 512, 3072, 128, None, "357.3M"),
+}
+
+
+@pytest.mark.parametrize("name", PAPER_MODELS)
+def test_parameter_counts_of_the_paper(name, tiny_config):
+    depth, width, expanded, length, exact, rounded = PAPER_MODELS[name]
+    config = tiny_config(
+        vocab_size=32000,
+        num_hidden_layers=depth,
+        hidden_size=width,
+        intermediate_size=expanded,
+        max_position_embeddings=length,
+    )
+    with torch.device("meta"):
+        backbone, masked_lm = GMLPModel(config), GMLPForMaskedLM(config)
+    block = 2 * width  # norm
+    block += width * expanded + expanded  # expansion
+    block += expanded + (2 * length - 1) + length  # gate: norm of one half, spatial weights and biases
+    block += (expanded // 2) * width + width  # projection back
+    expected = 32000 * width + depth * block + 2 * width
+    assert exact is None or exact == expected
+    assert f"{expected / 1e6:.1f}M" == rounded
+    assert sum(p.numel() for p in backbone.parameters()) == backbone.num_parameters() == expected
+    assert masked_lm.num_parameters() == expected + 32000  # the head adds its bias alone
+
+
+def test_full_weights_and_segments_add_what_they_should(tiny_config):
+    def count(**changes):
+        return GMLPModel(tiny_config(**changes)).num_parameters()
+
+    assert count(spatial_weight_type="full") - count() == 2 * (11 * 11 - 21)
+    assert count(type_vocab_size=3) - count() == 3 * 10
+
+
+@WEIGHT_TYPES
+@CLASSES
+def test_saving_and_loading_changes_no_bit(weight_type, class_name, build, tmp_path):
+    """Every parameter is random here, so one that loading initialised anew would show."""
+    model_class = getattr(tokenmixers, class_name)
+    model = build(model_class, spatial_weight_type=weight_type, type_vocab_size=2)
+    model.save_pretrained(tmp_path)
+    loaded, report = model_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
+    state = loaded.state_dict()
+    assert state.keys() == model.state_dict().keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(state[name], tensor), name
+    input_ids = torch.randint(37, (2, 3, 5) if "MultipleChoice" in class_name else (2, 5))
+    assert torch.equal(loaded(input_ids)[0], model(input_ids)[0])
+    assert not loaded.training
+
+
+def test_a_head_loaded_from_a_backbone_is_fresh_and_the_backbone_is_not(build, tmp_path):
+    build().save_pretrained(tmp_path)
+    loaded, report = GMLPForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(report["missing_keys"]) == {"classifier.weight", "classifier.bias"}
+    for name, tensor in build().state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], tensor), name
+    assert loaded.classifier.weight.std() < 0.05
+    assert not loaded.classifier.bias.any()
+
+
+@WEIGHT_TYPES
+def test_missing_spatial_weights_start_near_zero(weight_type, build, tmp_path):
+    """A checkpoint without them gets the initial values rather than uninitialised memory; the others stay."""
+    model = build(spatial_weight_type=weight_type)
+    missing = {name for name in model.state_dict() if name.startswith("layers.1.sgu.spatial_proj")}
+    model.save_pretrained(
+        tmp_path, state_dict={name: t for name, t in model.state_dict().items() if name not in missing}
+    )
+    loaded, report = GMLPModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert set(report["missing_keys"]) == missing
+    assert torch.equal(loaded.layers[1].sgu.spatial_proj.bias, torch.ones(11))
+    assert 0 < loaded.layers[1].sgu.spatial_proj.weight.abs().max() < 1e-5
+    assert torch.equal(loaded.layers[0].sgu.spatial_proj.weight, model.layers[0].sgu.spatial_proj.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_loads_in_half_precision(dtype, build, tmp_path):
+    model = build(GMLPForMaskedLM)
+    model.save_pretrained(tmp_path)
+    loaded = GMLPForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {dtype}
+    input_ids, mask = torch.randint(37, (2, 6)), torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
+    outputs, expected = loaded(input_ids, mask, labels=input_ids), model(input_ids, mask, labels=input_ids)
+    assert outputs.logits.dtype == dtype
+    error = (outputs.logits.float() - expected.logits).abs().max() / expected.logits.abs().max()
+    assert error < (0.05 if dtype == torch.bfloat16 else 0.01)
+    outputs.loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in loaded.parameters())
+    loaded.save_pretrained(tmp_path / "half")
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == str(dtype).split(".")[1]
+    again = GMLPForMaskedLM.from_pretrained(tmp_path / "half", dtype="auto")
+    assert torch.equal(again(input_ids, mask).logits, outputs.logits)
+
+
+def test_mixed_precision_trains(build):
+    """Under autocast linear layers give bf16 and norms fp32; the spatial projection has to cope with both."""
+    model = build(GMLPForMaskedLM).train()
+    input_ids, mask = torch.randint(37, (2, 6)), torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
+    expected = model(input_ids, mask, labels=input_ids).loss
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(input_ids, mask, labels=input_ids).loss
+    loss.backward()
+    assert abs(loss.item() - expected.item()) < 0.05 * expected.item()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_input_and_output_embeddings_are_one_matrix(build, tmp_path):
+    model = build(GMLPForMaskedLM)
+    assert model.lm_head.weight is model.model.embed_tokens.weight is model.get_output_embeddings().weight
+    assert model.lm_head.bias.shape == (37,)
+    model.save_pretrained(tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+
+
+def test_embeddings_can_be_untied(build, tmp_path):
+    model = build(GMLPForMaskedLM, tie_word_embeddings=False)
+    assert not torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
+    model.save_pretrained(tmp_path)
+    loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        assert torch.equal(loaded.get_parameter(name), model.get_parameter(name))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("new_size", [45, 30])
+def test_token_embeddings_can_be_resized(tied, new_size, build, tmp_path):
+    model = build(GMLPForMaskedLM, tie_word_embeddings=tied)
+    input_ids = torch.randint(30, (2, 5))
+    before, bias = model(input_ids).logits, model.lm_head.bias.detach().clone()
+    model.resize_token_embeddings(new_size, mean_resizing=False)
+    kept = min(37, new_size)
+    assert model.config.vocab_size == new_size
+    assert model.lm_head.weight.shape == model.model.embed_tokens.weight.shape == (new_size, 10)
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+    assert torch.equal(model.lm_head.bias[:kept], bias[:kept])
+    assert model.lm_head.bias.shape == (new_size,)
+    after = model(input_ids, labels=input_ids)
+    torch.testing.assert_close(after.logits[..., :kept], before[..., :kept])
+    assert after.logits.shape[-1] == new_size
+    model.save_pretrained(tmp_path)
+    loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded(input_ids).logits, after.logits)
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")  # transformers 5.17 has no other
+@WEIGHT_TYPES
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_changes_no_gradient(weight_type, reentrant, build):
+    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type, hidden_dropout_prob=0.1).train()
+    input_ids, mask = torch.randint(37, (2, 6)), torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
+
+    def gradients():
+        torch.manual_seed(1)
+        model.zero_grad()
+        model(input_ids, mask, labels=input_ids).loss.backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    expected = gradients()
+    runs = []
+    model.model.layers[0].proj_in.register_forward_hook(lambda *_: runs.append(1))
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    for name, gradient in gradients().items():
+        torch.testing.assert_close(gradient, expected[name], msg=lambda text, name=name: f"{name}: {text}")
+    assert len(runs) == 2, "the first layer should have run again in the backward pass"
+
+
+def test_can_be_built_without_memory_and_filled_later(tiny_config, randomise):
+    config = tiny_config()
+    with torch.device("meta"):
+        model = GMLPForMaskedLM(config)
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    source = randomise(GMLPForMaskedLM(config)).eval()
+    model.load_state_dict(source.state_dict(), assign=True)
+    model.tie_weights()
+    input_ids = torch.randint(37, (2, 5))
+    assert torch.equal(model.eval()(input_ids).logits, source(input_ids).logits)
+
+
+def test_padding_token_starts_at_zero_and_gets_no_gradient(tiny_config):
+    model = GMLPModel(tiny_config(pad_token_id=5))
+    assert not model.embed_tokens.weight[5].any()
+    model(torch.tensor([[5, 6, 5]])).last_hidden_state.square().sum().backward()
+    assert not model.embed_tokens.weight.grad[5].any()
+    assert model.embed_tokens.weight.grad[6].any()
+
+
+def test_other_activations(build):
+    model = build(hidden_act="relu")
+    layer, hidden_states = model.layers[0], torch.randn(1, 4, 10)
+    expanded = F.relu(F.linear(layer.norm(hidden_states), layer.proj_in.weight, layer.proj_in.bias))
+    torch.testing.assert_close(layer(hidden_states), hidden_states + layer.proj_out(layer.sgu(expanded)))

@@ -1,0 +1,246 @@
+"""Training with the real `Trainer`: exact losses however a batch is split, label smoothing, LoRA."""
+
+import subprocess
+import sys
+
+import pytest
+import tokenmixers
+import torch
+from torch.nn import functional as F
+from transformers import Trainer, TrainingArguments
+
+HEADS = [
+    "GMLPForMaskedLM",
+    "GMLPForTokenClassification",
+    "GMLPForSequenceClassification",
+    "GMLPForMultipleChoice",
+    "GMLPForQuestionAnswering",
+]
+ROWS, LENGTH = 8, 7
+LABELLED = [1, 5, 2, 7, 3, 1, 4, 6]  # labelled tokens by row: a mean of means would be wrong
+
+
+def _examples(class_name):
+    generator = torch.Generator().manual_seed(3)
+    examples = []
+    for row in range(ROWS):
+        shape = (3, LENGTH) if "MultipleChoice" in class_name else (LENGTH,)
+        example = {"input_ids": torch.randint(37, shape, generator=generator)}
+        example["attention_mask"] = (torch.arange(LENGTH) < 7 - row % 3).long().expand(shape)
+        if "QuestionAnswering" in class_name:
+            example |= {"start_positions": torch.tensor(row % 3), "end_positions": torch.tensor(3 + row % 2)}
+        elif class_name in ("GMLPForMaskedLM", "GMLPForTokenClassification"):
+            labels = torch.randint(3, (LENGTH,), generator=generator)
+            example["labels"] = torch.where(torch.arange(LENGTH) < LABELLED[row], labels, -100)
+        else:
+            example["labels"] = torch.tensor(row % 3)
+        examples.append(example)
+    return examples
+
+
+def _stack(examples):
+    return {name: torch.stack([example[name] for example in examples]) for name in examples[0]}
+
+
+def train_one_step(model, examples, folder, **arguments):
+    """The weights after one step of plain gradient descent at rate 1, minus those before: minus the gradient."""
+    before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    settings = TrainingArguments(
+        output_dir=folder,
+        use_cpu=True,
+        max_steps=1,
+        optim="sgd",
+        learning_rate=1.0,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=0.0,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        train_sampling_strategy="sequential",
+        **arguments,
+    )
+    result = Trainer(model=model, args=settings, train_dataset=examples).train()
+    assert result.global_step == 1
+    return {name: before[name] - tensor.detach() for name, tensor in model.named_parameters()}, result.training_loss
+
+
+def _gradients(loss, model):
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if gradient is None else gradient
+        for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True)
+    }
+
+
+def _assert_same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    assert any(gradient.abs().max() > 1e-3 for gradient in theirs.values())
+    for name, gradient in ours.items():
+        # The weights are of order one, so their differences carry the rounding of float32 at one.
+        torch.testing.assert_close(
+            gradient, theirs[name], rtol=1e-4, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.fixture
+def build(tiny_config, randomise):
+    def model(class_name, **changes):
+        return randomise(getattr(tokenmixers, class_name)(tiny_config(num_labels=3, **changes)))
+
+    return model
+
+
+@pytest.mark.parametrize("batch_size", [8, 4, 2])
+@pytest.mark.parametrize("class_name", HEADS)
+def test_the_gradient_does_not_depend_on_accumulation(class_name, batch_size, build, tmp_path):
+    model, examples = build(class_name), _examples(class_name)
+    loss = model(**_stack(examples)).loss  # its value is checked in the tests of the heads
+    expected = _gradients(loss, model)
+    ours, reported = train_one_step(
+        model,
+        examples,
+        tmp_path,
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=ROWS // batch_size,
+    )
+    _assert_same(ours, expected)
+    assert reported == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [8, 2])
+@pytest.mark.parametrize("class_name", [name for name in HEADS if "QuestionAnswering" not in name])
+def test_label_smoothing_is_exact(class_name, batch_size, build, tmp_path):
+    model, examples = build(class_name), _examples(class_name)
+    batch = _stack(examples)
+    labels = batch.pop("labels")
+    log_probabilities = model(**batch).logits.log_softmax(-1)
+    classes = log_probabilities.shape[-1]
+    target = torch.full((classes, classes), 0.2 / classes) + 0.8 * torch.eye(classes)
+    losses = -(target[labels.clamp(min=0)] * log_probabilities).sum(-1)
+    expected = _gradients(losses[labels != -100].mean(), model)
+    ours, _ = train_one_step(
+        model,
+        examples,
+        tmp_path,
+        label_smoothing_factor=0.2,
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=ROWS // batch_size,
+    )
+    _assert_same(ours, expected)
+
+
+TWO_PROCESSES = """
+import sys
+import torch
+from importlib.util import module_from_spec, spec_from_file_location
+
+tests, folder = sys.argv[1:]
+spec = spec_from_file_location("test_training", tests)
+module = module_from_spec(spec)
+spec.loader.exec_module(module)
+import tokenmixers
+
+for class_name in module.HEADS:
+    for batch_size, steps in ((4, 1), (2, 2)):
+        model = getattr(tokenmixers, class_name).from_pretrained(f"{folder}/{class_name}")
+        gradients, _ = module.train_one_step(
+            model,
+            module._examples(class_name),
+            f"{folder}/out",
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=steps,
+        )
+        assert torch.distributed.get_world_size() == 2
+        if torch.distributed.get_rank() == 0:
+            torch.save(gradients, f"{folder}/{class_name}-{batch_size}x{steps}.pt")
+"""
+
+
+def test_the_gradient_does_not_depend_on_the_number_of_processes(build, tmp_path):
+    expected = {}
+    for class_name in HEADS:
+        model = build(class_name)
+        model.save_pretrained(tmp_path / class_name)
+        expected[class_name] = _gradients(model(**_stack(_examples(class_name))).loss, model)
+    (tmp_path / "two_processes.py").write_text(TWO_PROCESSES)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    finished = subprocess.run(
+        [*command, tmp_path / "two_processes.py", __file__, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    for class_name in HEADS:
+        for split in ("4x1", "2x2"):
+            _assert_same(torch.load(tmp_path / f"{class_name}-{split}.pt"), expected[class_name])
+
+
+# --- LoRA --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("class_name", HEADS)
+def test_lora_on_all_linear_layers(class_name, build, tmp_path):
+    """All linear layers get adapters; the spatial weights are no linear layers and stay as they are."""
+    peft = pytest.importorskip("peft")
+    model = build(class_name)
+    head = {"GMLPForMaskedLM": [], "GMLPForQuestionAnswering": ["qa_outputs"]}.get(class_name, ["classifier"])
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(target_modules="all-linear", r=2, modules_to_save=head or None)
+    )
+    lora = {name.split(".lora_")[0] for name, _ in adapted.named_parameters() if ".lora_" in name}
+    layers = {f"base_model.model.model.layers.{i}.{proj}" for i in range(2) for proj in ("proj_in", "proj_out")}
+    assert lora == layers
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert not any("spatial_proj" in name for name in trained)
+
+    batch = _stack(_examples(class_name))
+    optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
+    losses = []
+    for _ in range(8):
+        loss = adapted(**batch).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < 0.95 * losses[0]
+
+    adapted.save_pretrained(tmp_path)
+    state = {name.replace(".base_layer", ""): tensor for name, tensor in adapted.state_dict().items()}
+    for name, tensor in before.items():
+        if name.split(".")[0] not in head:
+            assert torch.equal(state[f"base_model.model.{name}"], tensor), name
+    reloaded = peft.PeftModel.from_pretrained(build(class_name), tmp_path).eval()
+    adapted.eval()
+    batch = {name: tensor for name, tensor in batch.items() if name in ("input_ids", "attention_mask")}
+    assert torch.equal(reloaded(**batch)[0], adapted(**batch)[0])
+    merged = reloaded.merge_and_unload()
+    torch.testing.assert_close(merged(**batch)[0], adapted(**batch)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_spatial_weights_can_be_trained_beside_lora(build):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules="all-linear", r=2, modules_to_save=["spatial_proj"])
+    adapted = peft.get_peft_model(build("GMLPForMaskedLM"), config)
+    adapted(**_stack(_examples("GMLPForMaskedLM"))).loss.backward()
+    spatial = [p for name, p in adapted.named_parameters() if "spatial_proj" in name and p.requires_grad]
+    assert len(spatial) == 4
+    assert all(parameter.grad.abs().sum() > 0 for parameter in spatial)
+
+
+def test_a_fresh_model_learns(tiny_config):
+    """From its near-identity start, gradients reach every parameter and a small batch is learnt by heart."""
+    torch.manual_seed(0)
+    model = tokenmixers.GMLPForMaskedLM(tiny_config(hidden_size=32, intermediate_size=64))
+    input_ids = torch.randint(1, 37, (4, 11))
+    masked = torch.rand(4, 11) < 0.3
+    labels = torch.where(masked, input_ids, -100)
+    inputs = torch.where(masked, 0, input_ids)  # all masked tokens look alike: only their neighbours tell them apart
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(150):
+        loss = model(inputs, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+    assert F.cross_entropy(model.eval()(inputs).logits[masked], input_ids[masked]) < 0.1
