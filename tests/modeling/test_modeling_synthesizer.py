@@ -546,3 +546,66 @@ def test_compiles_as_one_graph(components):
             expected = model(ids[:, -length:], mask[:, -length:], use_cache=False).logits
             actual = compiled(ids[:, -length:], mask[:, -length:], use_cache=False).logits
             torch.testing.assert_close(actual[mask[:, -length:].bool()], expected[mask[:, -length:].bool()])
+
+
+@pytest.mark.parametrize("components", ALL_COMPONENTS)
+def test_decoding_with_a_static_cache_compiles_once(components):
+    model = causal_lm(components)
+    ids, mask = pad([tokens(5), tokens(7, seed=1)], left=True)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(model.forward, fullgraph=True, backend="eager")
+    cache = StaticCache(config=model.config, max_cache_len=14)
+    mask_so_far, sequence = torch.nn.functional.pad(mask, (0, 7)), ids
+    with torch.no_grad():
+        output = model(ids, mask_so_far, past_key_values=cache)
+        for step in range(5):
+            token = output.logits[:, -1:].argmax(-1)
+            sequence = torch.cat([sequence, token], dim=1)
+            mask_so_far = mask_so_far.clone()
+            mask_so_far[:, 7 + step] = 1
+            output = compiled(token, mask_so_far, past_key_values=cache)
+    assert torch.equal(sequence, greedy(model, ids, 5, mask))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_export():
+    model = causal_lm(["random"])
+    ids, mask = pad([tokens(5), tokens(7, seed=1)], left=True)
+    program = torch.export.export(model, (ids, mask), {"use_cache": False})
+    left = pad([tokens(3), tokens(7, seed=1)], left=True)
+    for inputs in ((ids, mask), left):  # other padding than in the example
+        real = inputs[1].bool()
+        torch.testing.assert_close(
+            program.module()(*inputs, use_cache=False).logits[real], model(*inputs).logits[real]
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])
+def test_half_precision(components, dtype, tmp_path):
+    model = seq2seq(components)
+    model.save_pretrained(tmp_path)
+    half = SynthesizerForConditionalGeneration.from_pretrained(tmp_path, dtype=dtype)
+    ids, mask = pad([tokens(5), tokens(7, seed=1)], left=True)
+    expected = model(ids, mask, decoder_input_ids=ids).logits
+    actual = half(ids, mask, decoder_input_ids=ids).logits
+    assert actual.dtype == dtype
+    assert (actual.float() - expected).std() < 0.05 * expected.std()
+    # The sums of the last feed-forward matrix leave float16 in large T5 models.
+    kept = half.model.encoder.layers[0].mlp.down_proj.weight.dtype
+    assert kept == (torch.float32 if dtype == torch.float16 else dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("components", [["vanilla"], ["random", "vanilla"], ["dense", "vanilla"]])
+def test_flex_attention(components, is_decoder):
+    ids, mask = pad([tokens(5), tokens(11, seed=1)], left=True)
+    kwargs = {"attention_components": components, "is_decoder": is_decoder, "head_dim": 16}
+    with torch.no_grad():
+        sdpa, flex = (
+            build(SynthesizerModel, implementation=name, **kwargs)(ids, mask)[0][mask.bool()]
+            for name in ("sdpa", "flex_attention")
+        )
+    torch.testing.assert_close(flex, sdpa, rtol=1e-4, atol=1e-5)
