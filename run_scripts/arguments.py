@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
+
 RECIPES = Path(__file__).parent / "recipes"
 MODEL_CARDS = Path(__file__).parent.parent / "model_cards"
 

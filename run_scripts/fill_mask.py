@@ -5,8 +5,9 @@ python -m tokenmixers.run_scripts.fill_mask --model outputs/run --text "Raise an
 
 from dataclasses import dataclass, field
 
-import tokenmixers  # noqa: F401  (registers the models)
 from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+
+import tokenmixers  # noqa: F401  (registers the models)
 
 from .arguments import UserError, parse_arguments
 

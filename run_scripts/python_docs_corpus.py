@@ -19,6 +19,7 @@ from pydoc_data import topics
 
 from .arguments import UserError, parse_arguments
 
+
 _NOT_LIBRARY = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
 
 

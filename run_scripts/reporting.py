@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from transformers import Trainer
 from transformers.utils import logging
 
+
 logger = logging.get_logger(__name__)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import tokenmixers  # noqa: F401  (registers the models)
 import torch
 from torch.nn import functional as F
 from transformers import (
@@ -25,6 +24,8 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+
+import tokenmixers  # noqa: F401  (registers the models)
 
 from .arguments import ModelArguments, UserError, parse_arguments
 from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer, sequence_length

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .arguments import UserError
 
+
 Split = datasets.Dataset | datasets.IterableDataset
 
 _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}

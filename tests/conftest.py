@@ -4,10 +4,12 @@ import os
 
 import hypothesis
 import pytest
-import tokenmixers
 import torch
 from hypothesis import strategies as st
 from transformers import set_seed
+
+import tokenmixers
+
 
 # One core is enough for models this small, and torch's threads would fight with those of parallel test workers.
 torch.set_num_threads(1)

@@ -8,9 +8,11 @@ import sys
 import types
 import unittest
 
+from transformers.models.auto import modeling_auto
+
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
-from transformers.models.auto import modeling_auto
+
 
 # The source distribution holds the files directly in `tests/`, not those in its folders, which these names come from.
 for _module, _names in {

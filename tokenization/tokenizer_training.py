@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+
 #: Role of each special token -> its text. Their ids are 0, 1, 2, ... in this order, so that padding is 0.
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",

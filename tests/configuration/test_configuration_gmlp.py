@@ -5,8 +5,10 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenmixers import GMLPConfig
 from transformers import AutoConfig
+
+from tokenmixers import GMLPConfig
+
 
 SIZES = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings"]
 DEVIATIONS = ["layer_norm_eps", "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range"]

@@ -1,14 +1,16 @@
 import json
 
 import pytest
-import tokenmixers
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch.nn import functional as F
+
+import tokenmixers
 from tokenmixers import GMLPForMaskedLM, GMLPForSequenceClassification, GMLPModel
 from tokenmixers.configuration.auto_classes import FAMILIES
-from torch.nn import functional as F
+
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
 CLASSES = pytest.mark.parametrize("class_name", sorted(set(FAMILIES["gmlp"].models.values())))

@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 from tokenmixers.modeling.padding import padding_and_positions
+
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
 

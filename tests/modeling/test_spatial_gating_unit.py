@@ -4,8 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
 from torch.nn import functional as F
+
+from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
+
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
 MAX_LENGTH = 9

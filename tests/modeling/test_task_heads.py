@@ -1,12 +1,14 @@
 import functools
 
 import pytest
-import tokenmixers
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenmixers.modeling.task_heads import pool
 from torch.nn import functional as F
+
+import tokenmixers
+from tokenmixers.modeling.task_heads import pool
+
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
 POOLINGS = pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 import pytest
-import tokenmixers
 import torch
 from torch.nn import functional as F
 from transformers import Trainer, TrainingArguments
+
+import tokenmixers
+
 
 HEADS = [
     "GMLPForMaskedLM",
