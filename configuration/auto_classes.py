@@ -41,6 +41,7 @@ FAMILIES: dict[str, Family] = {
             **_encoder_heads("Synthesizer"),
             "AutoModelForCausalLM": "SynthesizerForCausalLM",
             "AutoModelForSeq2SeqLM": "SynthesizerForConditionalGeneration",
+            "AutoModelForImageClassification": "SynthesizerForImageClassification",
         },
     ),
 }

@@ -7,6 +7,9 @@ from typing import Any, Literal, get_args
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from .image_inputs import ImageInputs
+
+
 AttentionComponent = Literal[
     "vanilla",
     "dense",
@@ -83,7 +86,7 @@ TensorFlow computes.
 
 
 @strict
-class SynthesizerConfig(PreTrainedConfig):
+class SynthesizerConfig(ImageInputs, PreTrainedConfig):
     r"""Configuration of a Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743).
 
     The backbone is T5's: RMS norms before each sublayer, no biases, relative position biases. With
@@ -164,16 +167,19 @@ class SynthesizerConfig(PreTrainedConfig):
             Whether `SynthesizerForMaskedLM`, when training, computes the vocabulary scores of the tokens to predict
             alone: the same loss in less time and memory; `logits` are `None` then.
         type_vocab_size (`int`, defaults to 0): Number of segment embeddings; with 0 `token_type_ids` have no effect.
-        image_size, patch_size, num_channels (`int`, default to 224, 16 and 3):
-            Images for `SynthesizerForImageClassification`, in pixels. It sees one token per patch, and a class token
-            before them if `classifier_pooling="cls"`.
+        image_size (`int` or pair of `int`, *optional*):
+            Height and width of the images, in pixels, for an encoder of images; `None` for text. It sees one token
+            per patch, row by row, and a class token before them if `classifier_pooling="cls"`;
+            `max_position_embeddings` follows from that.
+        patch_size (`int`, defaults to 16): Side of the square patches; `image_size` is a multiple of it.
+        num_channels (`int`, defaults to 3): Number of image channels.
         use_cache (`bool`, defaults to `True`): Whether decoders return a cache.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, *optional*):
             Special token ids, by default T5's: 0, none, 1, 0.
 
     Raises:
-        ValueError: If a component or preset is unknown, components repeat, sizes do not fit together, or a number is
-            out of range; the message says which and what is allowed.
+        StrictDataclassError: If a value has the wrong type or is no allowed choice, components are missing or repeat,
+            or sizes are out of range or do not fit together (`huggingface_hub.errors`).
 
     Example:
     ```python
@@ -236,7 +242,7 @@ class SynthesizerConfig(PreTrainedConfig):
     scale_decoder_outputs: bool | None = None
     sparse_prediction: bool = False
     type_vocab_size: int = 0
-    image_size: int = 224
+    image_size: int | list[int] | tuple[int, int] | None = None
     patch_size: int = 16
     num_channels: int = 3
     use_cache: bool = True
@@ -255,6 +261,8 @@ class SynthesizerConfig(PreTrainedConfig):
             self.num_decoder_layers = self.num_hidden_layers
         if self.scale_decoder_outputs is None:
             self.scale_decoder_outputs = self.tie_word_embeddings
+        if self.image_size is not None:
+            self.set_image_size(self.image_size)
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -328,6 +336,10 @@ class SynthesizerConfig(PreTrainedConfig):
         super().validate_architecture()
         if self.is_encoder_decoder and self.is_decoder:
             raise ValueError("Set either `is_encoder_decoder` or `is_decoder`, not both.")
+        if self.image_size is not None and (self.is_encoder_decoder or self.is_decoder):
+            raise ValueError(
+                "A model with `image_size` set is an encoder: it has no `is_encoder_decoder`, `is_decoder`."
+            )
         for name in ("attention_components", "decoder_attention_components"):
             self._validate_components(name)
         self._validate_numbers()
@@ -355,7 +367,7 @@ class SynthesizerConfig(PreTrainedConfig):
         positive = "vocab_size hidden_size intermediate_size num_hidden_layers num_decoder_layers num_attention_heads "
         positive += "head_dim max_position_embeddings factorized_random_rank decoder_num_attention_heads patch_size "
         positive += "decoder_head_dim decoder_max_position_embeddings cross_attention_num_heads num_channels "
-        positive += "cross_attention_head_dim image_size"
+        positive += "cross_attention_head_dim"
         for name in positive.split():
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")

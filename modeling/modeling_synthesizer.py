@@ -11,6 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
+    BaseModelOutputWithPooling,
     CausalLMOutputWithPast,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
@@ -23,6 +24,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .feed_forward import FeedForward
+from .patch_embeddings import PatchEmbeddings
 from .synthetic_attention import (
     COMPONENTS,
     TOKEN_DEPENDENT,
@@ -40,11 +42,13 @@ from .synthetic_attention import (
     token_layout,
 )
 from .task_heads import (
+    ImageClassificationHead,
     MaskedLMHead,
     MultipleChoiceHead,
     QuestionAnsweringHead,
     SequenceClassificationHead,
     TokenClassificationHead,
+    pool,
 )
 
 
@@ -391,6 +395,10 @@ class SynthesizerPreTrainedModel(PreTrainedModel):
             # T5 embeds with deviation one, and its tied head compensates by scaling its input down.
             unscaled_head = config.tie_word_embeddings and not config.scale_decoder_outputs
             init.normal_(module.weight, std=factor * (config.hidden_size**-0.5 if unscaled_head else 1.0))
+        elif isinstance(module, nn.Conv2d):  # of patches, as T5 embeds tokens
+            init.normal_(module.weight, std=factor * module.weight[0].numel() ** -0.5)
+        elif isinstance(module, PatchEmbeddings) and module.cls_token is not None:
+            init.normal_(module.cls_token, std=factor)
         elif isinstance(module, SynthesizerRMSNorm):
             init.constant_(module.weight, factor)
         elif isinstance(module, RelativePositionBias):
@@ -448,9 +456,15 @@ class SynthesizerPreTrainedModel(PreTrainedModel):
             new_num_decoder_position_embeddings: The same for the decoder of an encoder-decoder; `None`: equal.
 
         Raises:
-            ValueError: If a length is below 1, or a decoder length is given to a model without one.
+            ValueError: If a length is below 1, a decoder length is given to a model without one, or the model reads
+                images: their patches are no sequence that could be lengthened.
         """
         config = self.config
+        if config.image_size is not None:
+            raise ValueError(
+                f"The positions of this model are the patches of images of size {config.image_size}; it cannot be "
+                "fitted to another size. Resize the images."
+            )
         if new_num_decoder_position_embeddings is not None and not config.is_encoder_decoder:
             raise ValueError("`new_num_decoder_position_embeddings` is for encoder-decoder models only.")
         lengths = [new_num_position_embeddings, new_num_decoder_position_embeddings or new_num_position_embeddings]
@@ -600,17 +614,28 @@ def _require(condition: bool, model: nn.Module, wanted: str) -> None:
 
 
 class SynthesizerModel(SynthesizerPreTrainedModel):
-    """The Synthesizer without a head: encoder, decoder or both, as the configuration says."""
+    """The Synthesizer without a head: encoder, decoder or both, as the configuration says.
+
+    With `config.image_size` it is an encoder of images, and `pooler_output` holds what the classifier reads, shape
+    `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean over the patches.
+    """
 
     def __init__(self, config: SynthesizerConfig):
         super().__init__(config)
-        self.shared = nn.Embedding(config.vocab_size, config.hidden_size)
-        both = config.is_encoder_decoder
+        reads_text, both = config.image_size is None, config.is_encoder_decoder
+        if reads_text:
+            self.shared = nn.Embedding(config.vocab_size, config.hidden_size)
+        else:
+            self.main_input_name, self.input_modalities = "pixel_values", ("image",)
+            self._input_embed_layer = "embed_patches"
+            self.embed_patches = PatchEmbeddings(config)
+            if config.use_class_token:
+                self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         if both or not config.is_decoder:
-            self.encoder = SynthesizerStack(config.get_text_config(encoder=True))
+            self.encoder = SynthesizerStack(config.get_text_config(encoder=True), embed_tokens=reads_text)
         if both or config.is_decoder:
             self.decoder = SynthesizerStack(config.get_text_config(decoder=True), has_cross_attention=both)
-        sides = [name for name in ("encoder", "decoder") if hasattr(self, name)]
+        sides = [name for name in ("encoder", "decoder") if hasattr(self, name) and reads_text]
         self._tied_weights_keys = {f"{name}.embed_tokens.weight": "shared.weight" for name in sides}
         self.post_init()
 
@@ -620,7 +645,10 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys)
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        if self.config.image_size is not None:
+            self.embed_patches = value
+            return
         self.shared = value
         for name in ("encoder", "decoder"):
             if hasattr(self, name):
@@ -642,8 +670,9 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         past_key_values: Cache | None = None,
         decoder_inputs_embeds: torch.FloatTensor | None = None,
         use_cache: bool | None = None,
+        pixel_values: torch.FloatTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPastAndCrossAttentions | Seq2SeqModelOutput:
+    ) -> BaseModelOutputWithPastAndCrossAttentions | BaseModelOutputWithPooling | Seq2SeqModelOutput:
         r"""
         decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             Token ids of the decoder, for encoder-decoders. It starts with `decoder_start_token_id`.
@@ -652,6 +681,13 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         decoder_position_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             Positions of the decoder tokens; by default counted from the first real one.
         """
+        if self.config.image_size is not None:
+            text_inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
+            if pixel_values is None or any(tensor is not None for tensor in text_inputs):
+                raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")
+            return self._encode_images(pixel_values, attention_mask, **kwargs)
+        if pixel_values is not None:
+            raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
         if self.config.is_encoder_decoder:
             if encoder_outputs is None:
                 encoder_outputs = self.encoder(
@@ -694,6 +730,25 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
             **kwargs,
         )
 
+    def _encode_images(
+        self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
+    ) -> BaseModelOutputWithPooling:
+        patches = self.embed_patches(pixel_values)
+        # A patch keeps its place whatever is masked: positions are not counted from the first visible one.
+        positions = None if attention_mask is None else torch.arange(patches.shape[1], device=patches.device)[None]
+        outputs = self.encoder(inputs_embeds=patches, attention_mask=attention_mask, position_ids=positions, **kwargs)
+        hidden_states = outputs.last_hidden_state
+        if self.config.use_class_token:
+            pooled = torch.tanh(self.pooler(hidden_states[:, 0]))
+        else:
+            pooled = pool(hidden_states, attention_mask, "mean")
+        return BaseModelOutputWithPooling(
+            last_hidden_state=hidden_states,
+            pooler_output=pooled,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
 
 class _EncoderHead:
     """Checks what the shared task heads rely on, and names the embeddings that language modelling ties to."""
@@ -729,6 +784,10 @@ class SynthesizerForMultipleChoice(_EncoderHead, MultipleChoiceHead, Synthesizer
 
 class SynthesizerForQuestionAnswering(_EncoderHead, QuestionAnsweringHead, SynthesizerPreTrainedModel):
     """Synthesizer encoder with a span head for extractive question answering, e.g. SQuAD."""
+
+
+class SynthesizerForImageClassification(_EncoderHead, ImageClassificationHead, SynthesizerPreTrainedModel):
+    """Synthesizer encoder of image patches with a classification head, e.g. for ImageNet."""
 
 
 class SynthesizerForCausalLM(SynthesizerPreTrainedModel, GenerationMixin):
@@ -871,6 +930,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
 __all__ = [
     "SynthesizerForCausalLM",
     "SynthesizerForConditionalGeneration",
+    "SynthesizerForImageClassification",
     "SynthesizerForMaskedLM",
     "SynthesizerForMultipleChoice",
     "SynthesizerForQuestionAnswering",

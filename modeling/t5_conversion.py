@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig
 from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .modeling_synthesizer import SynthesizerForConditionalGeneration
 
+
 # `feed_forward_proj` -> (feed_forward_type, gelu_approximate). T5's "gated-gelu" is the tanh approximation.
 _FEED_FORWARD = {
     "relu": ("relu", "none"),

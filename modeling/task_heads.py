@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import (
+    ImageClassifierOutput,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
@@ -56,8 +57,14 @@ def _classifier_dropout(config) -> nn.Dropout:
 
 class _Head:
     backbone_class: type[nn.Module]
+    reads_images = False
 
     def __init__(self, config):
+        if (getattr(config, "image_size", None) is not None) != self.reads_images:
+            wanted = "an image size, e.g. 224" if self.reads_images else "`None`: it reads text"
+            raise ValueError(
+                f"`{type(self).__name__}` needs `config.image_size` to be {wanted}; got {config.image_size}."
+            )
         super().__init__(config)
         self.model = self.backbone_class(config)
         self._build_head(config)
@@ -278,4 +285,40 @@ class QuestionAnsweringHead(_Head):
             end_logits=end_logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+        )
+
+
+class ImageClassificationHead(_Head):
+    """One label (or several, or a number) per image, read from the pooled output."""
+
+    reads_images = True
+    accepts_loss_kwargs = False
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+
+    def _build_head(self, config) -> None:
+        self.num_labels = config.num_labels
+        self.dropout = _classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        pixel_values: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ImageClassifierOutput:
+        r"""
+        labels (`torch.Tensor` of shape `(batch_size,)`, *optional*):
+            Class indices in `[0, num_labels)`; numbers if `num_labels == 1` (mean squared error); or one 0/1 number
+            per label, shape `(batch_size, num_labels)`, for `problem_type="multi_label_classification"`.
+        """
+        outputs = self.model(pixel_values=pixel_values, **kwargs)
+        logits = self.classifier(self.dropout(outputs.pooler_output))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels, logits, self.config, **kwargs)
+        return ImageClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

@@ -27,7 +27,8 @@ for _module, _names in {
     vars(sys.modules[_module]).update(_names)
 
 from tests.test_configuration_common import ConfigTester  # noqa: E402
-from tests.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask  # noqa: E402
+from tests.test_modeling_common import ModelTesterMixin, floats_tensor, ids_tensor, random_attention_mask  # noqa: E402
+
 
 # Empty: the tests of generation are in one of the folders. Ours are in tests/modeling.
 _NoGenerationTests = sys.modules["tests.generation.test_utils"].GenerationTesterMixin
@@ -40,6 +41,7 @@ _NAME_TABLES = {
     "AutoModelForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
     "AutoModelForMultipleChoice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
     "AutoModelForQuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
+    "AutoModelForImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
     "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
 }
@@ -93,12 +95,12 @@ class _EncoderSuite(ModelTesterMixin):
     has_attentions = False
     common_properties = ["hidden_size", "num_hidden_layers", "vocab_size"]
 
-    generative = {"AutoModelForCausalLM", "AutoModelForSeq2SeqLM"}
+    other_inputs = {"AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageClassification"}
 
     @property
     def all_model_classes(self):
         models = FAMILIES[self.family].models.items()
-        names = dict.fromkeys(name for auto_class, name in models if auto_class not in self.generative)
+        names = dict.fromkeys(name for auto_class, name in models if auto_class not in self.other_inputs)
         return tuple(getattr(tokenmixers, name) for name in names)
 
     def setUp(self):
@@ -189,3 +191,36 @@ class SynthesizerRandomEncoderDecoderTest(SynthesizerEncoderDecoderTest):
         "attention_components": ["random"],
         "tie_word_embeddings": False,
     }
+
+
+class ImageTester(EncoderTester):
+    """A tiny image encoder and inputs for it, in the form the suite expects."""
+
+    def __init__(self, parent, config_class, **config_kwargs):
+        super().__init__(parent, config_class, image_size=16, patch_size=8, **config_kwargs)
+        self.seq_length = self.get_config().max_position_embeddings
+
+    def prepare_config_and_inputs_for_common(self):
+        return self.get_config(), {"pixel_values": floats_tensor([self.batch_size, 3, 16, 16])}
+
+
+class SynthesizerImageTest(_SynthesizerSuite, unittest.TestCase):
+    inputs_from = ImageTester
+    config_kwargs = {**SYNTHESIZER_KWARGS, "classifier_pooling": "cls"}
+    test_resize_embeddings = False
+
+    @property
+    def all_model_classes(self):
+        return tokenmixers.SynthesizerModel, tokenmixers.SynthesizerForImageClassification
+
+    @unittest.skip("images have no token ids")
+    def test_inputs_embeds(self):
+        pass
+
+    @unittest.skip("images have no token ids")
+    def test_inputs_embeds_matches_input_ids(self):
+        pass
+
+    @unittest.skip("patch embeddings are no nn.Embedding")
+    def test_model_get_set_embeddings(self):
+        pass

@@ -3,9 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
+
 from tokenmixers import SynthesizerConfig, SynthesizerForConditionalGeneration
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
-from transformers import AutoConfig
+
 
 CARDS = Path(__file__).parents[2] / "model_cards"
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tokenmixers.modeling.feed_forward import FEED_FORWARD_TYPES, FeedForward, parameter_matched_width
+
 
 ACTIVATIONS = {
     "relu": lambda x: max(0.0, x),

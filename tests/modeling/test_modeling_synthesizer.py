@@ -4,16 +4,19 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DynamicCache, StaticCache
+
 from tokenmixers import (
     SynthesizerConfig,
     SynthesizerForCausalLM,
     SynthesizerForConditionalGeneration,
+    SynthesizerForImageClassification,
     SynthesizerForMaskedLM,
     SynthesizerForSequenceClassification,
     SynthesizerModel,
 )
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DynamicCache, StaticCache
+
 
 VOCABULARY, N = 40, 19
 TINY = {
@@ -536,7 +539,7 @@ def test_mask_of_the_wrong_length():
         build(SynthesizerModel)(tokens(1, 5), torch.ones(1, 4))
 
 
-@pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])
+@pytest.mark.parametrize("components", [["random"], ["dense", "vanilla"]])
 def test_compiles_as_one_graph(components):
     model = causal_lm(components)
     ids, mask = pad([tokens(5), tokens(7, seed=1)], left=True)
@@ -609,3 +612,61 @@ def test_flex_attention(components, is_decoder):
             for name in ("sdpa", "flex_attention")
         )
     torch.testing.assert_close(flex, sdpa, rtol=1e-4, atol=1e-5)
+
+
+# Images
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("components", [["random"], ["dense", "vanilla"]])
+def test_images_are_sequences_of_patches(components, pooling):
+    model = build(
+        SynthesizerForImageClassification,
+        attention_components=components,
+        image_size=[4, 6],
+        patch_size=2,
+        num_labels=3,
+        classifier_pooling=pooling,
+    )
+    assert model.config.max_position_embeddings == 6 + (pooling == "cls")
+    images = torch.randn(2, 3, 4, 6)
+    projection = model.model.embed_patches.projection
+    rows = [] if pooling == "mean" else [model.model.embed_patches.cls_token[0].expand(2, -1)]
+    for top, left in itertools.product(range(0, 4, 2), range(0, 6, 2)):
+        patch = images[:, :, top : top + 2, left : left + 2].flatten(1)
+        rows.append(patch @ projection.weight.flatten(1).T + projection.bias)
+    hidden = model.get_encoder()(inputs_embeds=torch.stack(rows, dim=1)).last_hidden_state
+    pooled = hidden.mean(1) if pooling == "mean" else torch.tanh(model.model.pooler(hidden[:, 0]))
+    output = model(images, labels=torch.tensor([0, 2]))
+    torch.testing.assert_close(output.logits, model.classifier(pooled))
+    torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(output.logits, torch.tensor([0, 2])))
+
+
+def test_masked_patches_keep_the_places_of_the_others():
+    model = build(SynthesizerModel, attention_components=["random"], image_size=4, patch_size=2)
+    images = torch.randn(2, 3, 4, 4)
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+    changed = images.clone()
+    changed[0, :, :2, :2] = 9.0
+    first, second = model(pixel_values=images, attention_mask=mask), model(pixel_values=changed, attention_mask=mask)
+    torch.testing.assert_close(first.pooler_output, second.pooler_output)
+    embeddings = model.embed_patches(images)
+    encoder = model.encoder
+    reference = encoder(inputs_embeds=embeddings, attention_mask=mask[:, None, None].bool().expand(-1, 1, 4, -1))[0]
+    torch.testing.assert_close(first[0][mask.bool()], reference[mask.bool()], rtol=1e-4, atol=1e-5)
+
+
+def test_image_models_refuse_what_does_not_fit():
+    model = build(SynthesizerModel, image_size=4, patch_size=2)
+    with pytest.raises(ValueError, match=r"shape \(1, 3, 6, 4\), expected"):
+        model(pixel_values=torch.randn(1, 3, 6, 4))
+    with pytest.raises(ValueError, match="takes `pixel_values`, and no text"):
+        model(tokens(1, 4))
+    with pytest.raises(ValueError, match="cannot be fitted"):
+        model.resize_position_embeddings(9)
+    with pytest.raises(ValueError, match="need a model whose configuration has `image_size`"):
+        build(SynthesizerModel)(pixel_values=torch.randn(1, 3, 4, 4))
+    with pytest.raises(ValueError, match=r"`config\.image_size` to be an image size"):
+        SynthesizerForImageClassification(SynthesizerConfig(**TINY))
+    with pytest.raises(Exception, match="is an encoder"):
+        SynthesizerConfig(**{**TINY, "is_decoder": True}, image_size=4, patch_size=2)

@@ -7,10 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.models.t5.modeling_t5 import T5Attention
+
 from tokenmixers import SynthesizerConfig
 from tokenmixers.modeling.modeling_synthesizer import SynthesizerStack
 from tokenmixers.modeling.synthetic_attention import RelativePositionBias, token_layout
-from transformers.models.t5.modeling_t5 import T5Attention
+
 
 COMPONENTS = [
     "vanilla",

@@ -1,12 +1,5 @@
 import pytest
 import torch
-from tokenmixers import SynthesizerForConditionalGeneration
-from tokenmixers.modeling.t5_conversion import (
-    add_components,
-    convert_t5_config,
-    convert_t5_state_dict,
-    synthesizer_from_t5,
-)
 from transformers import (
     BertConfig,
     MT5Config,
@@ -14,6 +7,15 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+
+from tokenmixers import SynthesizerForConditionalGeneration
+from tokenmixers.modeling.t5_conversion import (
+    add_components,
+    convert_t5_config,
+    convert_t5_state_dict,
+    synthesizer_from_t5,
+)
+
 
 VOCABULARY = 50
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
 from tokenizers import Tokenizer, models
-from tokenmixers.run_scripts.convert_t5 import main
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -11,6 +10,8 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+
+from tokenmixers.run_scripts.convert_t5 import main
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
 from tokenmixers import SynthesizerConfig, SynthesizerForConditionalGeneration
 from tokenmixers.run_scripts.span_corruption import (
     DataCollatorForSpanCorruption,
@@ -13,7 +15,7 @@ from tokenmixers.run_scripts.span_corruption import (
     sentinel_token_ids,
     span_corruption_lengths,
 )
-from transformers import PreTrainedTokenizerFast
+
 
 WORDS = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week"]
 SENTINELS = [f"<extra_id_{i}>" for i in range(9)]

@@ -1,0 +1,37 @@
+"""What the configurations of models that read text or images share about images."""
+
+
+class ImageInputs:
+    """Mixin for configurations with `image_size`, `patch_size`, `num_channels`, `classifier_pooling`."""
+
+    @property
+    def patch_grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        height, width = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+        return height // self.patch_size, width // self.patch_size
+
+    @property
+    def use_class_token(self) -> bool:
+        """Whether a learned class token stands before the patches and feeds ViT's pre-logits layer."""
+        return self.image_size is not None and self.classifier_pooling == "cls"
+
+    def set_image_size(self, image_size: int | list[int] | tuple[int, int]) -> None:
+        """Set `image_size` and the number of tokens that follows from it.
+
+        Args:
+            image_size: Side of square images, or height and width, in pixels.
+
+        Raises:
+            ValueError: If the size is not one or two positive multiples of `patch_size`.
+        """
+        sides = [image_size] if isinstance(image_size, int) else list(image_size)
+        if self.patch_size < 1:
+            raise ValueError(f"`patch_size` must be at least 1, got {self.patch_size}.")
+        if len(sides) not in (1, 2) or any(side < 1 or side % self.patch_size for side in sides):
+            raise ValueError(
+                f"`image_size` must be one multiple of `patch_size={self.patch_size}`, or two (height, width), got "
+                f"{image_size}."
+            )
+        self.image_size = sides[0] if len(sides) == 1 else sides
+        rows, columns = self.patch_grid
+        self.max_position_embeddings = rows * columns + self.use_class_token
