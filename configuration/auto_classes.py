@@ -51,4 +51,13 @@ def _text_and_image_family(prefix: str) -> Family:
 FAMILIES: dict[str, Family] = {
     "gmlp": _text_and_image_family("GMLP"),
     "amlp": _text_and_image_family("AMLP"),
+    "synthesizer": Family(
+        config="SynthesizerConfig",
+        models={
+            **_text_and_image_family("Synthesizer").models,
+            "AutoModelForCausalLM": "SynthesizerForCausalLM",
+            "AutoModelForSeq2SeqLM": "SynthesizerForConditionalGeneration",
+        },
+        image_processors=_CROPPING_PROCESSORS,
+    ),
 }

@@ -7,15 +7,15 @@ from transformers.utils import is_tracing
 from .spatial_gating_unit import TokenPositions
 
 
-def check_length(length: int, max_length: int) -> None:
-    """Refuse a sequence for which there are no spatial weights.
+def check_length(length: int, max_length: int, weights: str = "spatial weights") -> None:
+    """Refuse a sequence for which there are no spatial weights (or other `weights`, in words).
 
     Raises:
         ValueError: If `length` exceeds `max_length`.
     """
     if length > max_length:
         raise ValueError(
-            f"The sequence has {length} tokens, but the model's spatial weights cover "
+            f"The sequence has {length} tokens, but the model's {weights} cover "
             f"`max_position_embeddings={max_length}`. Truncate the input (tokenizer arguments `truncation=True, "
             f"max_length={max_length}`), split it, or use a model with a larger `max_position_embeddings`."
         )

@@ -88,6 +88,10 @@ class MaskedLMHead(_Head):
     def _build_head(self, config) -> None:
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
 
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Scores over the vocabulary; families that scale their outputs override this."""
+        return self.lm_head(hidden_states)
+
     @can_return_tuple
     @auto_docstring
     def forward(
@@ -110,7 +114,7 @@ class MaskedLMHead(_Head):
         if sparse:
             asked = labels != -100
             hidden_states, labels = hidden_states[asked], labels[asked]
-        logits = self.lm_head(hidden_states)
+        logits = self.compute_logits(hidden_states)
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return MaskedLMOutput(

@@ -4,6 +4,7 @@ Those tests ship in the source distribution of transformers alone, whose root ha
 target fetches it. The file's name keeps it out of the default test run.
 """
 
+import re
 import sys
 import types
 import unittest
@@ -36,6 +37,9 @@ from tests.test_modeling_common import (  # noqa: E402
 )
 
 
+# Empty: the tests of generation are in one of the folders. Ours are in tests/modeling.
+_NoGenerationTests = sys.modules["tests.generation.test_utils"].GenerationTesterMixin
+
 # The suite recognises heads by class name, in tables that only in-tree models are entered in.
 _NAME_TABLES = {
     "AutoModel": "MODEL_MAPPING_NAMES",
@@ -45,6 +49,8 @@ _NAME_TABLES = {
     "AutoModelForMultipleChoice": "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
     "AutoModelForQuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
     "AutoModelForImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
 }
 for _model_type, _family in FAMILIES.items():
     for _auto_class, _table in _NAME_TABLES.items():
@@ -111,7 +117,7 @@ class _EncoderSuite(ModelTesterMixin):
     @property
     def all_model_classes(self):
         names = dict.fromkeys(FAMILIES[self.family].models.values())
-        return tuple(getattr(tokenmixers, name) for name in names if "Image" not in name)
+        return tuple(getattr(tokenmixers, name) for name in names if not re.search("Image|Causal|Conditional", name))
 
     def setUp(self):
         config_class = getattr(tokenmixers, FAMILIES[self.family].config)
@@ -140,6 +146,78 @@ class AMLPTest(_EncoderSuite, unittest.TestCase):
     family = "amlp"
     has_attentions = True
     config_kwargs = {"attention_size": 32}
+
+
+SYNTHESIZER_KWARGS = {
+    "num_attention_heads": 4,
+    "head_dim": 8,
+    "relative_attention_num_buckets": 8,
+    "hidden_dropout_prob": 0.0,
+    "attention_dropout": 0.0,
+}
+
+
+class _SynthesizerSuite(_EncoderSuite):
+    family = "synthesizer"
+    has_attentions = True
+    common_properties = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
+
+
+class SynthesizerRandomVanillaTest(_SynthesizerSuite, unittest.TestCase):
+    config_kwargs = SYNTHESIZER_KWARGS
+
+
+class SynthesizerRandomTest(_SynthesizerSuite, unittest.TestCase):
+    config_kwargs = {**SYNTHESIZER_KWARGS, "attention_components": ["random"], "type_vocab_size": 2}
+
+
+class SynthesizerDenseTest(_SynthesizerSuite, unittest.TestCase):
+    config_kwargs = {
+        **SYNTHESIZER_KWARGS,
+        "attention_components": ["dense", "factorized_dense"],
+        "position_embedding_type": "learned",
+    }
+
+
+class SynthesizerDecoderTest(_SynthesizerSuite, _NoGenerationTests, unittest.TestCase):
+    config_kwargs = {**SYNTHESIZER_KWARGS, "is_decoder": True}
+
+    @property
+    def all_model_classes(self):
+        return tokenmixers.SynthesizerModel, tokenmixers.SynthesizerForCausalLM
+
+
+class SynthesizerRandomDecoderTest(SynthesizerDecoderTest):
+    config_kwargs = {**SynthesizerDecoderTest.config_kwargs, "attention_components": ["random", "factorized_random"]}
+
+
+class EncoderDecoderTester(EncoderTester):
+    """The same with decoder inputs."""
+
+    def prepare_config_and_inputs_for_common(self):
+        config, inputs = super().prepare_config_and_inputs_for_common()
+        shape = [self.batch_size, self.seq_length]
+        inputs["decoder_input_ids"] = ids_tensor(shape, self.vocab_size)
+        inputs["decoder_attention_mask"] = random_attention_mask(shape)
+        return config, inputs
+
+
+class SynthesizerEncoderDecoderTest(_SynthesizerSuite, _NoGenerationTests, unittest.TestCase):
+    model_tester_class = EncoderDecoderTester
+    is_encoder_decoder = True
+    config_kwargs = {**SYNTHESIZER_KWARGS, "is_encoder_decoder": True, "attention_components": ["dense", "vanilla"]}
+
+    @property
+    def all_model_classes(self):
+        return tokenmixers.SynthesizerModel, tokenmixers.SynthesizerForConditionalGeneration
+
+
+class SynthesizerRandomEncoderDecoderTest(SynthesizerEncoderDecoderTest):
+    config_kwargs = {
+        **SynthesizerEncoderDecoderTest.config_kwargs,
+        "attention_components": ["random"],
+        "tie_word_embeddings": False,
+    }
 
 
 class _ImageSuite(_EncoderSuite):
@@ -182,3 +260,9 @@ class AMLPImageTest(_ImageSuite, unittest.TestCase):
     family = "amlp"
     has_attentions = True
     config_kwargs = {"attention_size": 32}
+
+
+class SynthesizerImageTest(_ImageSuite, unittest.TestCase):
+    family = "synthesizer"
+    has_attentions = True
+    config_kwargs = {**SYNTHESIZER_KWARGS, "classifier_pooling": "cls"}

@@ -1,0 +1,389 @@
+"""Synthesizer configuration, and the models of its papers as named presets."""
+
+import copy
+import math
+from typing import Any, Literal, get_args
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from .image_inputs import ImageInputs
+
+
+AttentionComponent = Literal[
+    "vanilla",
+    "dense",
+    "random",
+    "fixed_random",
+    "factorized_dense",
+    "factorized_random",
+    "relative",
+    "mesh_factorized",
+]
+# What the decoder's self-attention may have of its own, as `decoder_<name>`.
+_DECODER_OVERRIDES = (
+    "attention_components",
+    "num_attention_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "position_embedding_type",
+)
+
+# "Transformer base" of the translation experiments. N = 256 and one R per head explain the published counts
+# (256 * 256 * 8 heads * 12 layers = 6.29M); the vocabulary is T5's.
+_TRANSLATION = {
+    "is_encoder_decoder": True,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 256,
+}
+# T5-base with the layer defaults of Mesh TensorFlow's Synthesizer: 8 heads of 128 in self-attention.
+_MESH = {
+    "is_encoder_decoder": True,
+    "cross_attention_num_heads": 12,
+    "cross_attention_head_dim": 64,
+    "num_attention_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 512,
+    "attention_dropout": 0.0,
+    "random_initializer_range": 0.00274,  # Glorot uniform of a 512 x 8 x 512 tensor: limit 0.00475 / sqrt(3)
+    "dense_first_layer": "query",
+    "dense_shared_across_heads": True,
+    "dense_bias": False,
+    "factorized_random_rank": 16,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "vanilla": {**_TRANSLATION, "attention_components": ["vanilla"]},
+    "vanilla_wide": {**_TRANSLATION, "attention_components": ["vanilla"], "intermediate_size": 2560},
+    "fixed_random": {**_TRANSLATION, "attention_components": ["fixed_random"]},
+    "random": {**_TRANSLATION, "attention_components": ["random"]},
+    "factorized_random": {**_TRANSLATION, "attention_components": ["factorized_random"]},
+    "dense": {**_TRANSLATION, "attention_components": ["dense"]},
+    "factorized_dense": {**_TRANSLATION, "attention_components": ["factorized_dense"]},
+    "random_dense": {**_TRANSLATION, "attention_components": ["random", "dense"]},
+    "dense_vanilla": {**_TRANSLATION, "attention_components": ["dense", "vanilla"]},
+    "random_vanilla": {**_TRANSLATION, "attention_components": ["random", "vanilla"]},
+    "factorized_random_vanilla": {**_TRANSLATION, "attention_components": ["factorized_random", "vanilla"]},
+    "mesh_random": {**_MESH, "attention_components": ["random"]},
+    "mesh_factorized": {**_MESH, "attention_components": ["mesh_factorized"], "random_initializer_range": 0.0155},
+    "mesh_dense": {**_MESH, "attention_components": ["dense"]},
+    "mesh_random_plus": {**_MESH, "attention_components": ["random", "vanilla"], "mixture": "sum"},
+    "mesh_random_plus_alpha": {**_MESH, "attention_components": ["random", "vanilla"], "mixture": "sigmoid"},
+    "mesh_dense_plus": {**_MESH, "attention_components": ["dense", "vanilla"], "mixture": "sum"},
+    "mesh_dense_plus_alpha": {**_MESH, "attention_components": ["dense", "vanilla"], "mixture": "sigmoid"},
+}
+"""Settings of the named models, for `SynthesizerConfig.from_preset`.
+
+The first eleven are the rows of the paper's translation and language modelling table (its two unwidened Transformer
+rows are one model, `vanilla`; `vanilla_wide` is the control with as many parameters as `random_vanilla`), and
+Factorized Random + Vanilla of the encoder-only experiments. The `mesh_` ones compute what the authors' code in Mesh
+TensorFlow computes.
+"""
+
+
+@strict
+class SynthesizerConfig(ImageInputs, PreTrainedConfig):
+    r"""Configuration of a Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743).
+
+    The backbone is T5's: RMS norms before each sublayer, no biases, relative position biases. With
+    `attention_components=["vanilla"]` the model *is* T5. It is an encoder by default, a decoder with
+    `is_decoder=True`, and an encoder-decoder with `is_encoder_decoder=True`. T5's own names of the sizes (`d_model`,
+    `d_kv`, `d_ff`, `num_layers`, `num_heads`, `dropout_rate`, `layer_norm_epsilon`) are accepted too.
+
+    Args:
+        vocab_size (`int`, defaults to 32128): Number of token ids.
+        hidden_size (`int`, defaults to 768): Width of the residual stream.
+        intermediate_size (`int`, defaults to 3072): Width of the feed-forward layers.
+        num_hidden_layers (`int`, defaults to 12): Number of layers (of the encoder, in an encoder-decoder).
+        num_decoder_layers (`int`, *optional*): Number of decoder layers of an encoder-decoder; `None`: as many.
+        num_attention_heads (`int`, defaults to 12): Number of heads of self-attention.
+        head_dim (`int`, defaults to 64): Width of each head's keys and values.
+        attention_components (`list[str]`, defaults to `["random", "vanilla"]`):
+            What the attention logits are made of, in each head and layer (section 3 of the paper):
+
+            - `"vanilla"`: query times key, unscaled as in T5.
+            - `"dense"`: from the query's token alone, by two layers, `W2 ReLU(W1 x + b1) + b2`.
+            - `"factorized_dense"`: the same with two outputs of `a` and `b` numbers, `a * b >= N`; the logit of key j
+              is the product of the first's number `j mod a` and the second's number `j div a`.
+            - `"random"`: a trainable N x N matrix. `"fixed_random"`: one that is never trained.
+            - `"factorized_random"`: the product of an N x k and a k x N matrix.
+            - `"relative"`: a T5 relative position bias of the layer's own, and nothing else.
+            - `"mesh_factorized"`: what the authors' code has for factorized random. Its matrix product sums out the
+              query, so that this is one learned number per head and key: the same for all queries.
+        mixture (`"softmax"`, `"sigmoid"` or `"sum"`, defaults to `"softmax"`):
+            How several components are added, before the softmax over keys. `"softmax"`: weights that add up to one,
+            learned per head and layer (the paper); `"sigmoid"`: one learned number per layer, `s` times the first
+            component plus `1 - s` times the second (the `alpha` modes of the authors' code, two components only);
+            `"sum"`: the plain sum (its `plus` modes). All start with equal weights.
+        max_position_embeddings (`int`, defaults to 512):
+            Longest sequence, the paper's N. It binds every component but `"vanilla"` and `"relative"`, and learned
+            positions; a model with none of these takes any length.
+        position_embedding_type (`"relative"`, `"learned"` or `"none"`, defaults to `"relative"`):
+            `"relative"`: T5's bias, shared by the layers and added to the mixed logits; `"learned"`: embeddings added
+            to the token embeddings.
+        relative_attention_num_buckets (`int`, defaults to 32): Number of buckets of relative positions.
+        relative_attention_max_distance (`int`, defaults to 128): Distance from which all share the last bucket.
+        dense_first_layer (`"own"` or `"query"`, defaults to `"own"`):
+            First layer of `"dense"`: a `hidden_size x hidden_size` layer of its own, or, as in the authors' code, the
+            query projection.
+        dense_shared_across_heads (`bool`, defaults to `False`):
+            Whether one second layer serves all heads, as in the authors' code. With `False` each head has its own,
+            from its `head_dim` part of the first layer's output, which gives the paper's `d * d + d * N` weights.
+        dense_bias (`bool`, defaults to `True`): Whether the layers of the dense components have biases.
+        factorized_dense_factors (`list[int]`, *optional*):
+            The paper's `[a, b]`, with `a * b` at least the maximum length; `None` takes near-square ones. The paper
+            does not state its values.
+        factorized_random_rank (`int`, defaults to 8): The paper's k.
+        random_initializer_range (`float`, defaults to 1.0):
+            Standard deviation of random logits at the start (of the product, where factorized).
+        feed_forward_type (`str`, defaults to `"relu"`):
+            `"relu"`, `"gelu"`, `"swish"`, `"glu"`, `"bilinear"`, `"reglu"`, `"geglu"` or `"swiglu"`. For equal
+            parameters give the last five an `intermediate_size` of two thirds (`parameter_matched_width`).
+        gelu_approximate (`"none"` or `"tanh"`, defaults to `"none"`):
+            The paper's exact GELU, or the approximation that T5 v1.1 and Flan-T5 were trained with.
+        hidden_dropout_prob (`float`, defaults to 0.1): Dropout on embeddings, sublayers and inside feed-forwards.
+        attention_dropout (`float`, defaults to 0.1): Dropout on attention weights.
+        classifier_dropout (`float`, *optional*): Dropout before a classifier; `None` means `hidden_dropout_prob`.
+        classifier_pooling (`"cls"` or `"mean"`, defaults to `"mean"`):
+            What sequence-level heads read: the first real token, or the mean of the real tokens.
+        layer_norm_eps (`float`, defaults to 1e-6): Epsilon of the norms.
+        initializer_factor (`float`, defaults to 1.0):
+            Factor on the initial deviations of all but the random components.
+        is_encoder_decoder, is_decoder (`bool`, defaults to `False`): The architecture.
+        decoder_attention_components, decoder_num_attention_heads, decoder_head_dim, decoder_max_position_embeddings, \
+        decoder_position_embedding_type (*optional*):
+            The same for the decoder of an encoder-decoder; `None` means the same as in the encoder.
+        cross_attention_num_heads, cross_attention_head_dim (`int`, *optional*):
+            Shape of cross-attention, which is always vanilla; `None` means that of the decoder's self-attention.
+        tie_word_embeddings (`bool`, defaults to `True`): Whether language modelling heads share the embedding matrix.
+        scale_decoder_outputs (`bool`, *optional*):
+            Whether language modelling heads read the hidden states times `hidden_size ** -0.5`, as T5 does; `None`
+            means: if the embeddings are tied.
+        sparse_prediction (`bool`, defaults to `False`):
+            Whether `SynthesizerForMaskedLM`, when training, computes the vocabulary scores of the tokens to predict
+            alone: the same loss in less time and memory; `logits` are `None` then.
+        type_vocab_size (`int`, defaults to 0): Number of segment embeddings; with 0 `token_type_ids` have no effect.
+        image_size (`int` or pair of `int`, *optional*):
+            Height and width of the images, in pixels, for an encoder of images; `None` for text. It sees one token
+            per patch, row by row, and a class token before them if `classifier_pooling="cls"`;
+            `max_position_embeddings` follows from that.
+        patch_size (`int`, defaults to 16): Side of the square patches; `image_size` is a multiple of it.
+        num_channels (`int`, defaults to 3): Number of image channels.
+        use_cache (`bool`, defaults to `True`): Whether decoders return a cache.
+        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, *optional*):
+            Special token ids, by default T5's: 0, none, 1, 0.
+
+    Raises:
+        StrictDataclassError: If a value has the wrong type or is no allowed choice, components are missing or repeat,
+            or sizes are out of range or do not fit together (`huggingface_hub.errors`).
+
+    Example:
+    ```python
+    >>> from tokenmixers import SynthesizerConfig, SynthesizerForConditionalGeneration
+
+    >>> config = SynthesizerConfig.from_preset("random_vanilla", num_hidden_layers=2)
+    >>> model = SynthesizerForConditionalGeneration(config)
+    ```
+    """
+
+    model_type = "synthesizer"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
+        "d_model": "hidden_size",
+        "d_kv": "head_dim",
+        "d_ff": "intermediate_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "dropout_rate": "hidden_dropout_prob",
+        "layer_norm_epsilon": "layer_norm_eps",
+    }
+
+    vocab_size: int = 32128
+    hidden_size: int = 768
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 12
+    num_decoder_layers: int | None = None
+    num_attention_heads: int = 12
+    head_dim: int = 64
+    attention_components: list[AttentionComponent] | tuple[AttentionComponent, ...] = ("random", "vanilla")
+    mixture: Literal["softmax", "sigmoid", "sum"] = "softmax"
+    max_position_embeddings: int = 512
+    position_embedding_type: Literal["relative", "learned", "none"] = "relative"
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    dense_first_layer: Literal["own", "query"] = "own"
+    dense_shared_across_heads: bool = False
+    dense_bias: bool = True
+    factorized_dense_factors: list[int] | tuple[int, ...] | None = None
+    factorized_random_rank: int = 8
+    random_initializer_range: float | int = 1.0
+    feed_forward_type: Literal["relu", "gelu", "swish", "glu", "bilinear", "reglu", "geglu", "swiglu"] = "relu"
+    gelu_approximate: Literal["none", "tanh"] = "none"
+    hidden_dropout_prob: float | int = 0.1
+    attention_dropout: float | int = 0.1
+    classifier_dropout: float | int | None = None
+    classifier_pooling: Literal["cls", "mean"] = "mean"
+    layer_norm_eps: float = 1e-6
+    initializer_factor: float | int = 1.0
+    is_encoder_decoder: bool = False
+    is_decoder: bool = False
+    decoder_attention_components: list[AttentionComponent] | tuple[AttentionComponent, ...] | None = None
+    decoder_num_attention_heads: int | None = None
+    decoder_head_dim: int | None = None
+    decoder_max_position_embeddings: int | None = None
+    decoder_position_embedding_type: Literal["relative", "learned", "none"] | None = None
+    cross_attention_num_heads: int | None = None
+    cross_attention_head_dim: int | None = None
+    tie_word_embeddings: bool = True
+    scale_decoder_outputs: bool | None = None
+    sparse_prediction: bool = False
+    type_vocab_size: int = 0
+    image_size: int | list[int] | tuple[int, int] | None = None
+    patch_size: int = 16
+    num_channels: int = 3
+    use_cache: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = 1
+    decoder_start_token_id: int | None = 0
+
+    def __post_init__(self, **kwargs):
+        self.attention_components = list(self.attention_components)
+        if self.decoder_attention_components is not None:
+            self.decoder_attention_components = list(self.decoder_attention_components)
+        if self.factorized_dense_factors is not None:
+            self.factorized_dense_factors = list(self.factorized_dense_factors)
+        if self.num_decoder_layers is None:
+            self.num_decoder_layers = self.num_hidden_layers
+        if self.scale_decoder_outputs is None:
+            self.scale_decoder_outputs = self.tie_word_embeddings
+        if self.image_size is not None:
+            self.set_image_size(self.image_size)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides) -> "SynthesizerConfig":
+        """The configuration of a model of the paper or of its authors' code.
+
+        Args:
+            name: A key of `PRESETS`, e.g. `"random_vanilla"` or `"mesh_dense_plus"`.
+            overrides: Fields to set differently, e.g. `is_encoder_decoder=False` for the encoder alone.
+
+        Raises:
+            ValueError: If there is no such preset.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"There is no Synthesizer preset {name!r}. Presets: {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[name], **overrides})
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "SynthesizerConfig":
+        """The configuration of one side of an encoder-decoder, with that side's fields in the plain names.
+
+        Args:
+            decoder: `True` for the decoder.
+            encoder: `True` for the encoder. Both or neither returns `self`, as do models with one side.
+        """
+        if not self.is_encoder_decoder or bool(decoder) == bool(encoder):
+            return self
+        # A side is never taken apart again: it keeps neither `is_encoder_decoder` nor fields of the other side.
+        side = copy.deepcopy(self)
+        side.is_encoder_decoder = False
+        side.is_decoder = bool(decoder)
+        side.factorized_dense_factors = list(self.dense_factors)
+        if decoder:
+            side.num_hidden_layers = self.num_decoder_layers
+            side.cross_attention_num_heads, side.cross_attention_head_dim = self.cross_attention_shape
+            for name in _DECODER_OVERRIDES:
+                if getattr(self, f"decoder_{name}") is not None:
+                    setattr(side, name, getattr(self, f"decoder_{name}"))
+        else:
+            side.use_cache = False
+        for name in _DECODER_OVERRIDES:
+            setattr(side, f"decoder_{name}", None)
+        return side
+
+    @property
+    def cross_attention_shape(self) -> tuple[int, int]:
+        """Number of heads and head size of cross-attention."""
+        num_heads = self.cross_attention_num_heads or self.decoder_num_attention_heads or self.num_attention_heads
+        return num_heads, self.cross_attention_head_dim or self.decoder_head_dim or self.head_dim
+
+    @property
+    def max_sequence_length(self) -> int | None:
+        """Longest sequence of this side, in tokens, or `None` if there is no limit."""
+        unlimited = set(self.attention_components) <= {"vanilla", "relative"}
+        return None if unlimited and self.position_embedding_type != "learned" else self.max_position_embeddings
+
+    @property
+    def dense_factors(self) -> tuple[int, int]:
+        """The `(a, b)` of `"factorized_dense"`."""
+        if self.factorized_dense_factors is not None:
+            return tuple(self.factorized_dense_factors)
+        length = max(self.max_position_embeddings, self.decoder_max_position_embeddings or 0)
+        a = math.isqrt(length)
+        while length % a:
+            a -= 1
+        if 4 * a * a < length:  # no divisor near the root (a prime, say): round up instead
+            a = math.isqrt(length - 1) + 1
+        return a, -(-length // a)
+
+    def validate_architecture(self):
+        """Check what the types do not; called by strict validation at construction and when saving."""
+        super().validate_architecture()
+        if self.is_encoder_decoder and self.is_decoder:
+            raise ValueError("Set either `is_encoder_decoder` or `is_decoder`, not both.")
+        if self.image_size is not None and (self.is_encoder_decoder or self.is_decoder):
+            raise ValueError(
+                "A model with `image_size` set is an encoder: it has no `is_encoder_decoder`, `is_decoder`."
+            )
+        for name in ("attention_components", "decoder_attention_components"):
+            self._validate_components(name)
+        self._validate_numbers()
+        length = max(self.max_position_embeddings, self.decoder_max_position_embeddings or 0)
+        factors = self.dense_factors
+        if len(factors) != 2 or min(factors) < 1 or math.prod(factors) < length:
+            raise ValueError(
+                "`factorized_dense_factors` must be two numbers [a, b] with a * b at least the maximum length "
+                f"{length}, got {list(factors)}."
+            )
+
+    def _validate_components(self, name: str) -> None:
+        components = getattr(self, name)
+        if components is None:
+            return
+        if not components or len(set(components)) < len(components):
+            raise ValueError(
+                f"`{name}` must name one or more different components of "
+                f"{', '.join(get_args(AttentionComponent))}; got {components}."
+            )
+        if self.mixture == "sigmoid" and len(components) > 2:
+            raise ValueError(f"`mixture='sigmoid'` mixes two components, but `{name}` is {components}: use 'softmax'.")
+
+    def _validate_numbers(self) -> None:
+        positive = "vocab_size hidden_size intermediate_size num_hidden_layers num_decoder_layers num_attention_heads "
+        positive += "head_dim max_position_embeddings factorized_random_rank decoder_num_attention_heads patch_size "
+        positive += "decoder_head_dim decoder_max_position_embeddings cross_attention_num_heads num_channels "
+        positive += "cross_attention_head_dim"
+        for name in positive.split():
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("type_vocab_size", "layer_norm_eps", "initializer_factor", "random_initializer_range"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+        if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 2:
+            raise ValueError(
+                "`relative_attention_num_buckets` must be even and at least 4, got "
+                f"{self.relative_attention_num_buckets}: half of the buckets are for each direction."
+            )
+        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
+            raise ValueError(
+                "`relative_attention_max_distance` must be more than half of `relative_attention_num_buckets="
+                f"{self.relative_attention_num_buckets}`, got {self.relative_attention_max_distance}."
+            )
+
+
+__all__ = ["PRESETS", "SynthesizerConfig"]

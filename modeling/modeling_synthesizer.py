@@ -1,0 +1,941 @@
+"""Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743) on T5's backbone."""
+
+import math
+
+import torch
+from torch import nn
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers import initialization as init
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    BaseModelOutputWithPooling,
+    CausalLMOutputWithPast,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from ..configuration.configuration_synthesizer import SynthesizerConfig
+from .feed_forward import FeedForward
+from .patch_embeddings import PatchEmbeddings
+from .synthetic_attention import (
+    COMPONENTS,
+    TOKEN_DEPENDENT,
+    ComponentMixture,
+    FactorizedDenseLogits,
+    FactorizedRandomLogits,
+    MeshFactorizedLogits,
+    RandomLogits,
+    RelativePositionBias,
+    TokenLayout,
+    _PerHeadLinear,
+    attention_from_logits,
+    resized,
+    shared_attention,
+    token_layout,
+)
+from .task_heads import (
+    ImageClassificationHead,
+    MaskedLMHead,
+    MultipleChoiceHead,
+    QuestionAnsweringHead,
+    SequenceClassificationHead,
+    TokenClassificationHead,
+    pool,
+)
+
+
+class SynthesizerRMSNorm(nn.Module):
+    """T5's norm: divides by the root mean square, computed in float32, and scales; no mean, no bias."""
+
+    def __init__(self, hidden_size: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.eps = eps
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        mean_square = hidden_states.float().square().mean(dim=-1, keepdim=True)
+        hidden_states = hidden_states * torch.rsqrt(mean_square + self.eps)
+        if self.weight.dtype in (torch.float16, torch.bfloat16):
+            hidden_states = hidden_states.to(self.weight.dtype)
+        return self.weight * hidden_states
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float = 1.0,
+    dropout: float = 0.0,
+    position_bias: torch.Tensor | None = None,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention written out, for `attn_implementation="eager"`; the one that returns weights."""
+    logits = query @ key.transpose(2, 3) * scaling
+    if position_bias is not None:
+        logits = logits + position_bias
+    return attention_from_logits(logits, value, attention_mask, dropout)
+
+
+class SynthesizerAttention(nn.Module):
+    """Self-attention whose logits are a mixture of components.
+
+    Which code runs depends on the components:
+
+    - `vanilla`, alone or mixed: the attention interface of Transformers (`attn_implementation`), the other components
+      going in as an additive bias. `"sdpa"` then uses PyTorch's memory-efficient or mathematical kernel (its flash
+      kernel takes no bias), `"flex_attention"` reads the bias per entry; flash attention is not supported.
+    - `dense` or `factorized_dense` without `vanilla`: softmax over logits written out, whatever the implementation.
+    - none of the three: `shared_attention`, one product for the whole batch; written out, in order to return weights,
+      with `"eager"`.
+
+    Without `vanilla` there are no keys: the cache of a layer then holds the values in its `keys` and an empty tensor
+    in its `values` (Transformers takes the length from `keys`), half of what a Transformer's holds.
+    """
+
+    def __init__(self, config: SynthesizerConfig, layer_idx: int):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = config.is_decoder
+        self.head_dim = config.head_dim
+        self.scaling = 1.0  # T5 has the usual scale in the initial query weights instead
+        self.dropout = config.attention_dropout
+        names = config.attention_components
+        self.has_keys = "vanilla" in names
+        self.is_shared = not TOKEN_DEPENDENT & set(names)
+        width = config.num_attention_heads * config.head_dim
+        dense = {"dense", "factorized_dense"} & set(names)
+        self.has_queries = self.has_keys or (bool(dense) and config.dense_first_layer == "query")
+        if self.has_queries:
+            self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
+            self.q_proj.init_scale = config.head_dim**-0.5
+        if self.has_keys:
+            self.k_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
+        self.components = nn.ModuleDict({name: COMPONENTS[name](config) for name in names if name != "vanilla"})
+        self.mixture = ComponentMixture(config)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_bias: torch.Tensor | None,
+        layout: TokenLayout,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix tokens.
+
+        Args:
+            hidden_states: Shape `(batch, queries, hidden_size)`.
+            position_bias: Added to the mixed logits, `(batch or 1, heads, queries, keys)`.
+            layout: Where the tokens stand and what they see.
+            attention_mask: The same for the attention interface, where it is used.
+            past_key_values: Self-attention cache.
+            kwargs: Passed to the attention interface.
+
+        Returns:
+            Shape `(batch, queries, hidden_size)`, and the weights if the implementation is `"eager"`.
+        """
+        queries = self._heads(self.q_proj(hidden_states)) if self.has_queries else None
+        values = self._heads(self.v_proj(hidden_states))
+        keys = self._heads(self.k_proj(hidden_states)) if self.has_keys else None
+        if past_key_values is not None:
+            keys, values = self._update_cache(past_key_values, keys, values)
+        dropout = self.dropout if self.training else 0.0
+        eager = self.config._attn_implementation == "eager"
+        weights = None
+        if self.has_keys:
+            output, weights = self._vanilla(
+                hidden_states, queries, keys, values, position_bias, layout, attention_mask, dropout, **kwargs
+            )
+        elif self.is_shared and not eager and layout.full_mask is None:
+            output = self._shared(values, position_bias, layout, dropout)
+        else:
+            logits = self._logits(layout, hidden_states, queries, position_bias)
+            mask = layout.visible if layout.full_mask is None else layout.full_mask
+            output, weights = attention_from_logits(logits, values, mask, dropout)
+        output = output.reshape(*hidden_states.shape[:-1], -1)
+        return self.o_proj(output), weights if eager else None
+
+    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
+        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _update_cache(
+        self, cache: Cache, keys: torch.Tensor | None, values: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        if keys is not None:
+            return cache.update(keys, values, self.layer_idx)
+        width = 0
+        if self.layer_idx < len(cache.layers) and cache.layers[self.layer_idx].is_initialized:
+            # A static cache can be allocated ahead of time (for export), with as many numbers in both tensors.
+            stored = cache.layers[self.layer_idx].values
+            width = stored.shape[-1] if stored.dim() == 4 else 0
+        return None, cache.update(values, values[..., :width], self.layer_idx)[0]
+
+    def _logits(
+        self,
+        layout: TokenLayout,
+        hidden_states: torch.Tensor | None,
+        queries: torch.Tensor | None,
+        position_bias: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        """Everything that is added to query times key."""
+        total = position_bias
+        weights = self.mixture()
+        for name, component in self.components.items():
+            logits = component(layout, hidden_states=hidden_states, queries=queries)
+            if weights[name] is not None:
+                logits = weights[name] * logits
+            total = logits if total is None else total + logits
+        return total
+
+    def _vanilla(
+        self,
+        hidden_states: torch.Tensor,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        position_bias: torch.Tensor | None,
+        layout: TokenLayout,
+        attention_mask: torch.Tensor | None,
+        dropout: float,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        bias = self._logits(layout, hidden_states, queries, position_bias)
+        weight = self.mixture()["vanilla"]
+        if weight is not None:
+            queries = queries * weight
+        if bias is not None:
+            # FlexAttention indexes the bias by sample.
+            batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
+            bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        return attend(
+            self,
+            queries,
+            keys,
+            values,
+            attention_mask,
+            dropout=dropout,
+            scaling=self.scaling,
+            position_bias=bias,
+            **kwargs,
+        )
+
+    def _shared(
+        self, values: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout, dropout: float
+    ) -> torch.Tensor:
+        aligned, index = layout.aligned()
+        if index is not None:
+            values = values.take_along_dim(index[:, None, :, None], dim=2)
+        logits = self._logits(aligned, None, None, position_bias)
+        if logits.shape[0] > 1:  # decoding after left padding: few queries, and rows that differ in position
+            return attention_from_logits(logits, values, aligned.visible, dropout)[0]
+        output = shared_attention(logits, values, aligned, dropout)
+        if index is None:
+            return output
+        return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
+
+
+class SynthesizerCrossAttention(nn.Module):
+    """The decoder's attention to the encoder: always vanilla, without position bias, as in T5."""
+
+    def __init__(self, config: SynthesizerConfig, layer_idx: int):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = False
+        self.scaling = 1.0
+        self.dropout = config.attention_dropout
+        num_heads, self.head_dim = config.cross_attention_shape
+        width = num_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.q_proj.init_scale = self.head_dim**-0.5
+        self.k_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from `(batch, queries, hidden_size)` to `(batch, keys, hidden_size)`."""
+        queries = self._heads(self.q_proj(hidden_states))
+        is_updated = past_key_values.is_updated.get(self.layer_idx) if past_key_values is not None else False
+        if is_updated:  # the encoder's keys and values stay the same while decoding
+            layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            keys, values = layer.keys, layer.values
+        else:
+            keys = self._heads(self.k_proj(encoder_hidden_states))
+            values = self._heads(self.v_proj(encoder_hidden_states))
+            if past_key_values is not None:
+                keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
+                past_key_values.is_updated[self.layer_idx] = True
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        output, weights = attend(
+            self,
+            queries,
+            keys,
+            values,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+
+    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
+        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def _clamp_to_float16(hidden_states: torch.Tensor) -> torch.Tensor:
+    # Residual streams of T5 models can leave float16's range.
+    if hidden_states.dtype != torch.float16:
+        return hidden_states
+    return hidden_states.clamp(-torch.finfo(torch.float16).max + 1000, torch.finfo(torch.float16).max - 1000)
+
+
+class SynthesizerLayer(GradientCheckpointingLayer):
+    """Self-attention, cross-attention in the decoder of an encoder-decoder, and feed-forward, each on a residual."""
+
+    def __init__(self, config: SynthesizerConfig, layer_idx: int, has_cross_attention: bool = False):
+        super().__init__()
+        self.self_attn_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
+        self.self_attn = SynthesizerAttention(config, layer_idx)
+        self.has_cross_attention = has_cross_attention
+        if has_cross_attention:
+            self.cross_attn_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
+            self.cross_attn = SynthesizerCrossAttention(config, layer_idx)
+        self.mlp_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
+        self.mlp = FeedForward(
+            config.hidden_size,
+            config.intermediate_size,
+            config.feed_forward_type,
+            config.hidden_dropout_prob,
+            config.gelu_approximate,
+        )
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_bias: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        layout: TokenLayout | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """Map `(batch, length, hidden_size)` to the same shape; arguments as in the attention modules."""
+        cache = past_key_values
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        mixed, _ = self.self_attn(
+            self.self_attn_norm(hidden_states), position_bias, layout, attention_mask, cache, **kwargs
+        )
+        hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
+        if self.has_cross_attention and encoder_hidden_states is not None:
+            mixed, _ = self.cross_attn(
+                self.cross_attn_norm(hidden_states),
+                encoder_hidden_states,
+                encoder_attention_mask,
+                past_key_values,
+                **kwargs,
+            )
+            hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
+        mixed = self.mlp(self.mlp_norm(hidden_states))
+        return _clamp_to_float16(hidden_states + self.dropout(mixed))
+
+
+class SynthesizerPreTrainedModel(PreTrainedModel):
+    """What all Synthesizers share: initialisation, and what Transformers needs to know of the architecture."""
+
+    config: SynthesizerConfig
+    base_model_prefix = "model"
+    _input_embed_layer = "shared"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["SynthesizerLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _keep_in_fp32_modules = ["down_proj"]
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_flash_attn = False  # takes no additive bias
+    _can_compile_fullgraph = True
+    _can_record_outputs = {
+        "hidden_states": SynthesizerLayer,
+        "attentions": OutputRecorder(SynthesizerAttention, index=1),
+        "cross_attentions": OutputRecorder(SynthesizerCrossAttention, index=1),
+    }
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        # From outside Transformers, only modules with weights of their own arrive here: parents cannot set any.
+        super()._init_weights(module)
+        config, factor = self.config, self.config.initializer_factor
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=factor * getattr(module, "init_scale", 1.0) * module.in_features**-0.5)
+        elif isinstance(module, nn.Embedding):
+            # T5 embeds with deviation one, and its tied head compensates by scaling its input down.
+            unscaled_head = config.tie_word_embeddings and not config.scale_decoder_outputs
+            init.normal_(module.weight, std=factor * (config.hidden_size**-0.5 if unscaled_head else 1.0))
+        elif isinstance(module, nn.Conv2d):  # of patches, as T5 embeds tokens
+            init.normal_(module.weight, std=factor * module.weight[0].numel() ** -0.5)
+        elif isinstance(module, PatchEmbeddings) and module.cls_token is not None:
+            init.normal_(module.cls_token, std=factor)
+        elif isinstance(module, SynthesizerRMSNorm):
+            init.constant_(module.weight, factor)
+        elif isinstance(module, RelativePositionBias):
+            init.normal_(module.weight, std=factor * config.hidden_size**-0.5)
+        elif isinstance(module, RandomLogits):
+            init.normal_(module.weight, std=config.random_initializer_range)
+        elif isinstance(module, FactorizedRandomLogits | MeshFactorizedLogits):
+            for weight in module.parameters():
+                # A sum of `rank` products of two numbers has the deviation sqrt(rank) * std^2.
+                init.normal_(weight, std=(config.random_initializer_range / weight.shape[-1] ** 0.5) ** 0.5)
+        elif isinstance(module, _PerHeadLinear):
+            init.normal_(module.weight, std=factor * module.weight.shape[-1] ** -0.5)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, ComponentMixture):
+            for weight in module.parameters():
+                init.zeros_(weight)
+
+    def scale_for_lm_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """What a language modelling head reads (see `scale_decoder_outputs`)."""
+        return hidden_states * self.config.hidden_size**-0.5 if self.config.scale_decoder_outputs else hidden_states
+
+    @staticmethod
+    def create_masks_for_generate(
+        config: SynthesizerConfig, inputs_embeds: torch.Tensor, attention_mask, past_key_values, **kwargs
+    ):
+        """Used by `generate` with static caches: keep two dimensions (positions follow from them), constant length."""
+        if attention_mask is None:
+            return None
+        length = past_key_values.get_mask_sizes(inputs_embeds.shape[1], 0)[0]
+        return nn.functional.pad(attention_mask, (0, length - attention_mask.shape[1]))
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the token embeddings, of encoder and decoder alike."""
+        self.base_model.set_input_embeddings(value)
+
+    def get_position_embeddings(self) -> tuple[int, int] | int:
+        """Longest sequence: one number, or those of encoder and decoder."""
+        if not self.config.is_encoder_decoder:
+            return self.config.max_position_embeddings
+        return tuple(
+            self.config.get_text_config(**{side: True}).max_position_embeddings for side in ("encoder", "decoder")
+        )
+
+    def resize_position_embeddings(
+        self, new_num_position_embeddings: int, new_num_decoder_position_embeddings: int | None = None
+    ) -> None:
+        """Change the longest sequence the model takes, in place.
+
+        Sequences that both the old and the new model take give the same result. When lengthening, new positions start
+        as copies of the last old one, in every component and in learned positions.
+
+        Args:
+            new_num_position_embeddings: The new `max_position_embeddings`.
+            new_num_decoder_position_embeddings: The same for the decoder of an encoder-decoder; `None`: equal.
+
+        Raises:
+            ValueError: If a length is below 1, a decoder length is given to a model without one, or the model reads
+                images: their patches are no sequence that could be lengthened.
+        """
+        config = self.config
+        if config.image_size is not None:
+            raise ValueError(
+                f"The positions of this model are the patches of images of size {config.image_size}; it cannot be "
+                "fitted to another size. Resize the images."
+            )
+        if new_num_decoder_position_embeddings is not None and not config.is_encoder_decoder:
+            raise ValueError("`new_num_decoder_position_embeddings` is for encoder-decoder models only.")
+        lengths = [new_num_position_embeddings, new_num_decoder_position_embeddings or new_num_position_embeddings]
+        if min(lengths) < 1:
+            raise ValueError(f"A model cannot have room for {min(lengths)} tokens: give a length of at least 1.")
+        a, _ = config.dense_factors
+        config.factorized_dense_factors = [a, -(-max(lengths) // a)]
+        config.max_position_embeddings = lengths[0]
+        if config.is_encoder_decoder:
+            config.decoder_max_position_embeddings = new_num_decoder_position_embeddings
+        for stack in self.modules():
+            if isinstance(stack, SynthesizerStack):
+                stack.config.factorized_dense_factors = config.factorized_dense_factors
+                stack.resize_positions(lengths[config.is_encoder_decoder and stack.config.is_decoder])
+
+
+class SynthesizerStack(SynthesizerPreTrainedModel):
+    """One side of a model: embeddings, layers and final norm. An encoder, or a decoder if `config.is_decoder`."""
+
+    _input_embed_layer = "embed_tokens"
+
+    def __init__(self, config: SynthesizerConfig, has_cross_attention: bool = False, embed_tokens: bool = True):
+        """`config` is that of the side: `SynthesizerConfig.get_text_config`. Image models embed outside."""
+        super().__init__(config)
+        width = config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, width) if embed_tokens else None
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        learned, relative = (config.position_embedding_type == name for name in ("learned", "relative"))
+        self.embed_positions = nn.Embedding(config.max_position_embeddings, width) if learned else None
+        self.relative_attention_bias = COMPONENTS["relative"](config) if relative else None
+        self.layers = nn.ModuleList(
+            [SynthesizerLayer(config, index, has_cross_attention) for index in range(config.num_hidden_layers)]
+        )
+        self.norm = SynthesizerRMSNorm(width, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.has_cross_attention = has_cross_attention
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embed_tokens = value
+
+    def resize_positions(self, length: int) -> None:
+        """Make room for `length` tokens; use `resize_position_embeddings` of the whole model."""
+        self.config.max_position_embeddings = length
+        for layer in self.layers:
+            for component in layer.self_attn.components.values():
+                if isinstance(component, FactorizedDenseLogits):
+                    component.resize(math.prod(self.config.dense_factors))
+                elif not isinstance(component, RelativePositionBias):
+                    component.resize(length)
+        if self.embed_positions is not None:
+            self.embed_positions.weight = nn.Parameter(resized(self.embed_positions.weight, 0, length))
+            self.embed_positions.num_embeddings = length
+
+    @merge_with_config_defaults
+    @capture_outputs
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        encoder_hidden_states: torch.FloatTensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        past_key_values = self._prepare_cache(past_key_values, use_cache)
+        cache = past_key_values.self_attention_cache if self._is_double(past_key_values) else past_key_values
+        layout = token_layout(self.config, inputs_embeds, attention_mask, position_ids, cache)
+        encoder_mask = None
+        if self.has_cross_attention and encoder_hidden_states is not None:
+            encoder_mask = create_bidirectional_mask(
+                config=self.config,
+                inputs_embeds=inputs_embeds,
+                attention_mask=encoder_attention_mask,
+                encoder_hidden_states=encoder_hidden_states,
+            )
+        attention_mask = self._interface_mask(inputs_embeds, attention_mask, cache)
+        position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
+        hidden_states = self.dropout(inputs_embeds + self._added_embeddings(layout, token_type_ids))
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                position_bias,
+                encoder_hidden_states,
+                layout=layout,
+                attention_mask=attention_mask,
+                encoder_attention_mask=encoder_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.dropout(self.norm(hidden_states)), past_key_values=past_key_values
+        )
+
+    @staticmethod
+    def _is_double(cache: Cache | None) -> bool:
+        return isinstance(cache, EncoderDecoderCache)
+
+    def _prepare_cache(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
+        if not self.config.is_decoder:
+            return None
+        if cache is None:
+            cache = DynamicCache(config=self.config) if use_cache else None
+        if self.has_cross_attention and cache is not None and not self._is_double(cache):
+            cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+        return cache
+
+    def _interface_mask(
+        self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None
+    ) -> torch.Tensor | None:
+        """The mask for `vanilla` attention; other components work from the layout."""
+        if "vanilla" not in self.config.attention_components:
+            return None
+        if self.config.is_decoder:
+            return create_causal_mask(
+                config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask, past_key_values=cache
+            )
+        return create_bidirectional_mask(
+            config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
+        )
+
+    def _added_embeddings(self, layout: TokenLayout, token_type_ids: torch.Tensor | None) -> torch.Tensor | float:
+        added = 0.0
+        if self.embed_positions is not None:
+            added = self.embed_positions(layout.query_positions)
+        if self.token_type_embeddings is not None:
+            if token_type_ids is None:
+                added = added + self.token_type_embeddings.weight[0]
+            else:
+                added = added + self.token_type_embeddings(token_type_ids)
+        return added
+
+
+def _require(condition: bool, model: nn.Module, wanted: str) -> None:
+    if not condition:
+        raise ValueError(f"{type(model).__name__} needs a configuration with {wanted}.")
+
+
+class SynthesizerModel(SynthesizerPreTrainedModel):
+    """The Synthesizer without a head: encoder, decoder or both, as the configuration says.
+
+    With `config.image_size` it is an encoder of images, and `pooler_output` holds what the classifier reads, shape
+    `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean over the patches.
+    """
+
+    def __init__(self, config: SynthesizerConfig):
+        super().__init__(config)
+        reads_text, both = config.image_size is None, config.is_encoder_decoder
+        if reads_text:
+            self.shared = nn.Embedding(config.vocab_size, config.hidden_size)
+        else:
+            self.main_input_name, self.input_modalities = "pixel_values", ("image",)
+            self._input_embed_layer = "embed_patches"
+            self.embed_patches = PatchEmbeddings(config)
+            if config.use_class_token:
+                self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        if both or not config.is_decoder:
+            self.encoder = SynthesizerStack(config.get_text_config(encoder=True), embed_tokens=reads_text)
+        if both or config.is_decoder:
+            self.decoder = SynthesizerStack(config.get_text_config(decoder=True), has_cross_attention=both)
+        sides = [name for name in ("encoder", "decoder") if hasattr(self, name) and reads_text]
+        self._tied_weights_keys = {f"{name}.embed_tokens.weight": "shared.weight" for name in sides}
+        self.post_init()
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Encoder and decoder share the embeddings whatever `tie_word_embeddings` says about the head."""
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys)
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        if self.config.image_size is not None:
+            self.embed_patches = value
+            return
+        self.shared = value
+        for name in ("encoder", "decoder"):
+            if hasattr(self, name):
+                getattr(self, name).set_input_embeddings(value)
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        decoder_position_ids: torch.LongTensor | None = None,
+        encoder_outputs: tuple[torch.Tensor, ...] | BaseModelOutput | None = None,
+        past_key_values: Cache | None = None,
+        decoder_inputs_embeds: torch.FloatTensor | None = None,
+        use_cache: bool | None = None,
+        pixel_values: torch.FloatTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions | BaseModelOutputWithPooling | Seq2SeqModelOutput:
+        r"""
+        decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            Token ids of the decoder, for encoder-decoders. It starts with `decoder_start_token_id`.
+        decoder_attention_mask (`torch.Tensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            1 for real decoder tokens, 0 for padding.
+        decoder_position_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            Positions of the decoder tokens; by default counted from the first real one.
+        """
+        if self.config.image_size is not None:
+            text_inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
+            if pixel_values is None or any(tensor is not None for tensor in text_inputs):
+                raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")
+            return self._encode_images(pixel_values, attention_mask, **kwargs)
+        if pixel_values is not None:
+            raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
+        if self.config.is_encoder_decoder:
+            if encoder_outputs is None:
+                encoder_outputs = self.encoder(
+                    input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
+                )
+            elif not isinstance(encoder_outputs, BaseModelOutput):
+                encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+            decoder_outputs = self.decoder(
+                decoder_input_ids,
+                decoder_attention_mask,
+                None,
+                decoder_position_ids,
+                decoder_inputs_embeds,
+                encoder_hidden_states=encoder_outputs[0],
+                encoder_attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+                **kwargs,
+            )
+            return Seq2SeqModelOutput(
+                last_hidden_state=decoder_outputs.last_hidden_state,
+                past_key_values=decoder_outputs.past_key_values,
+                decoder_hidden_states=decoder_outputs.hidden_states,
+                decoder_attentions=decoder_outputs.attentions,
+                cross_attentions=decoder_outputs.cross_attentions,
+                encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+                encoder_hidden_states=encoder_outputs.hidden_states,
+                encoder_attentions=encoder_outputs.attentions,
+            )
+        if not self.config.is_decoder:
+            return self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        return self.decoder(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+
+    def _encode_images(
+        self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
+    ) -> BaseModelOutputWithPooling:
+        patches = self.embed_patches(pixel_values)
+        # A patch keeps its place whatever is masked: positions are not counted from the first visible one.
+        positions = None if attention_mask is None else torch.arange(patches.shape[1], device=patches.device)[None]
+        outputs = self.encoder(inputs_embeds=patches, attention_mask=attention_mask, position_ids=positions, **kwargs)
+        hidden_states = outputs.last_hidden_state
+        if self.config.use_class_token:
+            pooled = torch.tanh(self.pooler(hidden_states[:, 0]))
+        else:
+            pooled = pool(hidden_states, attention_mask, "mean")
+        return BaseModelOutputWithPooling(
+            last_hidden_state=hidden_states,
+            pooler_output=pooled,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class _EncoderHead:
+    """Checks what the shared task heads rely on, and names the embeddings that language modelling ties to."""
+
+    backbone_class = SynthesizerModel
+
+    def __init__(self, config: SynthesizerConfig):
+        encoder_only = not (config.is_decoder or config.is_encoder_decoder)
+        _require(encoder_only, self, "`is_decoder=False` and `is_encoder_decoder=False`, an encoder")
+        super().__init__(config)
+
+
+class SynthesizerForMaskedLM(_EncoderHead, MaskedLMHead, SynthesizerPreTrainedModel):
+    """Synthesizer encoder with a language modelling head, tied to the embeddings by default."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(self.scale_for_lm_head(hidden_states))
+
+
+class SynthesizerForSequenceClassification(_EncoderHead, SequenceClassificationHead, SynthesizerPreTrainedModel):
+    """Synthesizer encoder with a sequence classification or regression head, e.g. for GLUE."""
+
+
+class SynthesizerForTokenClassification(_EncoderHead, TokenClassificationHead, SynthesizerPreTrainedModel):
+    """Synthesizer encoder with a classification head on every token, e.g. for named entities."""
+
+
+class SynthesizerForMultipleChoice(_EncoderHead, MultipleChoiceHead, SynthesizerPreTrainedModel):
+    """Synthesizer encoder with a multiple choice head, e.g. for COPA or SWAG."""
+
+
+class SynthesizerForQuestionAnswering(_EncoderHead, QuestionAnsweringHead, SynthesizerPreTrainedModel):
+    """Synthesizer encoder with a span head for extractive question answering, e.g. SQuAD."""
+
+
+class SynthesizerForImageClassification(_EncoderHead, ImageClassificationHead, SynthesizerPreTrainedModel):
+    """Synthesizer encoder of image patches with a classification head, e.g. for ImageNet."""
+
+
+class SynthesizerForCausalLM(SynthesizerPreTrainedModel, GenerationMixin):
+    """Synthesizer decoder with a language modelling head, tied to the embeddings by default."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+
+    def __init__(self, config: SynthesizerConfig):
+        _require(config.is_decoder, self, "`is_decoder=True`, a decoder")
+        super().__init__(config)
+        self.model = SynthesizerModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    # No `position_ids` in the signature, since `generate` would then pass its own: they are counted from the mask.
+    # They can be given all the same.
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Token ids as in `input_ids` (the shift by one happens here); -100 where there is nothing to predict.
+        """
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, GenerationMixin):
+    """Synthesizer encoder-decoder with a language modelling head: with `vanilla` alone, T5."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+
+    def __init__(self, config: SynthesizerConfig):
+        _require(config.is_encoder_decoder, self, "`is_encoder_decoder=True`")
+        super().__init__(config)
+        self.model = SynthesizerModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.loss_type = "ForMaskedLM"  # cross-entropy without a shift: the decoder inputs are shifted instead
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: tuple[torch.Tensor, ...] | BaseModelOutput | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        decoder_inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        r"""
+        decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            Token ids of the decoder, starting with `decoder_start_token_id`; made from `labels` if not given.
+        decoder_attention_mask (`torch.Tensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            1 for real decoder tokens, 0 for padding.
+        labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
+            Token ids to predict, one per decoder token; -100 where there is nothing to predict.
+        """
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            inputs_embeds=inputs_embeds,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Labels moved one to the right, after `decoder_start_token_id`; -100 becomes `pad_token_id`.
+
+        Raises:
+            ValueError: If the configuration lacks one of the two ids.
+        """
+        start, pad = self.config.decoder_start_token_id, self.config.pad_token_id
+        if start is None or pad is None:
+            raise ValueError("Making decoder inputs from labels needs `decoder_start_token_id` and `pad_token_id`.")
+        shifted = torch.cat([torch.full_like(labels[..., :1], start), labels[..., :-1]], dim=-1)
+        return shifted.masked_fill(shifted == -100, pad)
+
+
+__all__ = [
+    "SynthesizerForCausalLM",
+    "SynthesizerForConditionalGeneration",
+    "SynthesizerForImageClassification",
+    "SynthesizerForMaskedLM",
+    "SynthesizerForMultipleChoice",
+    "SynthesizerForQuestionAnswering",
+    "SynthesizerForSequenceClassification",
+    "SynthesizerForTokenClassification",
+    "SynthesizerModel",
+    "SynthesizerPreTrainedModel",
+]
