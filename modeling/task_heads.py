@@ -284,7 +284,7 @@ class QuestionAnsweringHead(_Head):
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)
-        if attention_mask is not None and self.config.mask_padding:
+        if attention_mask is not None and getattr(self.config, "mask_padding", True):
             # No answer lies in the padding, and the softmax over tokens must not depend on how much of it there is.
             logits = logits.masked_fill(attention_mask[:, :, None] == 0, torch.finfo(logits.dtype).min)
         start_logits, end_logits = logits.unbind(dim=-1)

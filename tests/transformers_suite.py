@@ -66,6 +66,7 @@ class EncoderTester:
     is_training = True
     num_choices = 4
     num_labels = 3
+    num_attention_heads = 1
 
     def __init__(self, parent, config_class, **config_kwargs):
         self.parent = parent
@@ -80,7 +81,6 @@ class EncoderTester:
         }
         for name, value in self.config_kwargs.items():
             setattr(self, name, value)
-        self.num_attention_heads = 1
 
     def get_config(self):
         return self.config_class(**self.config_kwargs)
