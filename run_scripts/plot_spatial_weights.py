@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -149,6 +150,7 @@ def attention_maps(model: PreTrainedModel, tokenizer, text: str, text_pair: str 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
+    logging.set_verbosity_error()  # heads that a picture or a filling does not need are no news
     (arguments,) = parse_arguments((PlotArguments,), argv)
     if arguments.format not in ("png", "svg", "pdf"):
         raise UserError(f"--format {arguments.format!r} is unknown; choose png, svg or pdf.")

@@ -1,12 +1,10 @@
 """What the scripts print: the plan before a run, tables after it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from transformers import Trainer
-from transformers.utils import logging
-
-
-logger = logging.get_logger(__name__)
+from transformers import Trainer, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 
 def print_plan(trainer: Trainer, resume_from: str | None) -> None:
@@ -41,9 +39,17 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print("\n".join(["", line(head), rule, *map(line, rows), ""]), flush=True)
 
 
-def training_tokens_per_second(trainer: Trainer) -> float:
-    """Real tokens per second of training, all processes together, without the time of evaluations."""
-    history = trainer.state.log_history
-    runtime = next(entry["train_runtime"] for entry in reversed(history) if "train_runtime" in entry)
+def training_tokens_per_second(trainer: Trainer, resume_from: str | None = None) -> float:
+    """Real tokens per second of training, all processes together, without the time of evaluations.
+
+    Args:
+        trainer: After `train`.
+        resume_from: The checkpoint that training continued from; what came before it does not count.
+    """
+    state, start = trainer.state, TrainerState()
+    if resume_from is not None:
+        start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
+    history = state.log_history[len(start.log_history) :]
+    runtime = next(entry["train_runtime"] for entry in reversed(history) if "train_loss" in entry)
     evaluations = sum(entry.get("eval_runtime", 0.0) for entry in history)
-    return trainer.state.num_input_tokens_seen / max(runtime - evaluations, 1e-9)
+    return (state.num_input_tokens_seen - start.num_input_tokens_seen) / max(runtime - evaluations, 1e-9)

@@ -206,7 +206,7 @@ def run(trainer: Trainer, resume_from: str | None) -> dict[str, float]:
             if entry["step"] == 0 and "eval_perplexity" in entry:
                 results["untrained"] = entry["eval_perplexity"]
         trainer.save_model()
-        results["tokens_per_second"] = training_tokens_per_second(trainer)
+        results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
         trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
         trainer.save_state()
         if args.do_eval:

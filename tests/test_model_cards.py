@@ -14,11 +14,11 @@ CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 
 
 def test_there_are_cards():
-    assert {"gmlp-base", "gmlp-large", "gmlp-xlarge"} <= set(CARDS)
+    assert {"gmlp-base", "gmlp-large", "gmlp-xlarge", "amlp-base", "amlp-large"} <= set(CARDS)
 
 
-@pytest.mark.parametrize("name", [name for name in CARDS if name.startswith("gmlp-") and "16" not in name])
-def test_the_text_cards_of_gmlp_are_true(name):
+@pytest.mark.parametrize("name", [name for name in CARDS if name.startswith(("gmlp-", "amlp-"))])
+def test_the_text_cards_of_gmlp_and_amlp_are_true(name):
     config = AutoConfig.from_pretrained(FOLDER / name)
     text = (FOLDER / name / "README.md").read_text()
     with torch.device("meta"):
