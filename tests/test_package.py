@@ -63,6 +63,10 @@ def run_python(*code: str) -> str:
         pytest.param("from transformers import Trainer, pipeline", id="Trainer and pipeline"),
         pytest.param("from tokenmixers.modeling.modeling_gmlp import GMLPModel", id="a model"),
         pytest.param(
+            "import tokenmixers; from transformers.modeling_layers import GradientCheckpointingLayer",
+            id="Transformers' layers, which import the Auto classes",
+        ),
+        pytest.param(
             """
             import importlib, sys
             import tokenmixers
