@@ -14,6 +14,10 @@ from ..tokenization.tokenizer_training import train_unigram_tokenizer
 from .arguments import MODEL_CARDS, ModelArguments, UserError
 
 
+#: Tokenizers without a maximum length say 10**30.
+LONGEST_PLAUSIBLE = 10**6
+
+
 def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     """The configuration of the checkpoint, or of the model to build, with its overrides.
 
@@ -59,7 +63,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
 
 
 def load_tokenizer(
-    arguments: ModelArguments, max_length: int, texts: Iterable[str], is_main_process: bool
+    arguments: ModelArguments, max_length: int | None, texts: Iterable[str], is_main_process: bool
 ) -> PreTrainedTokenizerBase:
     """The tokenizer named on the command line, the checkpoint's own, or a newly trained one.
 
@@ -120,6 +124,8 @@ def sequence_length(requested: int | None, config: PreTrainedConfig, tokenizer: 
     """
     most = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
     if requested is None:
+        if min(most, tokenizer.model_max_length) > LONGEST_PLAUSIBLE:
+            raise UserError("neither the model nor the tokenizer has a maximum length: give --max_seq_length.")
         return min(most, tokenizer.model_max_length)
     if requested > most:
         raise UserError(

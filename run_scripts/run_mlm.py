@@ -29,6 +29,7 @@ from transformers import (
 
 import tokenmixers  # noqa: F401  (registers the models)
 
+from ..modeling.task_heads import MaskedLMHead
 from .arguments import ModelArguments, UserError, parse_arguments
 from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer, sequence_length
 from .reporting import print_plan, print_table, training_tokens_per_second
@@ -144,7 +145,10 @@ def build_trainer(
     if new_tokenizer and resume_from is not None:
         model_args = dataclasses.replace(model_args, train_tokenizer=None, tokenizer_name=resume_from)
     tokenizer = load_tokenizer(
-        model_args, config.max_position_embeddings, iterate_texts(documents["train"]), args.process_index == 0
+        model_args,
+        getattr(config, "max_position_embeddings", None),
+        iterate_texts(documents["train"]),
+        args.process_index == 0,
     )
     fit_vocabulary(config, tokenizer, new_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
@@ -171,7 +175,8 @@ def build_trainer(
         return pad(rows) if "labels" in rows[0] else mask(rows)
 
     model = build_model(model_args, config)
-    model.config.sparse_prediction = True  # training steps need no logits; models without this field ignore it
+    if isinstance(model, MaskedLMHead):
+        model.config.sparse_prediction = True  # training steps need no logits
     args.remove_unused_columns = False  # the masking collator reads more than the model does
     return Trainer(
         model=model,

@@ -17,7 +17,7 @@ SPECIAL_TOKENS = {
 
 
 def train_unigram_tokenizer(
-    texts: Iterable[str], vocab_size: int, model_max_length: int, show_progress: bool = True
+    texts: Iterable[str], vocab_size: int, model_max_length: int | None, show_progress: bool = True
 ) -> PreTrainedTokenizerFast:
     """Train a cased Unigram tokenizer with BERT's special tokens and sequence format.
 
@@ -27,7 +27,7 @@ def train_unigram_tokenizer(
     Args:
         texts: Training texts, any iterable of strings.
         vocab_size: Number of token ids wanted, the five special ones included. A small corpus may give fewer.
-        model_max_length: Longest sequence of the model that will use it, in tokens; only recorded.
+        model_max_length: Longest sequence of the model that will use it, in tokens, `None` for no limit; only recorded.
         show_progress: Whether to draw a progress bar.
 
     Returns:

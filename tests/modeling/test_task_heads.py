@@ -295,3 +295,19 @@ def test_every_head_is_tested_here():
 
     heads = set(FAMILIES["gmlp"].models.values()) - {"GMLPModel", "GMLPForImageClassification"}
     assert heads == {*TOKEN_HEADS, *SEQUENCE_HEADS}
+
+
+@pytest.mark.parametrize("num_items_in_batch", [None, 7])
+def test_sparse_prediction_changes_neither_loss_nor_gradient(tiny_config, randomise, num_items_in_batch):
+    labels = torch.where(torch.rand(3, 8) < 0.4, torch.randint(37, (3, 8)), -100)
+    inputs = {"input_ids": torch.randint(37, (3, 8)), "labels": labels, "num_items_in_batch": num_items_in_batch}
+    found = {}
+    for sparse in (False, True):
+        model = randomise(tokenmixers.GMLPForMaskedLM(tiny_config(sparse_prediction=sparse))).double().train()
+        outputs = model(**inputs)
+        outputs.loss.backward()
+        found[sparse] = outputs.loss, {name: weight.grad for name, weight in model.named_parameters()}
+        assert (outputs.logits is None) == sparse
+        assert model(inputs["input_ids"]).logits.shape == (3, 8, 37)
+        assert model.eval()(**inputs).logits.shape == (3, 8, 37)
+    torch.testing.assert_close(found[True], found[False])

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, pipeline
 
 from tokenmixers.run_scripts import run_mlm
 
@@ -195,6 +195,14 @@ def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
 def test_other_ways_to_run(command, changes):
     results = run_mlm.main(command(**changes))
     assert math.isfinite(results["trained"])
+
+
+def test_models_of_transformers_itself(command, tmp_path):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    BertConfig(max_position_embeddings=16, **sizes).save_pretrained(tmp_path / "bert")
+    results = run_mlm.main(command(config_name=tmp_path / "bert", config_overrides=None))
+    assert math.isfinite(results["trained"])
+    assert "sparse_prediction" not in json.loads((tmp_path / "run" / "config.json").read_text())
 
 
 @pytest.mark.slow
