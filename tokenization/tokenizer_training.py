@@ -27,7 +27,7 @@ def train_unigram_tokenizer(
     Args:
         texts: Training texts, any iterable of strings.
         vocab_size: Number of token ids wanted, the five special ones included. A small corpus may give fewer.
-        model_max_length: Longest sequence of the model that will use it, in tokens, `None` for no limit; only recorded.
+        model_max_length: Most tokens that the model will take, only recorded; `None` for no limit.
         show_progress: Whether to draw a progress bar.
 
     Returns:
