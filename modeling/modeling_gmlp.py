@@ -16,6 +16,7 @@ from ..configuration.configuration_gmlp import GMLPConfig
 from .drop_path import DropPath
 from .padding import padding_and_positions
 from .patch_embeddings import PatchEmbeddings
+from .self_contained import SelfContained
 from .spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
 from .spatial_resizing import ResizableTokens
 from .task_heads import (
@@ -62,7 +63,7 @@ class GMLPLayer(GradientCheckpointingLayer):
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
-class GMLPPreTrainedModel(ResizableTokens, PreTrainedModel):
+class GMLPPreTrainedModel(SelfContained, ResizableTokens, PreTrainedModel):
     """What all gMLP models share: initialisation, and what Transformers needs to know of the architecture."""
 
     config: GMLPConfig

@@ -1,0 +1,72 @@
+"""Load checkpoints through every Auto class they name, and save what the models compute: see test_self_contained.py.
+
+Run as `python load_every_head.py OUTPUTS.safetensors FOLDER...`, it works without this package.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+
+def load(folder: Path, auto_class: str):
+    """A model in evaluation mode; weights that the checkpoint does not have are the same in every process."""
+    torch.manual_seed(0)
+    return getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
+
+
+def outputs_of(folder: Path) -> dict[str, torch.Tensor]:
+    """First output of every class that `auto_map` names and that fits the configuration, for some inputs."""
+    outputs = {}
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    for auto_class in json.loads((folder / "config.json").read_text())["auto_map"]:
+        if auto_class == "AutoConfig" or (auto_class == "AutoModelForImageClassification") != bool(config.image_size):
+            continue
+        try:
+            model = load(folder, auto_class)
+        except ValueError as error:
+            if "needs a configuration with" not in str(error):  # e.g. a decoder's head on an encoder
+                raise
+            continue
+        ids = torch.randint(1, config.vocab_size, (2, 3, 7), generator=torch.Generator().manual_seed(1))
+        if config.image_size:
+            pixels = torch.linspace(-1, 1, 2 * 3 * config.image_size**2).view(2, 3, config.image_size, -1)
+            inputs = {"pixel_values": pixels}
+        else:
+            inputs = {"input_ids": ids if auto_class == "AutoModelForMultipleChoice" else ids[:, 0]}
+        if config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = ids[:, 1]
+        with torch.no_grad():
+            outputs[f"{folder.name}/{auto_class}"] = model(**inputs)[0].contiguous()
+            if model.can_generate():
+                tokens = model.generate(inputs["input_ids"], max_new_tokens=4, do_sample=False)
+                outputs[f"{folder.name}/{auto_class}/generate"] = tokens
+    return outputs
+
+
+def main() -> None:
+    """Entry point."""
+    torch.set_num_threads(1)  # as in the tests: the number of threads changes the rounding
+    sys.modules["tokenmixers"] = None  # from here on nothing can import it
+    target, *folders = map(Path, sys.argv[1:])
+    results = {}
+    for folder in folders:
+        results |= outputs_of(folder)
+        again = folder.with_name(folder.name + "-again")
+        architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+        names = json.loads((folder / "config.json").read_text())["auto_map"].items()
+        auto_class = next(key for key, value in names if value.endswith(f".{architecture}"))
+        load(folder, auto_class).save_pretrained(again)
+        files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".py"}
+        assert {path.name: path.read_bytes() for path in again.iterdir() if path.suffix == ".py"} == files
+        results |= outputs_of(again)
+    save_file(results, target)
+    print(os.environ["HF_MODULES_CACHE"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+import ast
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
+from transformers.dynamic_module_utils import get_relative_import_files
+
+import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.modeling.self_contained import auto_map, flat_modules
+
+
+SCRIPT = Path(__file__).with_name("load_every_head.py")
+SIZES = {
+    "vocab_size": 29,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 16,
+}
+IMAGES = {**SIZES, "image_size": 8, "patch_size": 4}
+SYNTHESIZER = {**SIZES, "num_attention_heads": 2, "attention_components": ["random", "dense", "vanilla"]}
+CHECKPOINTS = {
+    "gmlp": ("GMLPForMaskedLM", SIZES),
+    "gmlp-images": ("GMLPForImageClassification", IMAGES),
+    "amlp": ("AMLPForQuestionAnswering", SIZES),
+    "amlp-images": ("AMLPForImageClassification", IMAGES),
+    "synthesizer": ("SynthesizerForMaskedLM", SYNTHESIZER),
+    "synthesizer-decoder": ("SynthesizerForCausalLM", {**SYNTHESIZER, "is_decoder": True}),
+    "synthesizer-seq2seq": ("SynthesizerForConditionalGeneration", {**SYNTHESIZER, "is_encoder_decoder": True}),
+}
+
+
+def build(name: str, randomise) -> torch.nn.Module:
+    architecture, fields = CHECKPOINTS[name]
+    model_class = getattr(tokenmixers, architecture)
+    return randomise(model_class(model_class.config_class(**fields)))
+
+
+@pytest.fixture
+def gmlp(randomise):
+    return build("gmlp", randomise)
+
+
+def test_every_checkpoint_loads_without_the_package_through_every_class(tmp_path, randomise):
+    for name in CHECKPOINTS:
+        build(name, randomise).save_pretrained(tmp_path / name)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
+    command = [sys.executable, SCRIPT, tmp_path / "alone.safetensors", *(tmp_path / name for name in CHECKPOINTS)]
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    alone = load_file(tmp_path / "alone.safetensors")
+
+    outputs_of = runpy.run_path(str(SCRIPT))["outputs_of"]
+    ours = {}
+    for name in CHECKPOINTS:
+        ours |= outputs_of(tmp_path / name) | outputs_of(tmp_path / f"{name}-again")
+    assert set(alone) == set(ours)
+    heads = {name: {key.split("/")[1] for key in ours if key.startswith(f"{name}/")} for name in CHECKPOINTS}
+    assert len(heads["gmlp"]) >= 7 and len(heads["synthesizer"]) == 7
+    assert heads["synthesizer-seq2seq"] == {"AutoModel", "AutoModelForSeq2SeqLM"}
+    for key, value in ours.items():
+        assert torch.equal(value, alone[key]), key
+
+
+def test_with_the_package_nothing_of_the_checkpoint_runs(gmlp, tmp_path):
+    gmlp.save_pretrained(tmp_path)
+    for path in tmp_path.glob("*.py"):
+        path.write_text("raise AssertionError('executed')")
+    for trust in (True, False, None):
+        model = AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=trust)
+        assert type(model) is tokenmixers.GMLPForMaskedLM
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_modules_are_flat_and_complete(model_type, tmp_path):
+    modules = flat_modules(model_type)
+    for name, source in modules.items():
+        (tmp_path / name).write_text(source)
+        first, second = source.splitlines()[:2]
+        assert f"tokenmixers {tokenmixers.__version__}" in first and "Apache License, Version 2.0" in second
+    # Transformers finds imports by pattern: it must find the same files as we, and Python only those.
+    found = get_relative_import_files(tmp_path / f"modeling_{model_type}.py")
+    assert {Path(path).name for path in found} | {f"modeling_{model_type}.py"} == set(modules)
+    for source in modules.values():
+        imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+        for node in imports:
+            assert node.level == 0 or (node.level == 1 and f"{node.module}.py" in modules)
+            assert node.level or not node.module.startswith("tokenmixers")
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_the_map_names_every_class(model_type):
+    entries = auto_map(model_type)
+    assert set(entries) == {"AutoConfig", *FAMILIES[model_type].models}
+    modules = flat_modules(model_type)
+    for entry in entries.values():
+        module, name = entry.split(".")
+        assert f"class {name}(" in modules[f"{module}.py"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_failed_save_leaves_the_older_checkpoint_alone(gmlp, tmp_path, monkeypatch):
+    gmlp.save_pretrained(tmp_path)
+    before = files(tmp_path)
+
+    def fail(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", fail)
+    gmlp.config.num_labels = 7
+    with pytest.raises(OSError, match="No space left"):
+        gmlp.save_pretrained(tmp_path)
+    assert files(tmp_path) == before
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("done", range(6))
+def test_a_save_interrupted_while_moving_never_mixes_two_checkpoints(gmlp, randomise, tmp_path, monkeypatch, done):
+    # The worst case: one file follows the other, and the names of the old weights would win over the new ones'.
+    gmlp.save_pretrained(tmp_path)
+    other = build("gmlp", lambda model: randomise(model, seed=1))
+    calls = []
+    replace = os.replace
+
+    def die(source, target):
+        calls.append(target)
+        if len(calls) > done:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr("tokenmixers.modeling.self_contained.os.replace", die)
+    with pytest.raises(KeyboardInterrupt):
+        other.save_pretrained(tmp_path, max_shard_size="3KB")
+    with pytest.raises((OSError, ValueError)):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
+    monkeypatch.undo()
+    other.save_pretrained(tmp_path, max_shard_size="3KB")
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+def test_weights_of_another_form_do_not_stay_behind(gmlp, randomise, tmp_path):
+    gmlp.save_pretrained(tmp_path, max_shard_size="3KB")
+    gmlp.save_pretrained(tmp_path, variant="other")
+    (tmp_path / "notes.txt").write_text("mine")
+    other = build("gmlp", lambda model: randomise(model, seed=1))
+    other.save_pretrained(tmp_path)
+    left = {path.name for path in tmp_path.glob("*.safetensors*")}
+    assert left == {"model.safetensors", "model.other.safetensors"}
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded.model.embed_tokens.weight, other.model.embed_tokens.weight)
+
+
+def test_a_file_is_no_folder(gmlp, tmp_path):
+    (tmp_path / "taken").write_text("text")
+    with pytest.raises(NotADirectoryError, match="taken is a file"):
+        gmlp.save_pretrained(tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "text"
+
+
+def test_a_users_own_family_is_saved_without_a_map(tmp_path):
+    class OtherConfig(tokenmixers.GMLPConfig):
+        model_type = "other"
+
+    class OtherModel(tokenmixers.GMLPForMaskedLM):
+        config: OtherConfig
+
+    OtherModel(OtherConfig(**SIZES)).save_pretrained(tmp_path)
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+    assert not list(tmp_path.glob("*.py"))
