@@ -6,10 +6,13 @@ norms have an epsilon of 1e-6, the gate norms 1e-5 (our defaults), and pooling i
 (`classifier_pooling="mean"`).
 """
 
+import math
 import re
 from collections.abc import Mapping
 
 import torch
+
+from ..configuration.configuration_gmlp import GMLPConfig
 
 
 _NAMES = {
@@ -24,7 +27,7 @@ _NAMES = {
 }
 
 
-def convert_timm_gmlp_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def convert_timm_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Rename the tensors of a timm gMLP for `GMLPForImageClassification`.
 
     Args:
@@ -48,3 +51,28 @@ def convert_timm_gmlp_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict
             )
         converted[re.sub(pattern, _NAMES[pattern], short)] = tensor
     return converted
+
+
+def timm_config(state_dict: Mapping[str, torch.Tensor]) -> GMLPConfig:
+    """The configuration that fits a timm model, read off the shapes of its tensors.
+
+    Args:
+        state_dict: As for `convert_timm_state_dict`. Images are taken to be square.
+
+    Raises:
+        ValueError: If a name is none of a timm gMLP's.
+    """
+    tensors = convert_timm_state_dict(state_dict)
+    patches = tensors["model.embed_patches.projection.weight"]
+    tokens = len(tensors["model.layers.0.sgu.spatial_proj.bias"])
+    expanded = tensors["model.layers.0.proj_in.weight"]
+    return GMLPConfig(
+        hidden_size=expanded.shape[1],
+        intermediate_size=expanded.shape[0],
+        num_hidden_layers=1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers.")),
+        image_size=math.isqrt(tokens) * patches.shape[-1],
+        patch_size=patches.shape[-1],
+        num_channels=patches.shape[1],
+        classifier_pooling="mean",
+        num_labels=len(tensors["classifier.bias"]) if "classifier.bias" in tensors else 2,
+    )

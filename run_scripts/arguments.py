@@ -65,6 +65,18 @@ class ModelArguments:
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
+def check_new_folder(path: str) -> Path:
+    """The folder for a script's result, which must be new or empty.
+
+    Raises:
+        UserError: If there is something already.
+    """
+    folder = Path(path)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"the output folder {folder} exists and is not empty: give another one, or empty it first.")
+    return folder
+
+
 def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Read the command line, and the recipe that may stand first on it.
 

@@ -5,7 +5,6 @@ python -m tokenmixers.run_scripts.convert_t5 --source google/flan-t5-small --out
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -13,7 +12,7 @@ from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from ..modeling.t5_conversion import synthesizer_from_t5
-from .arguments import UserError, parse_arguments
+from .arguments import UserError, check_new_folder, parse_arguments
 from .model_loading import parse_overrides
 
 
@@ -52,9 +51,7 @@ def _has_tokenizer(source: str) -> bool:
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((ConvertT5Arguments,), argv)
-    output = Path(arguments.output_dir)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"the output folder {output} exists and is not empty: give another one, or empty it first.")
+    output = check_new_folder(arguments.output_dir)
     dtype = None if arguments.dtype is None else getattr(torch, arguments.dtype, None)
     if arguments.dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise UserError(

@@ -1,0 +1,218 @@
+"""Turn a timm gMLP or MLP-Mixer checkpoint into a complete Transformers checkpoint.
+
+python -m tokenmixers.run_scripts.convert_timm --source timm/gmlp_s16_224.ra3_in1k --output_dir gmlp-s16-224
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForImageClassification, CLIPImageProcessorPil, PreTrainedConfig
+from transformers.image_utils import PILImageResampling
+
+from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
+from .arguments import UserError, check_new_folder, parse_arguments
+
+
+# What timm's gMLP and Mixer models use unless their config.json says otherwise.
+PREPROCESSING = {"crop_pct": 0.875, "interpolation": "bicubic", "mean": [0.5] * 3, "std": [0.5] * 3}
+
+CARD = """---
+{{ card_data }}
+---
+
+# {{ title }}
+
+{{ family }} for image classification: the weights of {{ source }}, unchanged, in the form of Hugging Face
+Transformers. They were trained by the authors of timm or of the publications that its page names.
+
+| | |
+|---|---|
+| parameters | {{ parameters }} |
+| images | {{ size }} pixels, {{ patch_size }}-pixel patches |
+| classes | {{ classes }} |
+
+## Use
+
+```python
+from transformers import pipeline
+
+import tokenmixers  # or pass trust_remote_code=True instead
+
+classifier = pipeline("image-classification", model="{{ title }}")
+classifier("photograph.jpg")
+```
+
+Converted with `python -m tokenmixers.run_scripts.convert_timm --source {{ argument }}`.
+"""
+
+
+@dataclass
+class ConvertTimmArguments:
+    """What to convert, and into what."""
+
+    source: str = field(
+        metadata={
+            "help": "Hub id such as timm/gmlp_s16_224.ra3_in1k, folder with model.safetensors, or safetensors file."
+        }
+    )
+    output_dir: str = field(metadata={"help": "New or empty folder for the checkpoint."})
+    labels: str | None = field(
+        default=None,
+        metadata={
+            "help": "Names of the classes: a text file with one per line, or JSON from index to name. By default "
+            "those in the checkpoint; for 1000 without names ImageNet-1k's, from huggingface/label-files."
+        },
+    )
+    source_license: str | None = field(
+        default=None, metadata={"help": "Licence of the weights for the card, if the source does not state it."}
+    )
+    revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
+    token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
+
+
+def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None]:
+    """The weights, and the config.json beside them if there is one."""
+    path = Path(arguments.source)
+    if path.exists():
+        weights = path / "model.safetensors" if path.is_dir() else path
+        if weights.suffix != ".safetensors" or not weights.is_file():
+            raise UserError(
+                f"{arguments.source!r} holds no safetensors weights: give a folder with model.safetensors or a "
+                ".safetensors file. Pickled weights (.bin, .pt, .pth) are not read."
+            )
+        config = weights.with_name("config.json")
+        return weights, config if config.is_file() else None
+    hub = {"repo_id": arguments.source, "revision": arguments.revision, "token": arguments.token}
+    try:
+        return Path(hf_hub_download(filename="model.safetensors", **hub)), Path(
+            hf_hub_download(filename="config.json", **hub)
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, ValueError, OSError) as error:
+        raise UserError(
+            f"{arguments.source!r} is no file or folder here, and cannot be had from the Hub: {error}"
+        ) from error
+
+
+def _label_names(arguments: ConvertTimmArguments, description: dict[str, Any], classes: int) -> list[str]:
+    """One name for each class."""
+    if arguments.labels is not None:
+        text = Path(arguments.labels).read_text(encoding="utf-8")
+        names = json.loads(text) if arguments.labels.endswith(".json") else text.splitlines()
+    elif "label_names" in description:
+        names = description["label_names"]
+        descriptions = description.get("label_descriptions") or {}
+        names = [descriptions.get(name, name) for name in names]
+    elif classes == 1000:
+        try:
+            file = hf_hub_download("huggingface/label-files", "imagenet-1k-id2label.json", repo_type="dataset")
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+            raise UserError(
+                "the checkpoint does not name its 1000 classes, and ImageNet's names cannot be had from the Hub: give "
+                "--labels, a file with one name per line."
+            ) from error
+        names = json.loads(Path(file).read_text(encoding="utf-8"))
+    else:
+        names = [f"LABEL_{index}" for index in range(classes)]
+    if isinstance(names, dict):
+        names = [names[key] for key in sorted(names, key=int)]
+    if len(names) != classes:
+        raise UserError(f"the model has {classes} classes, but there are {len(names)} labels.")
+    return names
+
+
+def image_processor(size: int, preprocessing: dict[str, Any]) -> CLIPImageProcessorPil:
+    """timm's evaluation transform: resize the shortest edge, crop the centre, normalise.
+
+    Args:
+        size: Side of the model's images, in pixels.
+        preprocessing: `crop_pct`, `interpolation`, `mean` and `std` as in timm's `pretrained_cfg`.
+    """
+    return CLIPImageProcessorPil(
+        size={"shortest_edge": math.floor(size / preprocessing["crop_pct"])},
+        crop_size={"height": size, "width": size},
+        resample=PILImageResampling[preprocessing["interpolation"].upper()],
+        image_mean=list(preprocessing["mean"]),
+        image_std=list(preprocessing["std"]),
+    )
+
+
+def _licence(arguments: ConvertTimmArguments, settings: dict[str, Any]) -> str | None:
+    if arguments.source_license or settings.get("license"):
+        return arguments.source_license or settings["license"]
+    readme = Path(arguments.source) / "README.md"
+    if readme.is_file():
+        return ModelCard.load(readme).data.license
+    if not Path(arguments.source).exists():
+        return ModelCard.load(arguments.source, token=arguments.token).data.license
+    return None
+
+
+def _card(
+    arguments: ConvertTimmArguments, config: PreTrainedConfig, parameters: int, licence: str | None
+) -> ModelCard:
+    local = Path(arguments.source).exists()
+    name = Path(arguments.source).name
+    data = ModelCardData(
+        license=licence,
+        library_name="transformers",
+        pipeline_tag="image-classification",
+        base_model=None if local else arguments.source,
+        tags=[config.model_type, "tokenmixers", "timm"],
+    )
+    return ModelCard.from_template(
+        data,
+        template_str=CARD,
+        title=Path(arguments.output_dir).name,
+        family=type(config).__name__.removesuffix("Config"),
+        source=f"`{name}`" if local else f"[{arguments.source}](https://huggingface.co/{arguments.source})",
+        argument=name if local else arguments.source,
+        parameters=f"{parameters:,}",
+        size=config.image_size,
+        patch_size=config.patch_size,
+        classes=config.num_labels,
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((ConvertTimmArguments,), argv)
+    output = check_new_folder(arguments.output_dir)
+    weights, config_file = _files(arguments)
+    description = json.loads(config_file.read_text(encoding="utf-8")) if config_file is not None else {}
+    settings = description.get("pretrained_cfg", {})
+    try:
+        state_dict = load_file(weights)
+        config, tensors = timm_config(state_dict), convert_timm_state_dict(state_dict)
+    except (SafetensorError, ValueError) as error:
+        raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
+    classifies = "classifier.weight" in tensors
+    if classifies:
+        names = _label_names(arguments, description, len(tensors["classifier.weight"]))
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: index for index, name in enumerate(names)}
+    with torch.device("meta"):
+        auto_class = AutoModelForImageClassification if classifies else AutoModel
+        model = auto_class.from_config(config)
+    if not classifies:
+        tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    model.load_state_dict(tensors, assign=True)
+    model.save_pretrained(output)
+    preprocessing = {name: settings.get(name, default) for name, default in PREPROCESSING.items()}
+    image_processor(config.image_size, preprocessing).save_pretrained(output)
+    licence = _licence(arguments, settings)
+    _card(arguments, config, model.num_parameters(), licence).save(output / "README.md")
+    if licence is None:
+        print("The source states no licence: add it to the card, or give --source_license.")
+    print(f"{type(model).__name__}, {model.num_parameters():,} parameters, saved in {output}")
+
+
+if __name__ == "__main__":
+    main()

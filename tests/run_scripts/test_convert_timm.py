@@ -1,0 +1,149 @@
+import json
+import os
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from PIL import Image
+from safetensors.torch import save_file
+from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
+
+from tokenmixers import GMLPModel
+from tokenmixers.run_scripts.convert_timm import main
+
+
+TIMM = runpy.run_path(str(Path(__file__).parents[1] / "modeling" / "test_timm_conversion.py"))
+LABELS = ["cat", "dog", "admiral"]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A timm checkpoint of random weights, as on the Hub: 12 blocks of gMLP, images of 64 pixels."""
+    folder = tmp_path / "gmlp_nano16_64.test"
+    folder.mkdir()
+    tensors = TIMM["random_tensors"](TIMM["expected_shapes"](width=16, blocks=2, tokens=16, classes=3))
+    save_file(tensors, folder / "model.safetensors")
+    settings = {"crop_pct": 0.875, "interpolation": "bicubic", "mean": [0.5] * 3, "std": [0.5] * 3, "license": "mit"}
+    description = {"architecture": "gmlp_nano16_64", "label_names": LABELS, "pretrained_cfg": settings}
+    (folder / "config.json").write_text(json.dumps(description))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def picture():
+    """A photograph that matplotlib ships."""
+    from matplotlib import cbook
+
+    with cbook.get_sample_data("grace_hopper.jpg") as file:
+        return Image.open(file).convert("RGB")
+
+
+def convert(source, output, *arguments):
+    main(["--source", str(source), "--output_dir", str(output), *arguments])
+
+
+def timm_logits(tensors: dict[str, torch.Tensor], pixels: torch.Tensor) -> torch.Tensor:
+    """timm's gMLP, written out on timm's own tensors."""
+    patches = torch.nn.functional.conv2d(pixels, tensors["stem.proj.weight"], tensors["stem.proj.bias"], stride=16)
+    x = patches.flatten(2).mT
+
+    def norm(x, name, eps):
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + eps).sqrt()
+        return x * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+    for block in ("blocks.0", "blocks.1"):
+        y = norm(x, f"{block}.norm", 1e-6)
+        y = y @ tensors[f"{block}.mlp_channels.fc1.weight"].mT + tensors[f"{block}.mlp_channels.fc1.bias"]
+        u, v = torch.nn.functional.gelu(y).chunk(2, -1)
+        v = norm(v, f"{block}.mlp_channels.gate.norm", 1e-5)
+        gate = torch.einsum("ij,bjc->bic", tensors[f"{block}.mlp_channels.gate.proj.weight"], v)
+        y = u * (gate + tensors[f"{block}.mlp_channels.gate.proj.bias"][:, None])
+        x = x + y @ tensors[f"{block}.mlp_channels.fc2.weight"].mT + tensors[f"{block}.mlp_channels.fc2.bias"]
+    return norm(x, "norm", 1e-6).mean(1) @ tensors["head.weight"].mT + tensors["head.bias"]
+
+
+def test_a_photograph_through_the_pipeline(source, picture, tmp_path, capsys):
+    convert(source, tmp_path / "out")
+    assert "GMLPForImageClassification" in capsys.readouterr().out
+    found = pipeline("image-classification", model=str(tmp_path / "out"), top_k=3)(picture)
+
+    # timm: shortest edge to floor(64 / 0.875), bicubic; the centre; to [-1, 1]
+    width, height = picture.size
+    size = (73, int(73 * height / width)) if width < height else (int(73 * width / height), 73)
+    pixels = np.asarray(picture.resize(size, Image.Resampling.BICUBIC), dtype=np.float32) / 255
+    top, left = round((pixels.shape[0] - 64) / 2), round((pixels.shape[1] - 64) / 2)
+    pixels = torch.from_numpy(pixels[top : top + 64, left : left + 64].copy()).permute(2, 0, 1)
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "out")
+    prepared = processor(picture, return_tensors="pt").pixel_values
+    torch.testing.assert_close(prepared[0], pixels * 2 - 1, rtol=0, atol=1e-5)
+
+    tensors = TIMM["random_tensors"](TIMM["expected_shapes"](width=16, blocks=2, tokens=16, classes=3))
+    expected = timm_logits(tensors, prepared).softmax(-1)[0]
+    scores = {entry["label"]: entry["score"] for entry in found}
+    torch.testing.assert_close(torch.tensor([scores[label] for label in LABELS]), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_card_and_files(source, tmp_path):
+    convert(source, tmp_path / "out")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.license == "mit" and card.data.pipeline_tag == "image-classification"
+    assert "`gmlp_nano16_64.test`" in card.text and "64 pixels" in card.text
+    assert str(tmp_path) not in card.text
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names >= {"model.safetensors", "config.json", "preprocessor_config.json", "modeling_gmlp.py"}
+
+
+def test_a_single_file_and_labels_from_a_file(source, tmp_path, capsys):
+    (tmp_path / "labels.json").write_text(json.dumps({"2": "c", "0": "a", "1": "b"}))
+    os.rename(source / "model.safetensors", tmp_path / "weights.safetensors")
+    convert(tmp_path / "weights.safetensors", tmp_path / "out", "--labels", str(tmp_path / "labels.json"))
+    assert AutoModelForImageClassification.from_pretrained(tmp_path / "out").config.id2label == dict(enumerate("abc"))
+    assert "states no licence" in capsys.readouterr().out
+
+
+def test_weights_without_a_classifier(tmp_path):
+    tensors = TIMM["random_tensors"](TIMM["expected_shapes"](width=16, blocks=2, tokens=16, classes=3))
+    save_file({k: v for k, v in tensors.items() if not k.startswith("head.")}, tmp_path / "body.safetensors")
+    convert(tmp_path / "body.safetensors", tmp_path / "out")
+    model = AutoModel.from_pretrained(tmp_path / "out")
+    assert type(model) is GMLPModel
+    assert torch.equal(model.layers[1].proj_in.weight, tensors["blocks.1.mlp_channels.fc1.weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: os.rename(folder / "model.safetensors", folder / "pytorch_model.bin"), "Pickled weights"),
+        (lambda folder: save_file({"conv1.weight": torch.ones(1)}, folder / "model.safetensors"), "'conv1.weight' is"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"no tensors"), "cannot be converted"),
+        (lambda folder: (folder / "config.json").write_text('{"label_names": ["a"]}'), "3 classes, but there are 1"),
+    ],
+)
+def test_wrong_sources(source, tmp_path, change, message):
+    change(source)
+    with pytest.raises(SystemExit, match=message):
+        convert(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_that_is_nowhere(tmp_path):
+    with pytest.raises(SystemExit, match="cannot be had from the Hub"):
+        convert("nobody/nothing", tmp_path / "out")
+
+
+def test_imagenet_names_need_the_hub(tmp_path):
+    shapes = TIMM["expected_shapes"](width=4, blocks=1, tokens=4)
+    save_file(TIMM["random_tensors"](shapes), tmp_path / "weights.safetensors")
+    with pytest.raises(SystemExit, match="give --labels"):
+        convert(tmp_path / "weights.safetensors", tmp_path / "out")
+
+
+def test_nothing_is_overwritten(source, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("mine")
+    with pytest.raises(SystemExit, match="not empty"):
+        convert(source, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious.txt"]
