@@ -91,6 +91,10 @@ class SelfContained:
     that an interrupted save leaves what was there before, or a folder that does not load.
     """
 
+    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
+        # What Transformers leaves out when it pushes a saved folder: of ours nothing, which holds one checkpoint.
+        return {}
+
     def save_pretrained(
         self,
         save_directory: str | os.PathLike,
