@@ -51,6 +51,7 @@ def _text_and_image_family(prefix: str) -> Family:
 FAMILIES: dict[str, Family] = {
     "gmlp": _text_and_image_family("GMLP"),
     "amlp": _text_and_image_family("AMLP"),
+    "mlp_mixer": _text_and_image_family("MLPMixer"),
     "synthesizer": Family(
         config="SynthesizerConfig",
         models={

@@ -132,6 +132,8 @@ class ResizableTokens:
 
         Training then need not keep the matrices Toeplitz. Do this before creating an optimizer.
         """
+        if self.config.spatial_weight_type == "full":
+            return
         for module in self.get_position_embeddings():
             module.to_full()
         self.config.spatial_weight_type = "full"

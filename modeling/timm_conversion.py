@@ -1,8 +1,8 @@
-"""timm's gMLP weights under our names.
+"""timm's gMLP and MLP-Mixer weights under our names.
 
-Every tensor is a straight copy: here too the rows of the spatial weights are output tokens, and the first half of the
-expanded channels passes the gate. Besides the names, two things matter to get the same outputs: the block and final
-norms have an epsilon of 1e-6, the gate norms 1e-5 (our defaults), and pooling is by the mean
+Every tensor is a straight copy: here too the rows of the token-mixing weights are output tokens, and the first half of
+gMLP's expanded channels passes the gate. Besides the names, two things matter to get the same outputs: the block and
+final norms have an epsilon of 1e-6, gMLP's gate norms 1e-5 (our defaults), and pooling is by the mean
 (`classifier_pooling="mean"`).
 """
 
@@ -13,60 +13,85 @@ from collections.abc import Mapping
 import torch
 
 from ..configuration.configuration_gmlp import GMLPConfig
+from ..configuration.configuration_mlp_mixer import MLPMixerConfig
 
 
-_NAMES = {
+_SHARED_NAMES = {
     r"stem\.proj\.(weight|bias)": r"model.embed_patches.projection.\1",
-    r"blocks\.(\d+)\.norm\.(weight|bias)": r"model.layers.\1.norm.\2",
     r"blocks\.(\d+)\.mlp_channels\.fc1\.(weight|bias)": r"model.layers.\1.proj_in.\2",
-    r"blocks\.(\d+)\.mlp_channels\.gate\.norm\.(weight|bias)": r"model.layers.\1.sgu.norm.\2",
-    r"blocks\.(\d+)\.mlp_channels\.gate\.proj\.(weight|bias)": r"model.layers.\1.sgu.spatial_proj.\2",
     r"blocks\.(\d+)\.mlp_channels\.fc2\.(weight|bias)": r"model.layers.\1.proj_out.\2",
     r"norm\.(weight|bias)": r"model.norm.\1",
     r"head\.(weight|bias)": r"classifier.\1",
 }
+_GMLP_NAMES = {
+    **_SHARED_NAMES,
+    r"blocks\.(\d+)\.norm\.(weight|bias)": r"model.layers.\1.norm.\2",
+    r"blocks\.(\d+)\.mlp_channels\.gate\.norm\.(weight|bias)": r"model.layers.\1.sgu.norm.\2",
+    r"blocks\.(\d+)\.mlp_channels\.gate\.proj\.(weight|bias)": r"model.layers.\1.sgu.spatial_proj.\2",
+}
+_MIXER_NAMES = {
+    **_SHARED_NAMES,
+    r"blocks\.(\d+)\.norm1\.(weight|bias)": r"model.layers.\1.token_norm.\2",
+    r"blocks\.(\d+)\.mlp_tokens\.fc1\.(weight|bias)": r"model.layers.\1.token_mixing.\2_in",
+    r"blocks\.(\d+)\.mlp_tokens\.fc2\.(weight|bias)": r"model.layers.\1.token_mixing.\2_out",
+    r"blocks\.(\d+)\.norm2\.(weight|bias)": r"model.layers.\1.channel_norm.\2",
+}
 
 
 def convert_timm_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rename the tensors of a timm gMLP for `GMLPForImageClassification`.
+    """Rename the tensors of a timm model for `GMLPForImageClassification` or `MLPMixerForImageClassification`.
 
     Args:
-        state_dict: Of timm's `gmlp_ti16_224`, `gmlp_s16_224`, `gmlp_b16_224` or a variant of them, with or without
-            its classifier; names may carry the prefix `timm_model.` of Transformers' wrapper.
+        state_dict: Of one of timm's `gmlp_*` or `mixer_*` models, with or without its classifier; names may carry the
+            prefix `timm_model.` of Transformers' wrapper.
 
     Returns:
         The same tensors under our names.
 
     Raises:
-        ValueError: If a name is none of a timm gMLP's.
+        ValueError: If a name is none of such a model's.
     """
+    is_mixer = any(".mlp_tokens." in name for name in state_dict)
+    names = _MIXER_NAMES if is_mixer else _GMLP_NAMES
     converted = {}
     for name, tensor in state_dict.items():
         short = name.removeprefix("timm_model.")
-        pattern = next((pattern for pattern in _NAMES if re.fullmatch(pattern, short)), None)
+        pattern = next((pattern for pattern in names if re.fullmatch(pattern, short)), None)
         if pattern is None:
             raise ValueError(
-                f"{name!r} is no tensor of a timm gMLP. Expected the state dict of one of timm's gmlp_* models, with "
-                "names like 'blocks.0.mlp_channels.fc1.weight'."
+                f"{name!r} is no tensor of a timm {'MLP-Mixer' if is_mixer else 'gMLP'}. Expected the state dict of "
+                "one of timm's gmlp_* or mixer_* models, with names like 'blocks.0.mlp_channels.fc1.weight'; gmixer_* "
+                "and resmlp_* are other architectures."
             )
-        converted[re.sub(pattern, _NAMES[pattern], short)] = tensor
+        converted[re.sub(pattern, names[pattern], short)] = tensor
     return converted
 
 
-def timm_config(state_dict: Mapping[str, torch.Tensor]) -> GMLPConfig:
+def timm_config(state_dict: Mapping[str, torch.Tensor]) -> GMLPConfig | MLPMixerConfig:
     """The configuration that fits a timm model, read off the shapes of its tensors.
 
     Args:
         state_dict: As for `convert_timm_state_dict`. Images are taken to be square.
 
     Raises:
-        ValueError: If a name is none of a timm gMLP's.
+        ValueError: If a name is none of a timm gMLP's or MLP-Mixer's, or if the MLPs have gates (timm's `gmixer_*`).
     """
     tensors = convert_timm_state_dict(state_dict)
     patches = tensors["model.embed_patches.projection.weight"]
-    tokens = len(tensors["model.layers.0.sgu.spatial_proj.bias"])
-    expanded = tensors["model.layers.0.proj_in.weight"]
-    return GMLPConfig(
+    expanded, narrowed = (tensors[f"model.layers.0.{name}.weight"] for name in ("proj_in", "proj_out"))
+    token_mixing = tensors.get("model.layers.0.token_mixing.weight_out")
+    if token_mixing is not None:
+        if narrowed.shape[1] != expanded.shape[0]:
+            raise ValueError(
+                f"The channel MLPs have gates: they expand to {expanded.shape[0]} channels and read "
+                f"{narrowed.shape[1]}, as in timm's gmixer_* models, which are not supported. mixer_* models are."
+            )
+        tokens = len(token_mixing)
+        config_class, extra = MLPMixerConfig, {"token_mixing_size": token_mixing.shape[1]}
+    else:
+        tokens = len(tensors["model.layers.0.sgu.spatial_proj.bias"])
+        config_class, extra = GMLPConfig, {}
+    return config_class(
         hidden_size=expanded.shape[1],
         intermediate_size=expanded.shape[0],
         num_hidden_layers=1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers.")),
@@ -75,4 +100,5 @@ def timm_config(state_dict: Mapping[str, torch.Tensor]) -> GMLPConfig:
         num_channels=patches.shape[1],
         classifier_pooling="mean",
         num_labels=len(tensors["classifier.bias"]) if "classifier.bias" in tensors else 2,
+        **extra,
     )

@@ -142,6 +142,10 @@ class GMLPLinearGateTest(_EncoderSuite, unittest.TestCase):
     config_kwargs = {"gate_type": "linear"}
 
 
+class MLPMixerTest(_EncoderSuite, unittest.TestCase):
+    family = "mlp_mixer"
+
+
 class AMLPTest(_EncoderSuite, unittest.TestCase):
     family = "amlp"
     has_attentions = True
@@ -254,6 +258,10 @@ class GMLPClassTokenImageTest(_ImageSuite, unittest.TestCase):
 class GMLPMeanPooledImageTest(_ImageSuite, unittest.TestCase):
     family = "gmlp"
     config_kwargs = {"classifier_pooling": "mean"}
+
+
+class MLPMixerImageTest(_ImageSuite, unittest.TestCase):
+    family = "mlp_mixer"
 
 
 class AMLPImageTest(_ImageSuite, unittest.TestCase):

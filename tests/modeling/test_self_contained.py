@@ -32,6 +32,7 @@ CHECKPOINTS = {
     "gmlp-images": ("GMLPForImageClassification", IMAGES),
     "amlp": ("AMLPForQuestionAnswering", SIZES),
     "amlp-images": ("AMLPForImageClassification", IMAGES),
+    "mlp_mixer": ("MLPMixerForMaskedLM", SIZES),
     "synthesizer": ("SynthesizerForMaskedLM", SYNTHESIZER),
     "synthesizer-decoder": ("SynthesizerForCausalLM", {**SYNTHESIZER, "is_decoder": True}),
     "synthesizer-seq2seq": ("SynthesizerForConditionalGeneration", {**SYNTHESIZER, "is_encoder_decoder": True}),

@@ -7,39 +7,49 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageClassification
 
-from tokenmixers import GMLPForImageClassification
 from tokenmixers.modeling.timm_conversion import convert_timm_state_dict, timm_config
 
 
 REFERENCES = Path(__file__).parent / "data" / "timm_references.safetensors"
-WIDTHS = {"gmlp_ti16_224": 128, "gmlp_s16_224": 256, "gmlp_b16_224": 512}
+SHAPES = {  # what timm's models list
+    "gmlp_ti16_224": {"width": 128},
+    "gmlp_s16_224": {"width": 256},
+    "gmlp_b16_224": {"width": 512},
+    "mixer_s16_224": {"width": 512, "blocks": 8, "mixing": 256},
+    "mixer_b32_224": {"width": 768, "blocks": 12, "mixing": 384, "tokens": 49, "patch": 32},
+}
 
 
 def expected_shapes(
-    width: int, blocks: int = 30, tokens: int = 196, classes: int = 1000
+    width: int, blocks: int = 30, tokens: int = 196, classes: int = 1000, patch: int = 16, mixing: int | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of timm's tensors, as its models list them."""
-    expanded, half = 6 * width, 3 * width
-    shapes = {"stem.proj.weight": (width, 3, 16, 16), "stem.proj.bias": (width,)}
-    for index in range(blocks):
-        shapes |= {
-            f"blocks.{index}.{name}": shape
-            for name, shape in {
-                "norm.weight": (width,),
-                "norm.bias": (width,),
-                "mlp_channels.fc1.weight": (expanded, width),
-                "mlp_channels.fc1.bias": (expanded,),
-                "mlp_channels.gate.norm.weight": (half,),
-                "mlp_channels.gate.norm.bias": (half,),
-                "mlp_channels.gate.proj.weight": (tokens, tokens),
-                "mlp_channels.gate.proj.bias": (tokens,),
-                "mlp_channels.fc2.weight": (width, half),
-                "mlp_channels.fc2.bias": (width,),
-            }.items()
+    """Names and shapes of the tensors of timm's gMLP or, with a width for token `mixing`, MLP-Mixer."""
+    norm = {"weight": (width,), "bias": (width,)}
+    if mixing is None:
+        expanded, half = 6 * width, 3 * width
+        parts = {
+            "norm": norm,
+            "mlp_channels.fc1": {"weight": (expanded, width), "bias": (expanded,)},
+            "mlp_channels.gate.norm": {"weight": (half,), "bias": (half,)},
+            "mlp_channels.gate.proj": {"weight": (tokens, tokens), "bias": (tokens,)},
+            "mlp_channels.fc2": {"weight": (width, half), "bias": (width,)},
         }
-    shapes |= {"norm.weight": (width,), "norm.bias": (width,)}
-    return shapes | {"head.weight": (classes, width), "head.bias": (classes,)}
+    else:
+        parts = {
+            "norm1": norm,
+            "mlp_tokens.fc1": {"weight": (mixing, tokens), "bias": (mixing,)},
+            "mlp_tokens.fc2": {"weight": (tokens, mixing), "bias": (tokens,)},
+            "norm2": norm,
+            "mlp_channels.fc1": {"weight": (4 * width, width), "bias": (4 * width,)},
+            "mlp_channels.fc2": {"weight": (width, 4 * width), "bias": (width,)},
+        }
+    stem = {"weight": (width, 3, patch, patch), "bias": (width,)}
+    modules = {"stem.proj": stem}
+    modules |= {f"blocks.{index}.{name}": shapes for index in range(blocks) for name, shapes in parts.items()}
+    modules |= {"norm": norm, "head": {"weight": (classes, width), "bias": (classes,)}}
+    return {f"{module}.{name}": shape for module, shapes in modules.items() for name, shape in shapes.items()}
 
 
 def random_tensors(shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
@@ -85,33 +95,48 @@ def timm_outputs(name: str) -> dict:
 
 
 def our_outputs(name: str) -> dict:
-    tensors = random_tensors(expected_shapes(WIDTHS[name]))
-    model = GMLPForImageClassification(timm_config(tensors)).eval()
+    tensors = random_tensors(expected_shapes(**SHAPES[name]))
+    model = AutoModelForImageClassification.from_config(timm_config(tensors)).eval()
     model.load_state_dict(convert_timm_state_dict(tensors))
     return outputs(random_images(), model, lambda x: model.model(pixel_values=x).pooler_output)
 
 
 def assert_close(found: dict, expected: dict) -> None:
-    """Outputs to 1e-5 of their scale, and gradients to what 30 layers leave of that."""
+    """Outputs to 1e-5 of their scale, and gradients to what the layers leave of that."""
     for key in ("logits", "pooled"):
         scale = expected[key].abs().max()
         torch.testing.assert_close(found[key] / scale, expected[key] / scale, rtol=0, atol=1e-5)
     assert set(found["gradients"]) == set(expected["gradients"])
+    # Some are zero but for rounding: MLP-Mixer's `mlp_tokens.fc2.bias` shifts all channels alike, which norms undo.
+    floor = 1e-3 * max(gradient.abs().max() for gradient in expected["gradients"].values())
     for name, gradient in expected["gradients"].items():
-        largest = gradient.abs().max().clamp(min=1e-12)
+        largest = gradient.abs().max().clamp(min=floor)
         torch.testing.assert_close(found["gradients"][name] / largest, gradient / largest, rtol=0, atol=1e-3, msg=name)
 
 
-@pytest.mark.parametrize("width", WIDTHS.values())
+@pytest.mark.parametrize(
+    ("name", "sizes", "count"),
+    [
+        ("gmlp_ti16_224", {}, 5_867_328),
+        ("gmlp_s16_224", {}, 19_422_656),
+        ("gmlp_b16_224", {}, 73_075_392),
+        ("mixer_s16_224", {}, 18_528_264),
+        ("mixer_s32_224", {"width": 512, "blocks": 8, "mixing": 256, "tokens": 49, "patch": 32}, 19_104_624),
+        ("mixer_b16_224", {"width": 768, "blocks": 12, "mixing": 384}, 59_880_472),
+        ("mixer_b32_224", {}, 60_293_428),
+        ("mixer_l16_224", {"width": 1024, "blocks": 24, "mixing": 512}, 208_196_168),
+        ("mixer_l32_224", {"width": 1024, "blocks": 24, "mixing": 512, "tokens": 49, "patch": 32}, 206_939_264),
+    ],
+)
 @pytest.mark.parametrize("prefix", ["", "timm_model."])
-def test_every_tensor_finds_its_place(width, prefix):
-    shapes = expected_shapes(width)
-    assert len(shapes) == 306
+def test_every_tensor_finds_its_place(name, sizes, count, prefix):
     with torch.device("meta"):
+        shapes = expected_shapes(**(sizes or SHAPES[name]))
         tensors = {prefix + name: torch.empty(shape) for name, shape in shapes.items()}
-        ours = GMLPForImageClassification(timm_config(tensors)).state_dict()
+        ours = AutoModelForImageClassification.from_config(timm_config(tensors))
+    assert ours.num_parameters() == count  # timm's
     converted = convert_timm_state_dict(tensors)
-    assert {name: tensor.shape for name, tensor in converted.items()} == {n: t.shape for n, t in ours.items()}
+    assert {n: t.shape for n, t in converted.items()} == {n: t.shape for n, t in ours.state_dict().items()}
 
 
 def test_configuration_from_shapes():
@@ -125,21 +150,27 @@ def test_configuration_from_shapes():
 def test_foreign_weights_are_refused():
     with pytest.raises(ValueError, match=r"'conv1.weight' is no tensor of a timm gMLP"):
         convert_timm_state_dict({"conv1.weight": torch.zeros(1)})
+    shapes = expected_shapes(width=6, blocks=1, tokens=9, classes=4, mixing=3)
+    with pytest.raises(ValueError, match=r"'blocks.0.ls1' is no tensor of a timm MLP-Mixer"):  # ResMLP
+        convert_timm_state_dict({name: torch.zeros(shape) for name, shape in {**shapes, "blocks.0.ls1": (6,)}.items()})
+    gated = {**shapes, "blocks.0.mlp_channels.fc2.weight": (6, 12)}
+    with pytest.raises(ValueError, match=r"expand to 24 channels and read 12, as in timm's gmixer"):
+        timm_config({name: torch.zeros(shape) for name, shape in gated.items()})
 
 
-@pytest.mark.parametrize("name", WIDTHS)
+@pytest.mark.parametrize("name", SHAPES)
 def test_outputs_and_gradients_are_those_recorded_of_timm(name):
     found = our_outputs(name)
-    names = convert_timm_state_dict({n: n for n in expected_shapes(WIDTHS[name])})
+    names = convert_timm_state_dict({n: n for n in expected_shapes(**SHAPES[name])})
     found["gradients"] = weighted_sums({theirs: found["gradients"][ours] for ours, theirs in names.items()})
     recorded = load_file(REFERENCES)
     prefix = f"{name}/gradients/"
     sums = {key.removeprefix(prefix): value for key, value in recorded.items() if key.startswith(prefix)}
-    assert len(sums) == 306
+    assert set(sums) == set(expected_shapes(**SHAPES[name]))
     assert_close(found, {key: recorded[f"{name}/{key}"] for key in ("logits", "pooled")} | {"gradients": sums})
 
 
-@pytest.mark.parametrize("name", WIDTHS)
+@pytest.mark.parametrize("name", SHAPES)
 def test_outputs_and_gradients_are_timms(name):
     try:
         import timm  # noqa: F401
@@ -152,7 +183,7 @@ def test_outputs_and_gradients_are_timms(name):
 def main() -> None:
     """Record timm's outputs, and a number for each gradient."""
     recorded = {}
-    for name in WIDTHS:
+    for name in SHAPES:
         result = timm_outputs(name)
         recorded |= {f"{name}/{key}": result[key].contiguous() for key in ("logits", "pooled")}
         for parameter, value in weighted_sums(result["gradients"]).items():
