@@ -49,6 +49,8 @@ class MLPMixerConfig(GMLPConfig):
         super().validate_architecture()
         if self.token_mixing_size < 1:
             raise ValueError(f"`token_mixing_size` must be at least 1, got {self.token_mixing_size}.")
+        if self.is_decoder:
+            raise ValueError("`is_decoder=True` is not possible: the token-mixing MLP is not causal.")
         if self.spatial_weight_type != "full":
             raise ValueError(f"`spatial_weight_type` can only be 'full' here, got {self.spatial_weight_type!r}.")
 

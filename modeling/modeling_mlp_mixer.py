@@ -87,7 +87,7 @@ class TokenMixingMLP(nn.Module):
 class MLPMixerLayer(GradientCheckpointingLayer):
     """One block: an MLP over the tokens, then one over the channels, each with a norm before it and a residual."""
 
-    def __init__(self, config: MLPMixerConfig):
+    def __init__(self, config: MLPMixerConfig, layer_idx: int | None = None):
         super().__init__()
         self.token_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.token_mixing = TokenMixingMLP(config.max_position_embeddings, config.token_mixing_size, config.hidden_act)

@@ -109,7 +109,10 @@ def test_line_by_line_truncates(tokenizer):
         assert row == tokenizer(text, truncation=True, max_length=10)["input_ids"]
 
 
-@given(texts=st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5), length=st.integers(3, 12))
+@given(
+    texts=st.lists(st.text(min_size=1, max_size=30).filter(str.strip), min_size=1, max_size=5),
+    length=st.integers(3, 12),
+)
 def test_packing_loses_nothing(tokenizer, texts, length):
     rows = tokenize(datasets.Dataset.from_dict({"text": texts}), tokenizer, length, pack=True)
     content = [token for row in rows["input_ids"] for token in row[1:-1]]
