@@ -174,6 +174,11 @@ class GMLPModel(GMLPPreTrainedModel):
     def _prepare_cache(self, past_key_values: Cache | None, use_cache: bool | None) -> Cache | None:
         if not self.config.is_decoder:
             return None
+        if past_key_values is not None and past_key_values.is_compileable:
+            raise ValueError(
+                f"{type(past_key_values).__name__} is not supported: use a `DynamicCache`, which is what `generate` "
+                "takes unless `cache_implementation` says otherwise."
+            )
         return DynamicCache() if past_key_values is None and use_cache else past_key_values
 
     def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values) -> dict:

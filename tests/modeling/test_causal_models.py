@@ -159,6 +159,11 @@ def test_the_end_of_the_weights_is_a_sentence(model):
         model(torch.ones(1, 1, dtype=torch.long), past_key_values=cache, position_ids=torch.tensor([[3]]))
 
 
+def test_static_caches_are_refused(model):
+    with pytest.raises(ValueError, match="StaticCache is not supported: use a `DynamicCache`"):
+        model.generate(torch.ones(1, 2, dtype=torch.long), max_new_tokens=2, cache_implementation="static")
+
+
 def test_loss_is_that_of_every_next_token(model):
     ids = torch.randint(1, 23, (3, 8))
     labels = ids.masked_fill(torch.rand(3, 8) < 0.3, -100)
