@@ -1,0 +1,200 @@
+"""Train an image classifier, and report its accuracy.
+
+    python -m tokenmixers.run_scripts.run_image_classification recipe.yaml --output_dir outputs/run
+    torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_image_classification ...
+
+Works for every checkpoint that `AutoModelForImageClassification` loads, and needs no torchvision.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    CLIPImageProcessorPil,
+    EvalPrediction,
+    PreTrainedConfig,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+import tokenmixers  # noqa: F401  (registers the models)
+
+from .arguments import ModelArguments, UserError, parse_arguments
+from .language_modeling import build_model
+from .model_loading import checkpoint_to_resume, load_config
+from .reporting import print_plan, print_table
+
+
+@dataclass
+class ImageDataArguments:
+    """Where the images come from and how they are varied in training."""
+
+    dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub, or a local folder of one."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
+    train_dir: str | None = field(default=None, metadata={"help": "Image folder with one sub-folder per class."})
+    validation_dir: str | None = field(default=None, metadata={"help": "As train_dir, for evaluation."})
+    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
+    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
+    image_column: str = field(default="image", metadata={"help": "Column that holds the images."})
+    label_column: str = field(default="label", metadata={"help": "Column that holds the classes."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training images only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation images only."})
+    random_shift: int = field(default=0, metadata={"help": "Move training images by up to this many pixels."})
+    horizontal_flip: bool = field(default=False, metadata={"help": "Mirror half of the training images."})
+
+
+def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict[str, datasets.Dataset]:
+    """Training and validation images with columns `image` and `label`, the latter a `ClassLabel`.
+
+    Raises:
+        UserError: If data or a column is missing, or the two splits disagree about the classes.
+    """
+    if (arguments.dataset_name is None) == (arguments.train_dir is None):
+        raise UserError("give the training images as either --dataset_name or --train_dir.")
+    sources = {"train": arguments.train_dir, "validation": arguments.validation_dir}
+    names = {"train": arguments.train_split, "validation": arguments.validation_split}
+    splits = {}
+    for name in ("train", "validation"):
+        try:
+            if arguments.dataset_name is not None:
+                split = datasets.load_dataset(
+                    arguments.dataset_name, arguments.dataset_config_name, split=names[name], token=token
+                )
+            elif sources[name] is None or not Path(sources[name]).is_dir():
+                raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
+            else:
+                split = datasets.load_dataset("imagefolder", data_dir=sources[name], split="train")
+        except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
+            raise UserError(f"the {name} images cannot be loaded: {error}") from error
+        for column in (arguments.image_column, arguments.label_column):
+            if column not in split.column_names:
+                raise UserError(f"the {name} images have no column {column!r}; there are {split.column_names}.")
+        split = split.select_columns([arguments.image_column, arguments.label_column])
+        split = split.rename_columns({arguments.image_column: "image", arguments.label_column: "label"})
+        if not isinstance(split.features["label"], datasets.ClassLabel):
+            split = split.class_encode_column("label")
+        splits[name] = split
+    classes = [split.features["label"].names for split in splits.values()]
+    if classes[0] != classes[1]:
+        raise UserError(f"training and validation images have different classes: {classes[0]} and {classes[1]}.")
+    for name, limit in (("train", arguments.max_train_samples), ("validation", arguments.max_eval_samples)):
+        if limit is not None:
+            splits[name] = splits[name].shuffle(seed=0).take(limit)
+    return splits
+
+
+def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) -> Any:
+    """The checkpoint's own, or one that crops the centre to the model's size and scales to [-1, 1]."""
+    if arguments.model_name_or_path is not None:
+        return AutoImageProcessor.from_pretrained(arguments.model_name_or_path, **arguments.hub_arguments())
+    height, width = np.broadcast_to(config.image_size, 2).tolist()
+    return CLIPImageProcessorPil(
+        size={"shortest_edge": min(height, width)},
+        crop_size={"height": height, "width": width},
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+
+
+class ImageCollator:
+    """Makes batches of pictures, training pictures varied at random.
+
+    The random numbers depend on a seed and the batch alone: data loaders fetch batches ahead, so numbers from the
+    global generator would differ in a resumed run.
+    """
+
+    def __init__(self, processor: Any, arguments: ImageDataArguments, seed: int):
+        self.processor = processor
+        self.arguments = arguments
+        self.seed = seed
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """From rows with `image`, `label` and `vary`, whether to change the picture."""
+        images = [row["image"].convert("RGB") for row in rows]
+        content = zlib.crc32(b"".join(image.tobytes() for image in images), self.seed & 0xFFFFFFFF)
+        generator = torch.Generator().manual_seed(content)
+        images = [
+            self.vary(image, generator) if row["vary"] else image for image, row in zip(images, rows, strict=True)
+        ]
+        pixel_values = self.processor(images, return_tensors="pt").pixel_values
+        return {"pixel_values": pixel_values, "labels": torch.tensor([row["label"] for row in rows])}
+
+    def vary(self, image: Image.Image, generator: torch.Generator) -> Image.Image:
+        """Mirror and move."""
+        if self.arguments.horizontal_flip and torch.rand((), generator=generator) < 0.5:
+            image = ImageOps.mirror(image)
+        reach = self.arguments.random_shift
+        if reach:
+            x, y = torch.randint(0, 2 * reach + 1, (2,), generator=generator).tolist()
+            image = ImageOps.expand(image, reach).crop((x, y, x + image.width, y + image.height))
+        return image
+
+
+def accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    """Share of images whose highest score is that of their class."""
+    return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}
+
+
+def build(model_args: ModelArguments, data_args: ImageDataArguments, args: TrainingArguments) -> Trainer:
+    """Load images and model, and join them in a Trainer.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    config = load_config(model_args)
+    if getattr(config, "image_size", None) is None:
+        raise UserError("the configuration is one for text: set image_size, e.g. --config_overrides image_size=224.")
+    with args.main_process_first(local=False, desc="loading the images"):
+        splits = load_images(data_args, model_args.token)
+    names = splits["train"].features["label"].names
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: index for index, name in enumerate(names)}
+    processor = load_image_processor(model_args, config)
+    args.remove_unused_columns = False  # the collator reads the image
+    return Trainer(
+        model=build_model(model_args, config, AutoModelForImageClassification),
+        args=args,
+        train_dataset=splits["train"].add_column("vary", [True] * len(splits["train"])),
+        eval_dataset=splits["validation"].add_column("vary", [False] * len(splits["validation"])),
+        data_collator=ImageCollator(processor, data_args, args.seed),
+        processing_class=processor,
+        compute_metrics=accuracy,
+    )
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    """Entry point; returns the evaluation metrics."""
+    model_args, data_args, args = parse_arguments((ModelArguments, ImageDataArguments, TrainingArguments), argv)
+    resume_from = checkpoint_to_resume(args)
+    set_seed(args.seed)
+    trainer = build(model_args, data_args, args)
+    print_plan(trainer, resume_from)
+    metrics = {}
+    if args.do_train:
+        outcome = trainer.train(resume_from_checkpoint=resume_from)
+        trainer.save_model()
+        trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
+        trainer.save_state()
+    if args.do_eval:
+        metrics = trainer.evaluate()
+        trainer.save_metrics("eval", metrics)
+        if trainer.is_world_process_zero():
+            rows = [("accuracy", f"{metrics['eval_accuracy']:.2%}"), ("loss", f"{metrics['eval_loss']:.4f}")]
+            print_table(("on the validation images", trainer.model.config.model_type), rows)
+    if args.do_train and args.push_to_hub:
+        trainer.push_to_hub(tasks="image-classification")
+    trainer.accelerator.end_training()
+    return metrics
+
+
+if __name__ == "__main__":
+    main()
