@@ -14,7 +14,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test]'
 	@touch $@
 
-quickstart: $(VENV)/.installed  ## pretrain a small gMLP on Python's documentation, reload it and fill masks
+quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images, reload them and use them
 	@rm -rf $(OUT)
 	@echo '--- 1. corpus'
 	@$(SCRIPT).python_docs_corpus --output_dir $(OUT)/corpus
@@ -27,6 +27,10 @@ quickstart: $(VENV)/.installed  ## pretrain a small gMLP on Python's documentati
 		'The first argument must be a [MASK] of integers.'
 	@echo '--- 4. picture of the spatial filters'
 	@$(SCRIPT).plot_spatial_weights --model $(OUT)/gmlp --output_dir $(OUT)/pictures
+	@echo '--- 5. an image classifier'
+	@$(SCRIPT).digits_images --output_dir $(OUT)/digits
+	@$(SCRIPT).run_image_classification digits.yaml
+	@$(SCRIPT).classify_images --model $(OUT)/digits-gmlp --data $(OUT)/digits/validation.parquet --count 5
 
 test: $(VENV)/.installed  ## the fast tests
 	$(VENV)/bin/ruff check .

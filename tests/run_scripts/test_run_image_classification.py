@@ -9,7 +9,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModelForImageClassification, ViTConfig, pipeline
 
-from tokenmixers.run_scripts import digits_images, run_image_classification
+from tokenmixers.run_scripts import classify_images, digits_images, run_image_classification
 from tokenmixers.run_scripts.run_image_classification import ImageCollator, ImageDataArguments
 
 
@@ -132,3 +132,20 @@ def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
         run_image_classification.main(command(**changes))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path, capsys):
+    run_image_classification.main(command())
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["bottom", "top"])})
+    file = pictures / "validation" / "top" / "1.png"
+    rows = {"image": [Image.open(file)], "label": [1]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "one.parquet")
+    capsys.readouterr()
+    classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])
+    assert f"{file}: top " in capsys.readouterr().out
+    classify_images.main(["--model", str(tmp_path / "run"), "--data", str(tmp_path / "one.parquet")])
+    assert "a picture of class 'top': top " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="either --images or --data"):
+        classify_images.main(["--model", str(tmp_path / "run")])
+    with pytest.raises(SystemExit, match=r"no file 'missing\.png'"):
+        classify_images.main(["--model", str(tmp_path / "run"), "--images", "missing.png"])
