@@ -137,8 +137,9 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
                 'into two halves. Other values of `gate_type` than "split" take odd sizes.'
             )
         for name in ("layer_norm_eps", "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"`{name}` must not be negative, got {value}.")
         if not 0 <= self.drop_path_rate < 1:
             raise ValueError(f"`drop_path_rate` must be in [0, 1), got {self.drop_path_rate}.")
 

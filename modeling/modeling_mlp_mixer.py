@@ -85,7 +85,11 @@ class TokenMixingMLP(nn.Module):
 
 
 class MLPMixerLayer(GradientCheckpointingLayer):
-    """One block: an MLP over the tokens, then one over the channels, each with a norm before it and a residual."""
+    """One block: an MLP over the tokens, then one over the channels, each with a norm before it and a residual.
+
+    The mask acts on what the token-mixing MLP reads, after the norm, so that padding adds exactly nothing to any
+    token. What that MLP writes to padding (its biases at least) stays there, as the next block masks it again.
+    """
 
     def __init__(self, config: MLPMixerConfig):
         super().__init__()
