@@ -27,8 +27,10 @@ class MLPMixerConfig(GMLPConfig):
         classifier_pooling (`"cls"` or `"mean"`, *optional*):
             As for `GMLPConfig`; `None` becomes `"mean"` for images, as in the Mixer paper, which has no class token,
             and `"cls"` for text.
-        gate_type, gate_layer_norm_eps, spatial_initializer_range (`None`): There is no gate.
         spatial_weight_type (`"full"`): The token-mixing weights are full matrices.
+        spatial_initializer_range (`float`, defaults to 0.02):
+            Standard deviation of the token-mixing weights at the start.
+        gate_type, gate_layer_norm_eps (`None`): There is no gate.
 
     Raises:
         StrictDataclassError: As `GMLPConfig`, or if `token_mixing_size` is not positive, or if a field of the gate is
@@ -50,10 +52,10 @@ class MLPMixerConfig(GMLPConfig):
     max_position_embeddings: int = 128
     token_mixing_size: int = 384
     classifier_pooling: Literal["cls", "mean"] | None = None
+    spatial_weight_type: Literal["full"] = "full"
+    spatial_initializer_range: float | int = 0.02
     gate_type: None = None
     gate_layer_norm_eps: None = None
-    spatial_initializer_range: None = None
-    spatial_weight_type: Literal["full"] = "full"
 
     def __post_init__(self, **kwargs):
         if self.classifier_pooling is None:

@@ -131,7 +131,7 @@ class MLPMixerPreTrainedModel(GMLPPreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, TokenMixingMLP):
             for weight in (module.weight_in, module.weight_out):
-                init.normal_(weight, std=self.config.initializer_range)
+                init.normal_(weight, std=self.config.spatial_initializer_range)
             for bias in (module.bias_in, module.bias_out):
                 init.zeros_(bias)
 

@@ -14,11 +14,11 @@ CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 
 
 def test_there_are_cards():
-    assert {"gmlp-base", "gmlp-large", "gmlp-xlarge", "amlp-base", "amlp-large"} <= set(CARDS)
+    assert {"gmlp-base", "gmlp-large", "gmlp-xlarge", "amlp-base", "amlp-large", "mlp-mixer-table3"} <= set(CARDS)
 
 
-@pytest.mark.parametrize("name", [name for name in CARDS if name.startswith(("gmlp-", "amlp-"))])
-def test_the_text_cards_of_gmlp_and_amlp_are_true(name):
+@pytest.mark.parametrize("name", [name for name in CARDS if name.startswith(("gmlp-", "amlp-", "mlp-mixer-"))])
+def test_the_text_cards_are_true(name):
     config = AutoConfig.from_pretrained(FOLDER / name)
     text = (FOLDER / name / "README.md").read_text()
     with torch.device("meta"):
@@ -28,6 +28,12 @@ def test_the_text_cards_of_gmlp_and_amlp_are_true(name):
     assert table["blocks"] == str(len(model.layers))
     assert table["`hidden_size` (d_model)"] == str(config.hidden_size)
     assert table["`intermediate_size` (d_ffn)"] == str(config.intermediate_size)
+    assert table["maximum length"] == f"{config.max_position_embeddings} tokens"
+    if config.model_type == "mlp_mixer":
+        assert table["`token_mixing_size` (d_spatial)"] == str(config.token_mixing_size)
+        fields, defaults = config.to_dict(), tokenmixers.MLPMixerConfig().to_dict()
+        assert {name for name in fields if fields[name] != defaults[name]} == {"architectures", "_name_or_path"}
+        return
     assert (
         table["spatial weights"] == f"Toeplitz, {model.layers[0].sgu.spatial_proj.weight.numel():,} numbers per block"
     )

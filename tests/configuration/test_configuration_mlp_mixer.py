@@ -69,7 +69,7 @@ def test_pooling_follows_from_the_input(fields, pooling, tokens):
         ({"classifier_pooling": "max"}, "(?s)classifier_pooling.*max"),
         ({"gate_type": "split"}, "(?s)gate_type.*None"),
         ({"gate_layer_norm_eps": 1e-5}, "(?s)gate_layer_norm_eps.*None"),
-        ({"spatial_initializer_range": 1e-6}, "(?s)spatial_initializer_range.*None"),
+        ({"spatial_initializer_range": -1.0}, "`spatial_initializer_range` must not be negative, got -1.0"),
     ],
 )
 def test_wrong_values_are_refused(fields, message):

@@ -202,7 +202,7 @@ def test_another_image_size_resamples_the_token_axes(build, pooling):
 
 
 def test_weights_at_the_start(tiny_config):
-    model = MLPMixerModel(tiny_config(MLPMixerConfig, max_position_embeddings=200, initializer_range=0.05))
+    model = MLPMixerModel(tiny_config(MLPMixerConfig, max_position_embeddings=200, spatial_initializer_range=0.05))
     mixing = model.layers[0].token_mixing
     for weight in (mixing.weight_in, mixing.weight_out):
         assert weight.std().item() == pytest.approx(0.05, rel=0.1)
