@@ -14,6 +14,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from ..configuration.configuration_gmlp import GMLPConfig
 from .drop_path import DropPath
+from .flops import CountsFlops
 from .padding import padding_and_positions
 from .patch_embeddings import PatchEmbeddings
 from .self_contained import SelfContained
@@ -63,7 +64,7 @@ class GMLPLayer(GradientCheckpointingLayer):
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
-class GMLPPreTrainedModel(SelfContained, ResizableTokens, PreTrainedModel):
+class GMLPPreTrainedModel(SelfContained, CountsFlops, ResizableTokens, PreTrainedModel):
     """What all gMLP models share: initialisation, and what Transformers needs to know of the architecture."""
 
     config: GMLPConfig

@@ -24,6 +24,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .feed_forward import FeedForward
+from .flops import CountsFlops
 from .patch_embeddings import PatchEmbeddings
 from .self_contained import SelfContained
 from .synthetic_attention import (
@@ -365,7 +366,7 @@ class SynthesizerLayer(GradientCheckpointingLayer):
         return _clamp_to_float16(hidden_states + self.dropout(mixed))
 
 
-class SynthesizerPreTrainedModel(SelfContained, PreTrainedModel):
+class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
     """What all Synthesizers share: initialisation, and what Transformers needs to know of the architecture."""
 
     config: SynthesizerConfig

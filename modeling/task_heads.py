@@ -166,6 +166,8 @@ class SequenceClassificationHead(_Head):
 class TokenClassificationHead(_Head):
     """One label per token."""
 
+    classifies_tokens = True
+
     def _build_head(self, config) -> None:
         self.num_labels = config.num_labels
         self.dropout = _classifier_dropout(config)

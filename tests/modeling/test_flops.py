@@ -1,0 +1,112 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModel
+
+import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.run_scripts.arguments import MODEL_CARDS
+
+
+SIZES = {
+    "vocab_size": 23,
+    "hidden_size": 10,
+    "intermediate_size": 14,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 12,
+    "num_labels": 3,
+}
+EXTRA = {
+    "gmlp": {},
+    "amlp": {"attention_size": 6},
+    "mlp_mixer": {"token_mixing_size": 7},
+    "synthesizer": {"num_attention_heads": 3, "head_dim": 4},
+}
+
+
+def counted(model: torch.nn.Module, **inputs: torch.Tensor) -> int:
+    # PyTorch has no formula for the flash kernel of CPUs: let it count the plain products.
+    if model.config.model_type in ("amlp", "synthesizer"):
+        model.set_attn_implementation("eager")
+    model.requires_grad_(False)  # `no_grad` would upset the counter's hooks
+    with FlopCounterMode(display=False) as counter:
+        model(**inputs)
+    return counter.get_total_flops()
+
+
+def head_classes(family: str) -> list[str]:
+    return sorted({name for name in FAMILIES[family].models.values() if "Conditional" not in name})
+
+
+@pytest.mark.parametrize("name", [name for family in FAMILIES for name in head_classes(family)])
+@given(batch=st.integers(1, 3), length=st.integers(1, 12), data=st.data())
+def test_every_head_counts_what_torch_counts(name, batch, length, data):
+    model_class = getattr(tokenmixers, name)
+    family = model_class.config_class.model_type
+    fields = {**SIZES, **EXTRA[family]}
+    if family in ("gmlp", "amlp"):
+        fields["gate_type"] = data.draw(st.sampled_from(["split", "linear", "additive", "multiplicative"]))
+        fields["spatial_weight_type"] = data.draw(st.sampled_from(["toeplitz", "full"]))
+    if "Causal" in name:
+        fields["is_decoder"] = True
+    if "Image" in name:
+        fields |= {
+            "image_size": (8, 12),
+            "patch_size": 4,
+            "classifier_pooling": data.draw(st.sampled_from(["cls", "mean"])),
+        }
+        model = model_class(model_class.config_class(**fields)).eval()
+        assert model.forward_flops(batch) == counted(model, pixel_values=torch.randn(batch, 3, 8, 12))
+        return
+    model = model_class(model_class.config_class(**fields)).eval()
+    shape = (batch, 2, length) if "MultipleChoice" in name else (batch, length)
+    inputs = {"input_ids": torch.ones(shape, dtype=torch.long)}
+    found = counted(model, **inputs)
+    assert model.forward_flops(batch * (2 if "MultipleChoice" in name else 1), length) == found
+    assert model.floating_point_ops(inputs) == 3 * found
+
+
+COMPONENTS = ["vanilla", "dense", "random", "fixed_random", "factorized_dense", "factorized_random", "relative"]
+
+
+@given(
+    components=st.lists(st.sampled_from(COMPONENTS), min_size=1, max_size=4, unique=True),
+    batch=st.integers(1, 3),
+    length=st.integers(1, 12),
+    target=st.integers(1, 12),
+    first=st.sampled_from(["own", "query"]),
+    feed_forward=st.sampled_from(["relu", "geglu"]),
+)
+def test_synthesizers_of_every_component(components, batch, length, target, first, feed_forward):
+    fields = {**SIZES, **EXTRA["synthesizer"], "attention_components": components}
+    fields |= {"dense_first_layer": first, "feed_forward_type": feed_forward, "factorized_random_rank": 5}
+    if first == "query" and not {"vanilla", "dense", "factorized_dense"} & set(components):
+        fields["dense_first_layer"] = "own"
+    config = tokenmixers.SynthesizerConfig(**fields, is_encoder_decoder=True, num_decoder_layers=1)
+    model = tokenmixers.SynthesizerForConditionalGeneration(config).eval()
+    ids = torch.ones(batch, max(length, target), dtype=torch.long)
+    inputs = {"input_ids": ids[:, :length], "decoder_input_ids": ids[:, :target]}
+    found = counted(model, **inputs, use_cache=False)
+    assert model.forward_flops(batch, length, target) == found
+    assert model.floating_point_ops(inputs) == 3 * found
+
+
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [(name, 512) for name in ("gmlp-base", "gmlp-large", "gmlp-xlarge", "amlp-base", "amlp-large")],
+)
+def test_published_sizes(name, length):
+    with torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.from_pretrained(MODEL_CARDS / name))
+        assert model.forward_flops(1, length) == counted(model, input_ids=torch.ones(1, length, dtype=torch.long))
+
+
+def test_backward_costs_twice_the_forward_pass():
+    # But for the first layer, which needs no gradient of its input: token ids have none.
+    model = tokenmixers.GMLPForMaskedLM(tokenmixers.GMLPConfig(**SIZES, spatial_weight_type="full"))
+    ids = torch.ones(2, 9, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(inputs_embeds=torch.randn(2, 9, 10, requires_grad=True), labels=ids).loss.backward()
+    assert counter.get_total_flops() == model.floating_point_ops({"input_ids": ids})
