@@ -5,7 +5,7 @@ Data only: importing this module imports neither torch nor transformers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,13 @@ def _text_and_image_family(prefix: str) -> Family:
     )
 
 
+def _with_decoder(family: Family, causal_lm: str) -> Family:
+    return replace(family, models={**family.models, "AutoModelForCausalLM": causal_lm})
+
+
 FAMILIES: dict[str, Family] = {
-    "gmlp": _text_and_image_family("GMLP"),
-    "amlp": _text_and_image_family("AMLP"),
+    "gmlp": _with_decoder(_text_and_image_family("GMLP"), "GMLPForCausalLM"),
+    "amlp": _with_decoder(_text_and_image_family("AMLP"), "AMLPForCausalLM"),
     "mlp_mixer": _text_and_image_family("MLPMixer"),
     "synthesizer": Family(
         config="SynthesizerConfig",

@@ -56,6 +56,11 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
         sparse_prediction (`bool`, defaults to `False`):
             Whether masked-language-modelling training steps skip the logits of tokens that are not to be predicted:
             the same loss, several times less work in the head, and no `logits` in the output of such a step.
+        is_decoder (`bool`, defaults to `False`):
+            Whether tokens see only themselves and those before: the spatial weights' lower triangle is used, for
+            `GMLPForCausalLM`. For text only.
+        use_cache (`bool`, defaults to `True`):
+            Whether a decoder returns what it needs to go on with the next token.
         pad_token_id, bos_token_id, eos_token_id (`int`, *optional*): Special token ids; padding defaults to 0.
         image_size (`int` or pair of `int`, *optional*):
             Height and width of the images, in pixels; `None` for text.
@@ -80,6 +85,7 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
     """
 
     model_type = "gmlp"
+    keys_to_ignore_at_inference = ["past_key_values"]
 
     vocab_size: int = 32000
     hidden_size: int = 512
@@ -100,6 +106,8 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
     type_vocab_size: int = 0
     tie_word_embeddings: bool = True
     sparse_prediction: bool = False
+    is_decoder: bool = False
+    use_cache: bool = True
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -140,6 +148,8 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"`{name}` must not be negative, got {value}.")
+        if self.is_decoder and self.image_size is not None:
+            raise ValueError("`is_decoder=True` is for text: leave `image_size` out.")
         if not 0 <= self.drop_path_rate < 1:
             raise ValueError(f"`drop_path_rate` must be in [0, 1), got {self.drop_path_rate}.")
 

@@ -33,8 +33,8 @@ class MLPMixerConfig(GMLPConfig):
         gate_type, gate_layer_norm_eps (`None`): There is no gate.
 
     Raises:
-        StrictDataclassError: As `GMLPConfig`, or if `token_mixing_size` is not positive, or if a field of the gate is
-            set.
+        StrictDataclassError: As `GMLPConfig`, or if `token_mixing_size` is not positive, if a field of the gate is set,
+            or if `is_decoder` is: the token-mixing MLP is not causal.
 
     Example:
     ```python
@@ -67,6 +67,8 @@ class MLPMixerConfig(GMLPConfig):
         super().validate_architecture()
         if self.token_mixing_size < 1:
             raise ValueError(f"`token_mixing_size` must be at least 1, got {self.token_mixing_size}.")
+        if self.is_decoder:
+            raise ValueError("`is_decoder=True` is not possible: the token-mixing MLP is not causal.")
 
 
 __all__ = ["MLPMixerConfig"]

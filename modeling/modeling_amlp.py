@@ -5,7 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -14,6 +16,7 @@ from ..configuration.configuration_amlp import AMLPConfig
 from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 from .spatial_gating_unit import TokenPositions
 from .task_heads import (
+    CausalLMHead,
     ImageClassificationHead,
     MaskedLMHead,
     MultipleChoiceHead,
@@ -51,7 +54,7 @@ def eager_attention_forward(
     scores = query @ key.transpose(2, 3) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
-    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = F.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
     weights = F.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
@@ -59,13 +62,14 @@ def eager_attention_forward(
 class AMLPAttention(nn.Module):
     """Tiny attention (Figure 6): one small head on the normalised block input, as wide at its end as the gate."""
 
-    def __init__(self, config: AMLPConfig):
+    def __init__(self, config: AMLPConfig, layer_idx: int | None = None):
         super().__init__()
         self.config = config
+        self.layer_idx = layer_idx
         self.head_dim = config.attention_size
         self.scaling = self.head_dim**-0.5
         self.attention_dropout = config.attention_probs_dropout_prob
-        self.is_causal = False
+        self.is_causal = config.is_decoder
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.attention_size)
         self.out_proj = nn.Linear(config.attention_size, config.gate_size)
 
@@ -73,6 +77,7 @@ class AMLPAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend.
@@ -80,6 +85,8 @@ class AMLPAttention(nn.Module):
         Args:
             hidden_states: Shape `(batch, length, hidden_size)`.
             attention_mask: In the form the attention implementation in use wants.
+            past_key_values: Holds keys and values of earlier tokens, side by side in `values` of this layer; its
+                `keys` belong to the gate.
             **kwargs: Passed on to it.
 
         Returns:
@@ -87,6 +94,10 @@ class AMLPAttention(nn.Module):
             `None` from implementations that do not return them.
         """
         query, key, value = self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
+        if past_key_values is not None:
+            nothing = key.new_empty(key.shape[0], 1, 0, self.out_proj.out_features)
+            _, both = past_key_values.update(nothing, torch.cat([key, value], dim=-1), self.layer_idx)
+            key, value = both.chunk(2, dim=-1)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -106,9 +117,9 @@ class AMLPAttention(nn.Module):
 class AMLPLayer(GMLPLayer):
     """A gMLP block whose gate is the sum of the spatial projection and of tiny attention."""
 
-    def __init__(self, config: AMLPConfig):
-        super().__init__(config)
-        self.attention = AMLPAttention(config)
+    def __init__(self, config: AMLPConfig, layer_idx: int | None = None):
+        super().__init__(config, layer_idx)
+        self.attention = AMLPAttention(config, layer_idx)
 
     def forward(
         self,
@@ -116,14 +127,15 @@ class AMLPLayer(GMLPLayer):
         padding_mask: torch.Tensor | None = None,
         positions: TokenPositions | None = None,
         attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
         residual = hidden_states
         hidden_states = self.norm(hidden_states)
-        tiny_attention, _ = self.attention(hidden_states, attention_mask, **kwargs)
+        tiny_attention, _ = self.attention(hidden_states, attention_mask, past_key_values, **kwargs)
         hidden_states = self.activation(self.proj_in(hidden_states))
-        hidden_states = self.sgu(hidden_states, padding_mask, positions, tiny_attention)
+        hidden_states = self.sgu(hidden_states, padding_mask, positions, tiny_attention, past_key_values)
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
@@ -140,22 +152,36 @@ class AMLPPreTrainedModel(GMLPPreTrainedModel):
 
 
 class AMLPModel(AMLPPreTrainedModel, GMLPModel):
-    """The aMLP encoder: `GMLPModel` with tiny attention in every block."""
+    """The aMLP encoder, or decoder: `GMLPModel` with tiny attention in every block."""
 
     layer_class = AMLPLayer
 
-    def _layer_inputs(self, hidden_states, attention_mask, position_ids) -> dict:
-        layer_inputs = super()._layer_inputs(hidden_states, attention_mask, position_ids)
-        layer_inputs["attention_mask"] = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=hidden_states,
-            attention_mask=attention_mask if self.config.mask_padding else None,
+    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values) -> dict:
+        layer_inputs = super()._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values)
+        inputs = {
+            "config": self.config,
+            "inputs_embeds": hidden_states,
+            "attention_mask": attention_mask if self.config.mask_padding else None,
+        }
+        layer_inputs["attention_mask"] = (
+            create_causal_mask(**inputs, past_key_values=past_key_values)
+            if self.config.is_decoder
+            else create_bidirectional_mask(**inputs)
         )
         return layer_inputs
 
 
 class AMLPForMaskedLM(MaskedLMHead, AMLPPreTrainedModel):
     """aMLP with a language modelling head, tied to the embeddings by default."""
+
+    backbone_class = AMLPModel
+
+
+class AMLPForCausalLM(CausalLMHead, AMLPPreTrainedModel, GenerationMixin):
+    """aMLP decoder with a language modelling head, tied to the embeddings by default.
+
+    The cache of a layer holds the inputs of its spatial projection in `keys`, and those of tiny attention in `values`.
+    """
 
     backbone_class = AMLPModel
 
@@ -191,6 +217,7 @@ class AMLPForImageClassification(ImageClassificationHead, AMLPPreTrainedModel):
 
 
 __all__ = [
+    "AMLPForCausalLM",
     "AMLPForImageClassification",
     "AMLPForMaskedLM",
     "AMLPForMultipleChoice",

@@ -4,8 +4,10 @@ import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
@@ -21,6 +23,7 @@ from .self_contained import SelfContained
 from .spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
 from .spatial_resizing import ResizableTokens
 from .task_heads import (
+    CausalLMHead,
     ImageClassificationHead,
     MaskedLMHead,
     MultipleChoiceHead,
@@ -34,7 +37,7 @@ from .task_heads import (
 class GMLPLayer(GradientCheckpointingLayer):
     """One gMLP block (Figure 1): norm, channel expansion, activation, spatial gating unit, projection, residual."""
 
-    def __init__(self, config: GMLPConfig):
+    def __init__(self, config: GMLPConfig, layer_idx: int | None = None):
         super().__init__()
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
@@ -45,6 +48,8 @@ class GMLPLayer(GradientCheckpointingLayer):
             config.spatial_weight_type,
             config.gate_layer_norm_eps,
             config.gate_type,
+            config.is_decoder,
+            layer_idx,
         )
         self.proj_out = nn.Linear(config.gate_size, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -55,12 +60,13 @@ class GMLPLayer(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         padding_mask: torch.Tensor | None = None,
         positions: TokenPositions | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
         residual = hidden_states
         hidden_states = self.activation(self.proj_in(self.norm(hidden_states)))
-        hidden_states = self.sgu(hidden_states, padding_mask, positions)
+        hidden_states = self.sgu(hidden_states, padding_mask, positions, past_key_values=past_key_values)
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
@@ -71,6 +77,7 @@ class GMLPPreTrainedModel(SelfContained, CountsFlops, ResizableTokens, PreTraine
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["GMLPLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
     _can_record_outputs = {"hidden_states": GMLPLayer}
     _can_compile_fullgraph = True
     _token_mixing_module = SpatialProjection
@@ -86,7 +93,7 @@ class GMLPPreTrainedModel(SelfContained, CountsFlops, ResizableTokens, PreTraine
 
 
 class GMLPModel(GMLPPreTrainedModel):
-    """The gMLP encoder: token or patch embeddings, blocks, final norm.
+    """The gMLP encoder, or decoder: token or patch embeddings, blocks, final norm.
 
     There is no positional encoding: the spatial weights carry it. For images `pooler_output` holds what the classifier
     reads, shape `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean over the patches.
@@ -107,7 +114,8 @@ class GMLPModel(GMLPPreTrainedModel):
             if config.use_class_token:
                 self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.layers = nn.ModuleList([self.layer_class(config) for _ in range(config.num_hidden_layers)])
+        layers = [self.layer_class(config, layer_idx) for layer_idx in range(config.num_hidden_layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
@@ -123,12 +131,14 @@ class GMLPModel(GMLPPreTrainedModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         pixel_values: torch.FloatTensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPooling:
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            1 for real tokens, 0 for padding. For images: over the class token, if any, and the patches, with 0 for
-            patches that are to have no influence on the others.
+            1 for real tokens, 0 for padding; with a cache, over its tokens as well. For images: over the class token,
+            if any, and the patches, with 0 for patches that are to have no influence on the others.
         """
         if self.config.image_size is None:
             hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds, pixel_values)
@@ -138,13 +148,16 @@ class GMLPModel(GMLPPreTrainedModel):
                 raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")
             hidden_states = self.embed_patches(pixel_values)
 
-        layer_inputs = self._layer_inputs(hidden_states, attention_mask, position_ids)
+        past_key_values = self._prepare_cache(past_key_values, use_cache)
+        layer_inputs = self._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values)
         hidden_states = self.dropout(hidden_states)
         for layer in self.layers:
             hidden_states = layer(hidden_states, **layer_inputs, **kwargs)
         hidden_states = self.norm(hidden_states)
         pooled = None if self.config.image_size is None else self._pool(hidden_states, attention_mask)
-        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
+        )
 
     def _embed_text(self, input_ids, token_type_ids, inputs_embeds, pixel_values) -> torch.Tensor:
         if pixel_values is not None:
@@ -158,9 +171,22 @@ class GMLPModel(GMLPPreTrainedModel):
             hidden_states = hidden_states + self.token_type_embeddings(token_type_ids)
         return hidden_states
 
-    def _layer_inputs(self, hidden_states, attention_mask, position_ids) -> dict:
-        padding_mask, positions = padding_and_positions(self.config, hidden_states, attention_mask, position_ids)
-        return {"padding_mask": padding_mask, "positions": positions}
+    def _prepare_cache(self, past_key_values: Cache | None, use_cache: bool | None) -> Cache | None:
+        if not self.config.is_decoder:
+            return None
+        if past_key_values is not None and past_key_values.is_compileable:
+            raise ValueError(
+                f"{type(past_key_values).__name__} is not supported: use a `DynamicCache`, which is what `generate` "
+                "takes unless `cache_implementation` says otherwise."
+            )
+        return DynamicCache() if past_key_values is None and use_cache else past_key_values
+
+    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values) -> dict:
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        padding_mask, positions = padding_and_positions(
+            self.config, hidden_states, attention_mask, position_ids, past_length
+        )
+        return {"padding_mask": padding_mask, "positions": positions, "past_key_values": past_key_values}
 
     def _pool(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         if self.config.use_class_token:
@@ -170,6 +196,15 @@ class GMLPModel(GMLPPreTrainedModel):
 
 class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
     """gMLP with a language modelling head, tied to the embeddings by default."""
+
+    backbone_class = GMLPModel
+
+
+class GMLPForCausalLM(CausalLMHead, GMLPPreTrainedModel, GenerationMixin):
+    """gMLP decoder with a language modelling head, tied to the embeddings by default.
+
+    The spatial weights are lower-triangular. A layer's cache holds the inputs of its spatial projection, in `keys`.
+    """
 
     backbone_class = GMLPModel
 
@@ -205,6 +240,7 @@ class GMLPForImageClassification(ImageClassificationHead, GMLPPreTrainedModel):
 
 
 __all__ = [
+    "GMLPForCausalLM",
     "GMLPForImageClassification",
     "GMLPForMaskedLM",
     "GMLPForMultipleChoice",

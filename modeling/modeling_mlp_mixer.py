@@ -91,7 +91,7 @@ class MLPMixerLayer(GradientCheckpointingLayer):
     token. What that MLP writes to padding (its biases at least) stays there, as the next block masks it again.
     """
 
-    def __init__(self, config: MLPMixerConfig):
+    def __init__(self, config: MLPMixerConfig, layer_idx: int | None = None):
         super().__init__()
         self.token_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.token_mixing = TokenMixingMLP(config.max_position_embeddings, config.token_mixing_size, config.hidden_act)

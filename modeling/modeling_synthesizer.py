@@ -12,7 +12,6 @@ from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
     BaseModelOutputWithPooling,
-    CausalLMOutputWithPast,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
@@ -44,6 +43,7 @@ from .synthetic_attention import (
     token_layout,
 )
 from .task_heads import (
+    CausalLMHead,
     ImageClassificationHead,
     MaskedLMHead,
     MultipleChoiceHead,
@@ -792,59 +792,15 @@ class SynthesizerForImageClassification(_EncoderHead, ImageClassificationHead, S
     """Synthesizer encoder of image patches with a classification head, e.g. for ImageNet."""
 
 
-class SynthesizerForCausalLM(SynthesizerPreTrainedModel, GenerationMixin):
+class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, GenerationMixin):
     """Synthesizer decoder with a language modelling head, tied to the embeddings by default."""
 
+    backbone_class = SynthesizerModel
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
 
-    def __init__(self, config: SynthesizerConfig):
-        _require(config.is_decoder, self, "`is_decoder=True`, a decoder")
-        super().__init__(config)
-        self.model = SynthesizerModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
-
-    # No `position_ids` in the signature, since `generate` would then pass its own: they are counted from the mask.
-    # They can be given all the same.
-    @can_return_tuple
-    @auto_docstring
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        past_key_values: Cache | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> CausalLMOutputWithPast:
-        r"""
-        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            Token ids as in `input_ids` (the shift by one happens here); -100 where there is nothing to predict.
-        """
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Scores over the vocabulary."""
+        return self.lm_head(self.scale_for_lm_head(hidden_states))
 
 
 class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, GenerationMixin):

@@ -31,6 +31,7 @@ def padding_and_positions(
     hidden_states: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     position_ids: torch.LongTensor | None = None,
+    past_length: int = 0,
 ) -> tuple[torch.Tensor | None, TokenPositions | None]:
     """Turn a model's inputs into what its spatial weights need.
 
@@ -40,35 +41,42 @@ def padding_and_positions(
     Args:
         config: Configuration with `mask_padding`, `max_position_embeddings` and `spatial_weight_type`.
         hidden_states: Shape `(batch, length, channels)`.
-        attention_mask: Shape `(batch, length)`, non-zero for real tokens; `None` if there is no padding.
+        attention_mask: Shape `(batch, past_length + length)`, non-zero for real tokens; `None` if there is no padding.
         position_ids: Shape `(batch or 1, length)`; taken from the mask when `None`.
+        past_length: Number of tokens in the cache.
 
     Returns:
-        The mask in the dtype of `hidden_states`, shape `(batch, length, 1)`, and the positions. `None` stands for "no
-        padding" and for "positions 0, 1, 2, ...".
+        The mask in the dtype of `hidden_states`, shape `(batch, length, 1)`, and the positions, those of the tokens in
+        the cache first. `None` stands for "no padding" and for "positions 0, 1, 2, ...".
 
     Raises:
         ValueError: If the sequence is too long or the shapes do not match.
     """
     batch, length, _ = hidden_states.shape
-    check_length(length, config.max_position_embeddings)
+    key_length = past_length + length
+    check_length(key_length, config.max_position_embeddings)
     positions = None
     if position_ids is not None:
+        if past_length:
+            raise ValueError(
+                "`position_ids` cannot be given together with earlier tokens in a cache, whose positions they do not "
+                "tell. Leave them out: positions are counted from `attention_mask`."
+            )
         if position_ids.shape not in ((batch, length), (1, length)):
             raise ValueError(f"`position_ids` has shape {tuple(position_ids.shape)}, expected {(batch, length)}.")
         positions = TokenPositions(position_ids.expand(batch, length), shifted=False)
     if attention_mask is None or not config.mask_padding:
         return None, positions
-    if attention_mask.shape != (batch, length):
+    if attention_mask.shape != (batch, key_length):
         raise ValueError(
-            f"`attention_mask` has shape {tuple(attention_mask.shape)}, expected {(batch, length)}: one number per "
-            "token, 1 for real tokens and 0 for padding."
+            f"`attention_mask` has shape {tuple(attention_mask.shape)}, expected {(batch, key_length)}: one number "
+            f"per token{', those in the cache included' if past_length else ''}, 1 for real tokens and 0 for padding."
         )
     reads_text = getattr(config, "image_size", None) is None  # a patch keeps its place whatever is masked
     if positions is None and reads_text and _may_be_left_padded(config, attention_mask):
-        indices = torch.arange(length, device=attention_mask.device) - first_token_index(attention_mask)[:, None]
+        indices = torch.arange(key_length, device=attention_mask.device) - first_token_index(attention_mask)[:, None]
         positions = TokenPositions(indices.clamp(min=0), shifted=True)
-    return attention_mask[:, :, None].to(hidden_states.dtype), positions
+    return attention_mask[:, past_length:, None].to(hidden_states.dtype), positions
 
 
 def _may_be_left_padded(config: PreTrainedConfig, attention_mask: torch.Tensor) -> bool:

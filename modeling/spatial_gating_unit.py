@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers.cache_utils import Cache
 
 
 class TokenPositions(NamedTuple):
@@ -27,24 +28,45 @@ class SpatialProjection(nn.Module):
         max_length: Longest sequence `n`.
         weight_type: `"full"`: `weight` holds W, shape `(n, n)`, row = output token. `"toeplitz"`: `weight` holds the
             `2n - 1` diagonals, with `W[i, j] = weight[n - 1 + j - i]`, so the last entries look to the right.
+        is_causal: Use the lower triangle of W alone: tokens see themselves and those before.
 
     Shapes:
         input and output `(batch, length, channels)` with `length <= n`; `bias` is `(n,)`, one number per output token.
     """
 
-    def __init__(self, max_length: int, weight_type: str):
+    def __init__(self, max_length: int, weight_type: str, is_causal: bool = False):
         super().__init__()
         self.max_length = max_length
         self.weight_type = weight_type
+        self.is_causal = is_causal
         self.weight = nn.Parameter(torch.zeros(2 * max_length - 1 if weight_type == "toeplitz" else (max_length,) * 2))
         self.bias = nn.Parameter(torch.ones(max_length))
 
-    def matrix(self, length: int, positions: TokenPositions | None = None) -> torch.Tensor:
-        """The spatial weights in use, shape `(length, length)`, or `(batch, length, length)` for free positions."""
+    def matrix(
+        self, length: int, positions: TokenPositions | None = None, num_outputs: int | None = None
+    ) -> torch.Tensor:
+        """The spatial weights in use.
+
+        Args:
+            length: Number of input tokens.
+            positions: Of the input tokens.
+            num_outputs: Give the rows of the last tokens only, so many of them; all by default.
+
+        Returns:
+            Shape `(num_outputs, length)`, or `(batch, num_outputs, length)` for free positions.
+        """
+        matrix = self._rows(length, positions, num_outputs)
+        return matrix.tril(0 if num_outputs is None else length - num_outputs) if self.is_causal else matrix
+
+    def _rows(self, length: int, positions: TokenPositions | None, num_outputs: int | None) -> torch.Tensor:
         toeplitz = self.weight_type == "toeplitz"
+        first = 0 if num_outputs is None else length - num_outputs
         if positions is not None and not (toeplitz and positions.shifted):
-            rows, columns = positions.ids[:, :, None], positions.ids[:, None, :]
+            rows, columns = positions.ids[:, first:, None], positions.ids[:, None, :]
             return self.weight[self.max_length - 1 + columns - rows] if toeplitz else self.weight[rows, columns]
+        if toeplitz and num_outputs is not None:
+            tokens = torch.arange(length, device=self.weight.device)
+            return self.weight[self.max_length - 1 + tokens - tokens[first:, None]]
         if toeplitz:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
             # Appendix C: rows of 2 * length numbers, read in steps of one less, move by one number per row. Unlike
@@ -52,15 +74,23 @@ class SpatialProjection(nn.Module):
             # keeps Inductor from taking the strides of the first batch for those of all.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
-        return self.weight[:length, :length]
+        return self.weight[first:length, :length]
 
-    def forward(self, hidden_states: torch.Tensor, positions: TokenPositions | None = None) -> torch.Tensor:
-        """Mix tokens; `positions` as given by the model, `None` for 0, 1, 2, ..."""
+    def forward(
+        self, hidden_states: torch.Tensor, positions: TokenPositions | None = None, num_outputs: int | None = None
+    ) -> torch.Tensor:
+        """Mix tokens.
+
+        Args:
+            hidden_states: All tokens, those in a cache first.
+            positions: As given by the model, `None` for 0, 1, 2, ...
+            num_outputs: Number of last tokens to compute, all by default.
+        """
         batch, length, _ = hidden_states.shape
-        bias = self.bias[:length] if positions is None else self.bias[positions.ids]
-        return torch.baddbmm(
-            bias[..., None], self.matrix(length, positions).expand(batch, length, length), hidden_states
-        )
+        first = 0 if num_outputs is None else length - num_outputs
+        bias = self.bias[first:length] if positions is None else self.bias[positions.ids[:, first:]]
+        matrix = self.matrix(length, positions, num_outputs).expand(batch, -1, -1)
+        return torch.baddbmm(bias[..., None], matrix, hidden_states)
 
     @torch.no_grad()
     def to_full(self) -> None:
@@ -116,6 +146,8 @@ class SpatialGatingUnit(nn.Module):
         weight_type: `"toeplitz"` or `"full"`, see `SpatialProjection`.
         layer_norm_eps: Epsilon of the norm over the channels that `f` mixes.
         gate_type: See above.
+        is_causal: Whether tokens see only themselves and those before.
+        layer_idx: Number of the block, where its part of a cache is.
     """
 
     def __init__(
@@ -125,13 +157,16 @@ class SpatialGatingUnit(nn.Module):
         weight_type: str,
         layer_norm_eps: float,
         gate_type: str = "split",
+        is_causal: bool = False,
+        layer_idx: int | None = None,
     ):
         super().__init__()
         self.gate_type = gate_type
+        self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(
             intermediate_size // 2 if gate_type == "split" else intermediate_size, eps=layer_norm_eps
         )
-        self.spatial_proj = SpatialProjection(max_length, weight_type)
+        self.spatial_proj = SpatialProjection(max_length, weight_type, is_causal)
 
     def forward(
         self,
@@ -139,6 +174,7 @@ class SpatialGatingUnit(nn.Module):
         padding_mask: torch.Tensor | None = None,
         positions: TokenPositions | None = None,
         tiny_attention: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
     ) -> torch.Tensor:
         """Gate.
 
@@ -146,8 +182,9 @@ class SpatialGatingUnit(nn.Module):
             hidden_states: Shape `(batch, length, intermediate_size)`.
             padding_mask: Shape `(batch, length, 1)`, one for real tokens and zero for padding. It acts on the input of
                 `f` after the norm, so that padding adds exactly nothing to any token.
-            positions: Positions of the tokens, `None` for 0, 1, 2, ...
+            positions: Positions of the tokens, those in the cache first, `None` for 0, 1, 2, ...
             tiny_attention: What aMLP adds to `f`, in the shape of the result.
+            past_key_values: Holds the inputs of `f` at earlier tokens, as `keys` of this layer.
 
         Returns:
             Shape `(batch, length, intermediate_size / 2)` for `"split"`, else `(batch, length, intermediate_size)`.
@@ -156,7 +193,14 @@ class SpatialGatingUnit(nn.Module):
         gate = self.norm(gate)
         if padding_mask is not None:
             gate = gate * padding_mask.to(gate.dtype)
-        gate = self.spatial_proj(gate, positions)
+        num_outputs = None
+        if past_key_values is not None:
+            num_outputs = gate.shape[1]
+            # Tiny attention fills `values`, if there is any; for gMLP they have no width.
+            width = 0 if tiny_attention is None else past_key_values.layers[self.layer_idx].values.shape[-1]
+            nothing = gate.new_empty(gate.shape[0], 1, num_outputs if width == 0 else 0, width)
+            gate = past_key_values.update(gate[:, None], nothing, self.layer_idx)[0][:, 0]
+        gate = self.spatial_proj(gate, positions, num_outputs)
         if tiny_attention is not None:
             gate = gate + tiny_attention
         if self.gate_type == "linear":

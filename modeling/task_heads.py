@@ -13,7 +13,9 @@ split over accumulation steps and processes.
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
+    CausalLMOutputWithPast,
     ImageClassifierOutput,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -58,8 +60,14 @@ def _classifier_dropout(config) -> nn.Dropout:
 class _Head:
     backbone_class: type[nn.Module]
     reads_images = False
+    is_decoder = False
 
     def __init__(self, config):
+        if config.is_decoder != self.is_decoder:
+            raise ValueError(
+                f"{type(self).__name__} needs a configuration with `is_decoder={self.is_decoder}`, "
+                f"{'a decoder' if self.is_decoder else 'an encoder'}."
+            )
         if (getattr(config, "image_size", None) is not None) != self.reads_images:
             wanted = "an image size, e.g. 224" if self.reads_images else "`None`: it reads text"
             raise ValueError(
@@ -120,6 +128,62 @@ class MaskedLMHead(_Head):
         return MaskedLMOutput(
             loss=loss,
             logits=None if sparse else logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class CausalLMHead(_Head):
+    """Prediction of the next token: a linear map to the vocabulary, its matrix tied to the embeddings."""
+
+    is_decoder = True
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def _build_head(self, config) -> None:
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Scores over the vocabulary; families that scale their outputs override this."""
+        return self.lm_head(hidden_states)
+
+    # No `position_ids` in the signature, since `generate` would then pass its own: they are counted from the mask.
+    # They can be given all the same.
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Token ids as in `input_ids` (the shift by one happens here); -100 where there is nothing to predict.
+        """
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.compute_logits(outputs.last_hidden_state[:, kept, :])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

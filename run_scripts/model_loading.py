@@ -63,7 +63,11 @@ def parse_overrides(text: str) -> dict[str, Any]:
 
 
 def load_tokenizer(
-    arguments: ModelArguments, max_length: int | None, texts: Iterable[str], is_main_process: bool
+    arguments: ModelArguments,
+    max_length: int | None,
+    texts: Iterable[str],
+    is_main_process: bool,
+    kind: str = "encoder",
 ) -> PreTrainedTokenizerBase:
     """The tokenizer named on the command line, the checkpoint's own, or a newly trained one.
 
@@ -72,6 +76,7 @@ def load_tokenizer(
         max_length: The model's maximum length, recorded in a new tokenizer.
         texts: Training texts of a new tokenizer; not touched otherwise.
         is_main_process: With several processes the main one trains, and the others receive its result.
+        kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:
         UserError: If none is named or it cannot be loaded.
@@ -84,7 +89,7 @@ def load_tokenizer(
         trained = [None]
         if is_main_process:
             try:
-                trained = [train_unigram_tokenizer(texts, arguments.train_tokenizer, max_length)]
+                trained = [train_unigram_tokenizer(texts, arguments.train_tokenizer, max_length, kind=kind)]
             except ValueError as error:
                 raise UserError(f"--train_tokenizer {arguments.train_tokenizer}: {error}") from error
         return broadcast_object_list(trained)[0]
@@ -112,8 +117,11 @@ def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase,
             f"the tokenizer has {len(tokenizer)} ids, the model only vocab_size={config.vocab_size}. Use the model's "
             f"own tokenizer, or train from a configuration with --config_overrides vocab_size={len(tokenizer)}."
         )
-    if tokenizer.pad_token_id is not None:
-        config.pad_token_id = tokenizer.pad_token_id
+    for name in ("pad_token_id", "eos_token_id"):
+        if getattr(tokenizer, name) is not None and hasattr(config, name):
+            setattr(config, name, getattr(tokenizer, name))
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id  # as T5 does
 
 
 def sequence_length(requested: int | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:

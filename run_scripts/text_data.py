@@ -167,41 +167,48 @@ def tokenize(
     max_seq_length: int,
     pack: bool,
     word_offsets: bool = False,
+    special_tokens: bool = True,
     num_workers: int | None = None,
 ) -> Split:
     """Turn documents into sequences of at most `max_seq_length` tokens.
 
     Args:
         split: Documents in a column `text`.
-        tokenizer: Adds its own special tokens around every sequence.
+        tokenizer: Adds its own special tokens around every sequence, if any.
         max_seq_length: Tokens per sequence, special ones included.
         pack: `True` joins documents, with a separator between them, and cuts the stream into full sequences;
             `False` makes one truncated sequence of every document.
         word_offsets: Whether to add the column `offset_mapping` that whole-word masking needs.
+        special_tokens: `False` leaves out all special tokens, separators too.
         num_workers: Processes.
 
     Returns:
-        Rows with `input_ids` and `special_tokens_mask` (and `offset_mapping`).
+        Rows with `input_ids` and `special_tokens_mask` (and `offset_mapping`); without special tokens `input_ids`.
     """
     encode = _packed_encoder if pack else _line_encoder
     options = {} if isinstance(split, datasets.IterableDataset) else {"num_proc": num_workers, "desc": "Tokenizing"}
-    return split.map(encode(tokenizer, max_seq_length, word_offsets), batched=True, remove_columns=["text"], **options)
+    encoder = encode(tokenizer, max_seq_length, word_offsets, special_tokens)
+    return split.map(encoder, batched=True, remove_columns=["text"], **options)
 
 
 Encoder = Callable[[dict[str, list]], dict[str, list]]
 
 
-def _line_encoder(tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool) -> Encoder:
+def _line_encoder(
+    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
+) -> Encoder:
     def encode(rows: dict[str, list]) -> dict[str, list]:
         encoded = tokenizer(
             rows["text"],
             truncation=True,
             max_length=max_seq_length,
+            add_special_tokens=special_tokens,
             return_special_tokens_mask=True,
             return_attention_mask=False,
             return_token_type_ids=False,
         )
-        columns = {name: encoded[name] for name in ("input_ids", "special_tokens_mask")}
+        names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
+        columns = {name: encoded[name] for name in names}
         if word_offsets:
             columns["offset_mapping"] = [_offsets_of(encoded.word_ids(row)) for row in range(len(rows["text"]))]
         return columns
@@ -209,10 +216,14 @@ def _line_encoder(tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_
     return encode
 
 
-def _packed_encoder(tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool) -> Encoder:
-    prefix, suffix = _special_token_frame(tokenizer)
+def _packed_encoder(
+    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
+) -> Encoder:
+    prefix, suffix = _special_token_frame(tokenizer) if special_tokens else ([], [])
     room = max_seq_length - len(prefix) - len(suffix)
     separator = suffix[-1:] or prefix[:1]
+    if special_tokens and not separator and tokenizer.eos_token_id is not None:
+        separator = [tokenizer.eos_token_id]
 
     def encode(rows: dict[str, list]) -> dict[str, list]:
         encoded = tokenizer(rows["text"], add_special_tokens=False, verbose=False)
@@ -228,12 +239,11 @@ def _packed_encoder(tokenizer: PreTrainedTokenizerBase, max_seq_length: int, wor
             separates += [0] * len(document)
             words += encoded.word_ids(row) if word_offsets else []
         starts = range(0, len(ids), room)
-        columns = {
-            "input_ids": [prefix + ids[start : start + room] + suffix for start in starts],
-            "special_tokens_mask": [
+        columns = {"input_ids": [prefix + ids[start : start + room] + suffix for start in starts]}
+        if special_tokens:
+            columns["special_tokens_mask"] = [
                 [1] * len(prefix) + separates[start : start + room] + [1] * len(suffix) for start in starts
-            ],
-        }
+            ]
         if word_offsets:
             outer = [None] * len(prefix), [None] * len(suffix)
             columns["offset_mapping"] = [
@@ -266,20 +276,21 @@ def _offsets_of(word_ids: list[int | None]) -> list[tuple[int, int]]:
     return offsets
 
 
-def masked_once(split: Split, mask: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> datasets.Dataset:
-    """Mask evaluation data once, so that every evaluation asks the same questions.
+def labelled_once(split: Split, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> datasets.Dataset:
+    """Make the questions of evaluation data once, so that every evaluation asks the same.
 
     Args:
         split: Tokenized rows; streamed ones are read into memory.
-        mask: A seeded masking collator; called on single rows.
+        collator: A seeded collator; called on single rows.
 
     Returns:
         Rows with `input_ids` and `labels` (-100 where nothing is asked).
     """
     rows = []
     for row in split:
-        batch = mask([row])
-        rows.append({"input_ids": batch["input_ids"][0].tolist(), "labels": batch["labels"][0].tolist()})
+        batch = collator([row])
+        asked = batch["attention_mask"][0].bool() if "attention_mask" in batch else slice(None)
+        rows.append({"input_ids": batch["input_ids"][0][asked].tolist(), "labels": batch["labels"][0].tolist()})
     return datasets.Dataset.from_list(rows)
 
 

@@ -153,6 +153,22 @@ class AMLPTest(_EncoderSuite, unittest.TestCase):
     config_kwargs = {"attention_size": 32}
 
 
+class GMLPDecoderTest(_EncoderSuite, _NoGenerationTests, unittest.TestCase):
+    family = "gmlp"
+    config_kwargs = {"is_decoder": True}
+
+    @property
+    def all_model_classes(self):
+        models = FAMILIES[self.family].models
+        return tuple(getattr(tokenmixers, models[name]) for name in ("AutoModel", "AutoModelForCausalLM"))
+
+
+class AMLPDecoderTest(GMLPDecoderTest):
+    family = "amlp"
+    has_attentions = True
+    config_kwargs = {"is_decoder": True, "attention_size": 32}
+
+
 SYNTHESIZER_KWARGS = {
     "num_attention_heads": 4,
     "head_dim": 8,

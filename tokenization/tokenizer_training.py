@@ -1,46 +1,68 @@
 """Train the tokenizer of the gMLP paper's kind: a cased Unigram model (papers' "32K cased SentencePiece")."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 
-#: Role of each special token -> its text. Their ids are 0, 1, 2, ... in this order, so that padding is 0.
+#: Kind of model -> role of each special token -> its text. Ids are 0, 1, 2, ... in this order: padding is always 0.
 SPECIAL_TOKENS = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
+    "encoder": {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    },
+    "decoder": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+    "encoder-decoder": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
 }
 
 
 def train_unigram_tokenizer(
-    texts: Iterable[str], vocab_size: int, model_max_length: int | None, show_progress: bool = True
+    texts: Iterable[str],
+    vocab_size: int,
+    model_max_length: int | None,
+    show_progress: bool = True,
+    kind: Literal["encoder", "decoder", "encoder-decoder"] = "encoder",
+    num_sentinels: int = 100,
 ) -> PreTrainedTokenizerFast:
-    """Train a cased Unigram tokenizer with BERT's special tokens and sequence format.
+    """Train a cased Unigram tokenizer with the special tokens of one kind of model.
 
-    The text is NFKC-normalised with runs of white space folded; case is kept. A single sequence becomes
-    `[CLS] A [SEP]`, a pair `[CLS] A [SEP] B [SEP]` with segment ids 0 and 1.
+    The text is NFKC-normalised with runs of white space folded; case is kept.
+
+    | `kind`              | a sequence becomes | a pair becomes                             | special tokens        |
+    |---------------------|--------------------|--------------------------------------------|-----------------------|
+    | `"encoder"`         | `[CLS] A [SEP]`    | `[CLS] A [SEP] B [SEP]`, segments 0 and 1  | BERT's                |
+    | `"decoder"`         | `A`                | `A B`                                      | `<pad> </s> <unk>`    |
+    | `"encoder-decoder"` | `A </s>`           | `A </s> B </s>`                            | T5's, with sentinels  |
 
     Args:
         texts: Training texts, any iterable of strings.
-        vocab_size: Number of token ids wanted, the five special ones included. A small corpus may give fewer.
+        vocab_size: Number of token ids wanted, the special ones included. A small corpus may give fewer.
         model_max_length: Most tokens that the model will take, only recorded; `None` for no limit.
         show_progress: Whether to draw a progress bar.
+        kind: See the table.
+        num_sentinels: Number of tokens `<extra_id_0>`, `<extra_id_1>`, ... for span corruption, of the last kind.
 
     Returns:
         A tokenizer that plain Transformers loads with `AutoTokenizer`.
 
     Raises:
-        ValueError: If there is no text, or `vocab_size` leaves no room besides the special tokens and characters.
+        ValueError: If `kind` is unknown, there is no text, or `vocab_size` leaves no room besides the special tokens
+            and characters.
     """
-    if vocab_size <= len(SPECIAL_TOKENS):
+    if kind not in SPECIAL_TOKENS:
+        raise ValueError(f"`kind` must be one of {', '.join(map(repr, SPECIAL_TOKENS))}, got {kind!r}.")
+    roles = SPECIAL_TOKENS[kind]
+    sentinels = [f"<extra_id_{i}>" for i in range(num_sentinels)] if kind == "encoder-decoder" else []
+    special_tokens = [*roles.values(), *sentinels]
+    if vocab_size <= len(special_tokens):
         raise ValueError(
-            f"`vocab_size` must be larger than the {len(SPECIAL_TOKENS)} special tokens, got {vocab_size}."
+            f"`vocab_size` must be larger than the {len(special_tokens)} special tokens, got {vocab_size}."
         )
-    special_tokens = list(SPECIAL_TOKENS.values())
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
@@ -55,16 +77,23 @@ def train_unigram_tokenizer(
         trainers.UnigramTrainer(
             vocab_size=vocab_size,
             special_tokens=special_tokens,
-            unk_token=SPECIAL_TOKENS["unk_token"],
+            unk_token=roles["unk_token"],
             show_progress=show_progress,
         ),
     )
-    if tokenizer.get_vocab_size() <= len(SPECIAL_TOKENS):
+    if tokenizer.get_vocab_size() <= len(special_tokens):
         raise ValueError("There is no text to train a tokenizer on: the texts are empty.")
-    cls_id, sep_id = (tokenizer.token_to_id(SPECIAL_TOKENS[role]) for role in ("cls_token", "sep_token"))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(SPECIAL_TOKENS["cls_token"], cls_id), (SPECIAL_TOKENS["sep_token"], sep_id)],
+    if kind == "encoder":
+        single, pair, framing = "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", ("[CLS]", "[SEP]")
+    else:
+        single, pair, framing = "$A </s>", "$A </s> $B </s>", ("</s>",)
+    if kind != "decoder":  # which goes on where its input ends
+        ids = [(token, tokenizer.token_to_id(token)) for token in framing]
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=model_max_length,
+        padding_side="left" if kind == "decoder" else "right",
+        **({"extra_special_tokens": sentinels} if sentinels else {}),
+        **roles,
     )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=model_max_length, **SPECIAL_TOKENS)

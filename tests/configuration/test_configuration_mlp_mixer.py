@@ -67,6 +67,7 @@ def test_pooling_follows_from_the_input(fields, pooling, tokens):
         ({"layer_norm_eps": -1.0}, "`layer_norm_eps` must not be negative, got -1.0"),
         ({"spatial_weight_type": "toeplitz"}, "(?s)spatial_weight_type.*'full'.*toeplitz"),
         ({"classifier_pooling": "max"}, "(?s)classifier_pooling.*max"),
+        ({"is_decoder": True}, "the token-mixing MLP is not causal"),
         ({"gate_type": "split"}, "(?s)gate_type.*None"),
         ({"gate_layer_norm_eps": 1e-5}, "(?s)gate_layer_norm_eps.*None"),
         ({"spatial_initializer_range": -1.0}, "`spatial_initializer_range` must not be negative, got -1.0"),

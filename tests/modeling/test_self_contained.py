@@ -32,6 +32,8 @@ CHECKPOINTS = {
     "gmlp-images": ("GMLPForImageClassification", IMAGES),
     "amlp": ("AMLPForQuestionAnswering", SIZES),
     "amlp-images": ("AMLPForImageClassification", IMAGES),
+    "gmlp-decoder": ("GMLPForCausalLM", {**SIZES, "is_decoder": True}),
+    "amlp-decoder": ("AMLPForCausalLM", {**SIZES, "is_decoder": True}),
     "mlp_mixer": ("MLPMixerForMaskedLM", SIZES),
     "synthesizer": ("SynthesizerForMaskedLM", SYNTHESIZER),
     "synthesizer-decoder": ("SynthesizerForCausalLM", {**SYNTHESIZER, "is_decoder": True}),

@@ -187,7 +187,8 @@ def test_losses_and_their_gradients_do_not_depend_on_padding(
         expected = sum(one * share for one, share in zip(losses, shares, strict=True)) / sum(shares)
     torch.testing.assert_close(loss, expected)
     for (name, _), ours, theirs in zip(model.named_parameters(), gradients(loss), gradients(expected), strict=True):
-        torch.testing.assert_close(ours, theirs, msg=lambda text, name=name: f"{name}: {text}")
+        # Transformers computes losses in float32
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @WEIGHT_TYPES
@@ -293,7 +294,7 @@ def test_classifier_dropout(class_name, tiny_config):
 def test_every_head_is_tested_here():
     from tokenmixers.configuration.auto_classes import FAMILIES
 
-    heads = set(FAMILIES["gmlp"].models.values()) - {"GMLPModel", "GMLPForImageClassification"}
+    heads = set(FAMILIES["gmlp"].models.values()) - {"GMLPModel", "GMLPForImageClassification", "GMLPForCausalLM"}
     assert heads == {*TOKEN_HEADS, *SEQUENCE_HEADS}
 
 

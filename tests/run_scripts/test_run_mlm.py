@@ -1,8 +1,6 @@
-import collections
 import json
 import math
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -13,46 +11,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, pipeline
 
 from tokenmixers.run_scripts import run_mlm
-
-
-CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    words = random.Random(0)
-    for name, count in (("train", 120), ("validation", 20)):
-        starts = [words.randrange(len(CYCLE)) for _ in range(count)]
-        lines = [" ".join((CYCLE * 3)[start : start + words.randint(5, 15)]) for start in starts]
-        (folder / f"{name}.txt").write_text("\n".join(lines))
-    return folder
-
-
-@pytest.fixture
-def command(corpus, tmp_path):
-    """`command(name=value, ...)`: arguments of a tiny run, with changes; `None` leaves an argument out."""
-
-    def build(**changes):
-        settings = {
-            "train_file": corpus / "train.txt",
-            "validation_file": corpus / "validation.txt",
-            "config_name": "gmlp-base",
-            "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16",
-            "train_tokenizer": 60,
-            "output_dir": tmp_path / "run",
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
-            "max_steps": 4,
-            "per_device_train_batch_size": 8,
-            "learning_rate": 1e-2,
-            "disable_tqdm": True,
-            **changes,
-        }
-        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
-
-    return build
 
 
 def test_trains_saves_and_reports(command, tmp_path, capsys):
@@ -84,37 +42,6 @@ def test_trains_saves_and_reports(command, tmp_path, capsys):
         )
     )
     assert evaluated["trained"] == pytest.approx(results["trained"], rel=1e-4)
-
-
-def test_row_losses_and_perplexity_by_hand():
-    logits = torch.randn(3, 4, 7)
-    labels = torch.tensor([[1, -100, 2, -100], [-100] * 4, [0, 6, 5, 3]])
-    expected, tokens = [], 0
-    for row in range(3):
-        total = 0.0
-        for position in range(4):
-            label = labels[row, position].item()
-            if label != -100:
-                scores = logits[row, position].double()
-                total += math.log(sum(math.exp(s) for s in scores.tolist())) - scores[label].item()
-                tokens += 1
-        expected.append(total)
-    losses = run_mlm.row_losses(logits, labels)
-    assert losses.tolist() == pytest.approx(expected, rel=1e-5)
-    prediction = run_mlm.EvalPrediction(predictions=losses.numpy(), label_ids=labels.numpy())
-    assert run_mlm.perplexity(prediction)["perplexity"] == pytest.approx(math.exp(sum(expected) / tokens), rel=1e-5)
-
-
-def test_unigram_perplexity_by_hand():
-    datasets = pytest.importorskip("datasets")
-    train = datasets.Dataset.from_dict(
-        {"input_ids": [[2, 5, 6, 3], [2, 5, 5, 3]], "special_tokens_mask": [[1, 0, 0, 1]] * 2}
-    )
-    evaluation = datasets.Dataset.from_dict({"labels": [[-100, 5, -100], [-100, 6, 7]]})
-    counts = collections.Counter([5, 6, 5, 5])
-    probabilities = [(counts[label] + 1) / (4 + 8) for label in (5, 6, 7)]
-    expected = math.exp(-sum(map(math.log, probabilities)) / 3)
-    assert run_mlm.unigram_perplexity(train, evaluation, vocab_size=8) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import DataCollatorForLanguageModeling
 
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.text_data import TextDataArguments, load_documents, masked_once, tokenize
+from tokenmixers.run_scripts.text_data import TextDataArguments, labelled_once, load_documents, tokenize
 
 
 DOCUMENTS = [f"document number {i} has some words, and unbelievably long ones too" for i in range(40)]
@@ -109,7 +109,10 @@ def test_line_by_line_truncates(tokenizer):
         assert row == tokenizer(text, truncation=True, max_length=10)["input_ids"]
 
 
-@given(texts=st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5), length=st.integers(3, 12))
+@given(
+    texts=st.lists(st.text(min_size=1, max_size=30).filter(str.strip), min_size=1, max_size=5),
+    length=st.integers(3, 12),
+)
 def test_packing_loses_nothing(tokenizer, texts, length):
     rows = tokenize(datasets.Dataset.from_dict({"text": texts}), tokenizer, length, pack=True)
     content = [token for row in rows["input_ids"] for token in row[1:-1]]
@@ -148,9 +151,9 @@ def test_whole_words_are_masked_whole(tokenizer, pack):
     assert partly == 0
 
 
-def test_evaluation_is_masked_once(tokenizer):
+def test_evaluation_is_labelled_once(tokenizer):
     rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS}), tokenizer, 16, pack=True)
-    first, second = (masked_once(rows, DataCollatorForLanguageModeling(tokenizer, seed=5)) for _ in range(2))
+    first, second = (labelled_once(rows, DataCollatorForLanguageModeling(tokenizer, seed=5)) for _ in range(2))
     assert list(first["labels"]) == list(second["labels"])
     asked = [label != -100 for row in first["labels"] for label in row]
     assert 0.05 < sum(asked) / len(asked) < 0.3

@@ -57,3 +57,22 @@ def test_refuses_what_cannot_be_trained():
         train_unigram_tokenizer(TEXTS, vocab_size=5, model_max_length=8, show_progress=False)
     with pytest.raises(ValueError, match="empty"):
         train_unigram_tokenizer([], vocab_size=50, model_max_length=8, show_progress=False)
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("decoder", []), ("encoder-decoder", [1])])
+def test_tokenizers_for_other_kinds_of_models(kind, ending, tmp_path):
+    trained = train_unigram_tokenizer(TEXTS, 120, 32, show_progress=False, kind=kind, num_sentinels=7)
+    trained.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert (loaded.pad_token_id, loaded.eos_token_id, loaded.unk_token_id) == (0, 1, 2)
+    inner = loaded("The gate", add_special_tokens=False)["input_ids"]
+    assert loaded("The gate")["input_ids"] == inner + ending
+    assert loaded.padding_side == ("left" if kind == "decoder" else "right")
+    sentinels = [f"<extra_id_{i}>" for i in range(7)] if kind == "encoder-decoder" else []
+    assert loaded.convert_tokens_to_ids(sentinels) == list(range(3, 3 + len(sentinels)))
+    assert loaded.decode(loaded("The gate")["input_ids"], skip_special_tokens=True) == "The gate"
+
+
+def test_unknown_kinds_are_refused():
+    with pytest.raises(ValueError, match="must be one of 'encoder', 'decoder', 'encoder-decoder', got 'both'"):
+        train_unigram_tokenizer(TEXTS, 120, 32, kind="both")

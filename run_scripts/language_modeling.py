@@ -1,0 +1,265 @@
+"""What the language modelling scripts share: corpus, tokenizer, seeded collators, perplexity, the run itself."""
+
+import dataclasses
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import (
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from .arguments import ModelArguments, UserError, parse_arguments
+from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer
+from .reporting import print_plan, print_table, training_tokens_per_second
+from .text_data import Split, TextDataArguments, iterate_texts, load_documents
+
+
+Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+
+@dataclass
+class Corpus:
+    """Documents by split name, with the tokenizer and the configuration that fit each other."""
+
+    documents: dict[str, Split]
+    tokenizer: PreTrainedTokenizerBase
+    config: PreTrainedConfig
+
+
+def load_corpus(
+    model_args: ModelArguments,
+    data_args: TextDataArguments,
+    args: TrainingArguments,
+    resume_from: str | None,
+    kind: str = "encoder",
+) -> Corpus:
+    """Load what the command line names.
+
+    A resumed run takes the tokenizer of its checkpoint: training one again need not give the same.
+
+    Args:
+        model_args: Which configuration and tokenizer.
+        data_args: Which text.
+        args: For seeds and processes.
+        resume_from: Checkpoint to continue from.
+        kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    config = load_config(model_args)
+    with args.main_process_first(local=False, desc="loading the text"):
+        documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
+    new_tokenizer = model_args.train_tokenizer is not None
+    if new_tokenizer and resume_from is not None:
+        model_args = dataclasses.replace(model_args, train_tokenizer=None, tokenizer_name=resume_from)
+    tokenizer = load_tokenizer(
+        model_args,
+        getattr(config, "max_position_embeddings", None),
+        iterate_texts(documents["train"]),
+        args.process_index == 0,
+        kind,
+    )
+    fit_vocabulary(config, tokenizer, new_tokenizer)
+    return Corpus(documents, tokenizer, config)
+
+
+def build_model(arguments: ModelArguments, config: PreTrainedConfig, auto_class: type) -> PreTrainedModel:
+    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes."""
+    if arguments.model_name_or_path is not None:
+        return auto_class.from_pretrained(arguments.model_name_or_path, config=config, **arguments.hub_arguments())
+    return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
+
+
+class SeededCollator:
+    """A collator with a `generator`, whose random numbers depend on a seed and the batch alone.
+
+    Data loaders fetch batches ahead, so numbers drawn from the global generator would differ in a resumed run.
+    """
+
+    def __init__(self, collator: Any, seed: int):
+        self.collator = collator
+        self.seed = seed
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        content = np.concatenate([np.asarray(row["input_ids"], dtype=np.int64) for row in rows])
+        self.collator.generator = torch.Generator().manual_seed(zlib.crc32(content.tobytes(), self.seed & 0xFFFFFFFF))
+        return self.collator(rows)
+
+
+def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Summed negative log-likelihood of each row's labels: what evaluation gathers instead of the logits.
+
+    Args:
+        logits: Shape `(batch, length, vocab_size)`; a model's further outputs may follow in a tuple.
+        labels: Shape `(batch, length)`, -100 where nothing is asked.
+
+    Returns:
+        Shape `(batch,)`, in nats.
+    """
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    asked = labels != -100
+    losses = F.cross_entropy(logits[asked].float(), labels[asked], reduction="none")
+    return torch.zeros(len(labels), device=losses.device).index_add_(0, asked.nonzero()[:, 0], losses)
+
+
+def next_token_row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """`row_losses` of causal models: the logits at each token are about the next one."""
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    return row_losses(logits[:, :-1], labels[:, 1:])
+
+
+def perplexity(prediction: EvalPrediction) -> dict[str, float]:
+    """Perplexity over all labelled tokens of the evaluation set, from `row_losses`."""
+    return _perplexity(prediction.predictions, prediction.label_ids)
+
+
+def next_token_perplexity(prediction: EvalPrediction) -> dict[str, float]:
+    """The same from `next_token_row_losses`: nothing is asked about the first token."""
+    return _perplexity(prediction.predictions, prediction.label_ids[:, 1:])
+
+
+def _perplexity(losses: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    return {"perplexity": _exp(float(np.sum(losses, dtype=np.float64)) / int((labels != -100).sum()))}
+
+
+def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> float:
+    """Perplexity of predicting each label by its frequency in the training data (add-one smoothed)."""
+    counts = np.ones(vocab_size)
+    for batch in train.iter(1000):
+        ids = np.concatenate([np.asarray(row) for row in batch["input_ids"]])
+        ordinary = np.concatenate([np.asarray(row) for row in batch["special_tokens_mask"]]) == 0
+        counts += np.bincount(ids[ordinary], minlength=vocab_size)
+    labels = np.concatenate([np.asarray(row) for row in evaluation["labels"]])
+    labels = labels[labels != -100]
+    return _exp(-float(np.mean(np.log(counts[labels] / counts.sum()))))
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def build_trainer(
+    model: PreTrainedModel,
+    corpus: Corpus,
+    args: TrainingArguments,
+    train: Split,
+    evaluation: Split,
+    collator: Collator,
+    causal: bool = False,
+) -> Trainer:
+    """A Trainer that reports perplexity.
+
+    Args:
+        model: With a loss of its own.
+        corpus: Gives the tokenizer, saved with the model.
+        args: The Trainer's arguments.
+        train: Tokenized rows.
+        evaluation: Rows with `input_ids` and `labels`, asking the same questions each time.
+        collator: Makes batches of training rows; evaluation rows are padded only.
+        causal: Whether the logits at a token are about the next one.
+    """
+    pad = DataCollatorForSeq2Seq(corpus.tokenizer)
+
+    def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return dict(pad(rows) if "labels" in rows[0] else collator(rows))
+
+    args.remove_unused_columns = False  # the collators read more than the models do
+    return Trainer(
+        model=model,
+        args=args,
+        train_dataset=train,
+        eval_dataset=evaluation,
+        data_collator=collate,
+        processing_class=corpus.tokenizer,
+        preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,
+        compute_metrics=next_token_perplexity if causal else perplexity,
+    )
+
+
+def train_and_evaluate(trainer: Trainer, resume_from: str | None, task: str) -> dict[str, float]:
+    """Train and evaluate as the arguments say.
+
+    Args:
+        trainer: From `build_trainer`.
+        resume_from: Checkpoint to continue from.
+        task: The Hub's name of the model's task.
+
+    Returns:
+        Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured.
+    """
+    args, results = trainer.args, {}
+    if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
+        results["unigram"] = unigram_perplexity(
+            trainer.train_dataset, trainer.eval_dataset, trainer.model.config.vocab_size
+        )
+    if args.do_eval and not args.do_train:
+        results["trained"] = trainer.evaluate()["eval_perplexity"]
+    if args.do_train:
+        # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
+        args.eval_on_start = args.do_eval
+        outcome = trainer.train(resume_from_checkpoint=resume_from)
+        for entry in trainer.state.log_history:
+            if entry["step"] == 0 and "eval_perplexity" in entry:
+                results["untrained"] = entry["eval_perplexity"]
+        trainer.save_model()
+        results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
+        trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
+        trainer.save_state()
+        if args.do_eval:
+            metrics = trainer.evaluate()
+            results["trained"] = metrics["eval_perplexity"]
+            trainer.save_metrics("eval", {**metrics, **results})
+        if args.push_to_hub:
+            trainer.push_to_hub(tasks=task)
+    return results
+
+
+def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, argv: list[str] | None) -> dict:
+    """A whole language modelling script.
+
+    Args:
+        build: Makes a Trainer of the parsed arguments (model, data, own, training) and the checkpoint to resume.
+        own_arguments: The script's own argument dataclass.
+        task: The Hub's name of the model's task.
+        argv: Command line; `sys.argv` by default.
+
+    Returns:
+        What `train_and_evaluate` returns.
+    """
+    model_args, data_args, own, args = parse_arguments(
+        (ModelArguments, TextDataArguments, own_arguments, TrainingArguments), argv
+    )
+    if data_args.streaming and args.do_train and args.max_steps < 1:
+        raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
+    resume_from = checkpoint_to_resume(args)
+    args.include_num_input_tokens_seen = "non_padding"
+    set_seed(args.seed)
+    trainer = build(model_args, data_args, own, args, resume_from)
+    print_plan(trainer, resume_from)
+    results = train_and_evaluate(trainer, resume_from, task)
+    if trainer.is_world_process_zero():
+        names = {
+            "unigram": "unigram model",
+            "untrained": f"{trainer.model.config.model_type}, before training",
+            "trained": f"{trainer.model.config.model_type}, trained" if args.do_train else "the model",
+        }
+        rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
+        if "tokens_per_second" in results:
+            rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
+        print_table(("on the validation text", "perplexity"), rows)
+    trainer.accelerator.end_training()
+    return results

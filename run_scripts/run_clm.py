@@ -1,0 +1,82 @@
+"""Train a causal language model, and report its perplexity.
+
+    python -m tokenmixers.run_scripts.run_clm recipe.yaml --output_dir outputs/run
+    torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_clm ...
+
+Works for every checkpoint that `AutoModelForCausalLM` loads. Configurations of this package become decoders with
+`--config_overrides is_decoder=true`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, Trainer, TrainingArguments
+
+import tokenmixers  # noqa: F401  (registers the models)
+
+from .arguments import ModelArguments
+from .language_modeling import build_model, build_trainer, load_corpus, run_script
+from .model_loading import sequence_length
+from .text_data import TextDataArguments, labelled_once, tokenize
+
+
+@dataclass
+class CausalArguments:
+    """What is asked of the model."""
+
+    predict_separators: bool = field(
+        default=True, metadata={"help": "Whether the ends of documents inside a sequence are to be predicted."}
+    )
+
+
+def build(
+    model_args: ModelArguments,
+    data_args: TextDataArguments,
+    own: CausalArguments,
+    args: TrainingArguments,
+    resume_from: str | None = None,
+) -> Trainer:
+    """Load data, tokenizer and model, and join them in a Trainer.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    corpus = load_corpus(model_args, data_args, args, resume_from, kind="decoder")
+    length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
+    with args.main_process_first(local=False, desc="tokenizing"):
+        rows = {
+            name: tokenize(
+                split,
+                corpus.tokenizer,
+                length,
+                pack=not data_args.line_by_line,
+                num_workers=data_args.preprocessing_num_workers,
+            )
+            for name, split in corpus.documents.items()
+        }
+    pad = DataCollatorForSeq2Seq(corpus.tokenizer)
+
+    def label(row: dict[str, Any]) -> dict[str, Any]:
+        asked = [own.predict_separators or not special for special in row["special_tokens_mask"]]
+        labels = [token if ask else -100 for token, ask in zip(row["input_ids"], asked, strict=True)]
+        return {"input_ids": row["input_ids"], "labels": labels}
+
+    model = build_model(model_args, corpus.config, AutoModelForCausalLM)
+    return build_trainer(
+        model,
+        corpus,
+        args,
+        rows["train"],
+        labelled_once(rows["validation"], lambda rows: pad([label(row) for row in rows])),
+        lambda rows: pad([label(row) for row in rows]),
+        causal=True,
+    )
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    """Entry point; returns perplexities and training tokens per second."""
+    return run_script(build, CausalArguments, "text-generation", argv)
+
+
+if __name__ == "__main__":
+    main()

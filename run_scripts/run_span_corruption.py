@@ -1,0 +1,81 @@
+"""Pretrain an encoder-decoder with T5's denoising objective, and report its perplexity on the hidden spans.
+
+    python -m tokenmixers.run_scripts.run_span_corruption recipe.yaml --output_dir outputs/run
+    torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_span_corruption ...
+
+Works for every checkpoint that `AutoModelForSeq2SeqLM` loads.
+"""
+
+from dataclasses import dataclass, field
+
+from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
+
+import tokenmixers  # noqa: F401  (registers the models)
+
+from .arguments import ModelArguments, UserError
+from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script
+from .model_loading import sequence_length
+from .span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
+from .text_data import TextDataArguments, labelled_once, tokenize
+
+
+@dataclass
+class SpanCorruptionArguments:
+    """What is hidden."""
+
+    noise_density: float = field(default=0.15, metadata={"help": "Share of the tokens to hide."})
+    mean_noise_span_length: float = field(default=3.0, metadata={"help": "Mean length of a hidden span, in tokens."})
+
+
+def build(
+    model_args: ModelArguments,
+    data_args: TextDataArguments,
+    noise: SpanCorruptionArguments,
+    args: TrainingArguments,
+    resume_from: str | None = None,
+) -> Trainer:
+    """Load data, tokenizer and model, and join them in a Trainer.
+
+    `max_seq_length` is that of the encoder's input; rows of text are longer, so that they fill it once corrupted.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    corpus = load_corpus(model_args, data_args, args, resume_from, kind="encoder-decoder")
+    length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
+    try:
+        tokens, target_length = span_corruption_lengths(length, noise.noise_density, noise.mean_noise_span_length)
+        collator = DataCollatorForSpanCorruption(
+            corpus.tokenizer, noise.noise_density, noise.mean_noise_span_length, length, target_length
+        )
+        collator([{"input_ids": list(range(tokens))}])  # are there sentinels enough?
+    except ValueError as error:
+        raise UserError(f"span corruption is not possible: {error}") from error
+    corrupt = SeededCollator(collator, args.seed)
+    with args.main_process_first(local=False, desc="tokenizing"):
+        rows = {
+            name: tokenize(
+                split,
+                corpus.tokenizer,
+                tokens,
+                pack=not data_args.line_by_line,
+                special_tokens=False,
+                num_workers=data_args.preprocessing_num_workers,
+            ).filter(_can_hide_something)
+            for name, split in corpus.documents.items()
+        }
+    model = build_model(model_args, corpus.config, AutoModelForSeq2SeqLM)
+    return build_trainer(model, corpus, args, rows["train"], labelled_once(rows["validation"], corrupt), corrupt)
+
+
+def _can_hide_something(row: dict) -> bool:
+    return len(row["input_ids"]) > 1
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    """Entry point; returns perplexities and training tokens per second."""
+    return run_script(build, SpanCorruptionArguments, "text2text-generation", argv)
+
+
+if __name__ == "__main__":
+    main()

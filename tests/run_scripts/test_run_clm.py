@@ -1,0 +1,80 @@
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, pipeline
+
+from tokenmixers.run_scripts import run_clm
+
+
+SIZES = (
+    "is_decoder=true,is_encoder_decoder=false,hidden_size=16,intermediate_size=32,num_hidden_layers=2,num_attention_heads=2,head_dim=8,"
+    "max_position_embeddings=16,hidden_dropout_prob=0.0,attention_dropout=0.0"
+)
+
+
+@pytest.fixture
+def causal(command):
+    """`causal(name=value, ...)`: arguments of a tiny run."""
+    return lambda **changes: command(**{"config_name": "synthesizer-random", "config_overrides": SIZES, **changes})
+
+
+def test_trains_saves_and_generates(causal, tmp_path, capsys):
+    results = run_clm.main(causal(max_steps=60))
+    assert "SynthesizerForCausalLM (synthesizer)" in capsys.readouterr().out
+    assert results["trained"] < 0.6 * results["untrained"]
+    assert results["trained"] < results["unigram"]
+
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert model.config.eos_token_id == tokenizer.eos_token_id == 1
+    generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    texts = generate(["gate token", "splits"], max_new_tokens=5, do_sample=False, batch_size=2)
+    assert all(text[0]["generated_text"] for text in texts)
+
+
+def test_perplexity_is_that_of_every_next_token(causal, corpus, tmp_path):
+    results = run_clm.main(causal(max_steps=5, line_by_line=True, per_device_eval_batch_size=3))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    total, tokens = 0.0, 0
+    for line in (corpus / "validation.txt").read_text().splitlines():
+        ids = tokenizer(line, truncation=True, max_length=16)["input_ids"]
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0].double()
+        for position in range(1, len(ids)):
+            total -= logits[position - 1].log_softmax(-1)[ids[position]].item()
+            tokens += 1
+    assert results["trained"] == pytest.approx(math.exp(total / tokens), rel=1e-4)
+
+
+def test_separators_can_be_left_out(causal):
+    with_separators = run_clm.main(causal(max_steps=1))
+    without = run_clm.main(causal(max_steps=1, predict_separators=False, output_dir="without"))
+    assert without["untrained"] != with_separators["untrained"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(causal, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    run_clm.main(causal(**options))
+    whole = load_file(tmp_path / "run" / "model.safetensors")
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+    run_clm.main(causal(**options, output_dir=interrupted))
+    resumed = load_file(interrupted / "model.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_models_of_transformers_itself(causal, tmp_path):
+    GPT2Config(n_positions=16, n_embd=8, n_layer=1, n_head=2).save_pretrained(tmp_path / "gpt2")
+    results = run_clm.main(causal(config_name=tmp_path / "gpt2", config_overrides=None))
+    assert math.isfinite(results["trained"])
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "gpt2"

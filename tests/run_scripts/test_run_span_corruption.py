@@ -1,0 +1,78 @@
+import math
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
+
+from tokenmixers.run_scripts import run_span_corruption
+
+
+SIZES = (
+    "is_encoder_decoder=true,hidden_size=16,intermediate_size=32,num_hidden_layers=2,num_decoder_layers=1,"
+    "num_attention_heads=2,head_dim=8,max_position_embeddings=24,hidden_dropout_prob=0.0,attention_dropout=0.0"
+)
+
+
+@pytest.fixture
+def denoising(command):
+    """`denoising(name=value, ...)`: arguments of a tiny run."""
+    defaults = {"config_name": "synthesizer-random", "config_overrides": SIZES, "train_tokenizer": 160}
+    return lambda **changes: command(**{**defaults, **changes})
+
+
+def test_trains_saves_and_reports(denoising, tmp_path, capsys):
+    results = run_span_corruption.main(denoising(max_steps=60))
+    assert "SynthesizerForConditionalGeneration (synthesizer)" in capsys.readouterr().out
+    assert results["trained"] < 0.5 * results["untrained"]
+    assert "unigram" not in results  # targets hold sentinels, which the text does not
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert tokenizer("gate").input_ids[-1] == tokenizer.eos_token_id == model.config.eos_token_id
+    assert model.config.decoder_start_token_id == tokenizer.pad_token_id
+    inputs = tokenizer("gate token <extra_id_0> splits", return_tensors="pt")
+    assert (inputs.input_ids == tokenizer.convert_tokens_to_ids("<extra_id_0>")).sum() == 1
+    assert model.generate(**inputs, max_new_tokens=4).shape[0] == 1
+
+
+def test_an_interrupted_run_goes_on_where_it_was(denoising, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    run_span_corruption.main(denoising(**options))
+    whole = load_file(tmp_path / "run" / "model.safetensors")
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+    run_span_corruption.main(denoising(**options, output_dir=interrupted))
+    resumed = load_file(interrupted / "model.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_length": 2}, "span corruption is not possible: An input of 2 tokens"),
+        ({"noise_density": 1.5}, "`noise_density` must lie between 0 and 1"),
+        ({"train_tokenizer": 80}, "the 103 special tokens, got 80"),
+    ],
+)
+def test_mistakes_are_one_sentence(denoising, tmp_path, changes, message):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_span_corruption.main(denoising(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_without_sentinels_is_refused(denoising, tmp_path):
+    from tokenmixers import train_unigram_tokenizer
+
+    train_unigram_tokenizer(["gate token"] * 9, 40, 16, show_progress=False).save_pretrained(tmp_path / "bert")
+    with pytest.raises(SystemExit, match="has no sentinels"):
+        run_span_corruption.main(denoising(train_tokenizer=None, tokenizer_name=tmp_path / "bert"))
+
+
+def test_models_of_transformers_itself(denoising, tmp_path):
+    T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, n_positions=24).save_pretrained(tmp_path / "t5")
+    results = run_span_corruption.main(
+        denoising(config_name=tmp_path / "t5", config_overrides=None, max_seq_length=24)
+    )
+    assert math.isfinite(results["trained"])
