@@ -33,8 +33,8 @@ class MLPMixerConfig(GMLPConfig):
         gate_type, gate_layer_norm_eps (`None`): There is no gate.
 
     Raises:
-        StrictDataclassError: As `GMLPConfig`, or if `token_mixing_size` is not positive, if a field of the gate is set,
-            or if `is_decoder` is: the token-mixing MLP is not causal.
+        StrictDataclassError: As `GMLPConfig`, or if `token_mixing_size` is not positive, or if a field of the gate or
+            `is_decoder` is set: the token-mixing MLP is not causal.
 
     Example:
     ```python
