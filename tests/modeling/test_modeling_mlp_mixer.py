@@ -7,6 +7,7 @@ from torch.nn import functional as F
 import tokenmixers
 from tokenmixers import MLPMixerConfig, MLPMixerForImageClassification, MLPMixerForMaskedLM, MLPMixerModel
 from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.modeling.spatial_gating_unit import TokenPositions
 from tokenmixers.modeling.spatial_resizing import grid_interpolation
 
 
@@ -69,6 +70,18 @@ def test_encoder_and_gradients_equal_the_formula(build, length):
     ours = torch.autograd.grad((found * weights).sum(), parameters)
     theirs = torch.autograd.grad((expected * weights).sum(), parameters)
     torch.testing.assert_close(ours, theirs)
+
+
+@given(places=st.lists(st.lists(st.integers(0, 10), min_size=4, max_size=4), min_size=2, max_size=2))
+def test_token_mixing_by_einsum(places, build):
+    """On its own, as the norms after it hide its last bias, which moves all channels of a token alike."""
+    mixing = build().layers[0].token_mixing
+    states = torch.randn(2, 4, 10, dtype=torch.float64)
+    for positions in (None, TokenPositions(torch.tensor(places), shifted=False)):
+        ids = torch.arange(4).expand(2, 4) if positions is None else positions.ids
+        hidden = torch.einsum("hbi,bic->bhc", mixing.weight_in[:, ids], states) + mixing.bias_in[:, None]
+        expected = torch.einsum("bih,bhc->bic", mixing.weight_out[ids], F.gelu(hidden))
+        torch.testing.assert_close(mixing(states, positions), expected + mixing.bias_out[ids][..., None])
 
 
 @given(data=st.data(), length=st.integers(1, 6))
@@ -161,7 +174,14 @@ def test_another_length_keeps_what_was_learned(build, length):
     model = build(MLPMixerForMaskedLM)
     ids = torch.randint(1, 37, (2, 5))
     before = model(ids).logits
+    mixing = model.model.layers[0].token_mixing
+    old = {name: tensor.clone() for name, tensor in mixing.state_dict().items()}
     model.resize_position_embeddings(length)
+    for name, axis in (("weight_in", 1), ("weight_out", 0), ("bias_out", 0)):
+        kept, new = mixing.state_dict()[name].split([min(length, 11), max(0, length - 11)], axis)
+        assert torch.equal(kept, old[name].narrow(axis, 0, min(length, 11)))
+        assert not new.any()
+    assert torch.equal(mixing.bias_in, old["bias_in"])
     assert model.config.max_position_embeddings == length
     torch.testing.assert_close(model(ids).logits, before)
     assert model(torch.randint(1, 37, (1, length))).logits.shape == (1, length, 37)
