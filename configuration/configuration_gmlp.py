@@ -145,8 +145,9 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
                 'into two halves. Other values of `gate_type` than "split" take odd sizes.'
             )
         for name in ("layer_norm_eps", "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"`{name}` must not be negative, got {value}.")
         if self.is_decoder and self.image_size is not None:
             raise ValueError("`is_decoder=True` is for text: leave `image_size` out.")
         if not 0 <= self.drop_path_rate < 1:

@@ -1,5 +1,7 @@
 """MLP-Mixer configuration."""
 
+from typing import Literal
+
 from huggingface_hub.dataclasses import strict
 
 from .configuration_gmlp import GMLPConfig
@@ -9,9 +11,9 @@ from .configuration_gmlp import GMLPConfig
 class MLPMixerConfig(GMLPConfig):
     r"""Configuration of an MLP-Mixer encoder for text or images (arXiv 2105.01601).
 
-    The defaults give the baseline of Table 3 in "Pay Attention to MLPs": 24 layers of width 768 for up to 128 tokens,
-    140,361,216 parameters. It takes the arguments of `GMLPConfig`, except for those of its gate, with these in
-    addition or with another default.
+    The defaults give the baseline of Table 3 in "Pay Attention to MLPs" as its caption describes it: 24 layers of
+    width 768 for up to 128 tokens, 140,361,216 parameters. It takes the arguments of `GMLPConfig`, except for those of
+    the gate, with these in addition or with another default.
 
     Args:
         hidden_size (`int`, defaults to 768): Width of the residual stream.
@@ -21,10 +23,18 @@ class MLPMixerConfig(GMLPConfig):
         max_position_embeddings (`int`, defaults to 128):
             Longest sequence, in tokens: the inputs and outputs of the token-mixing MLP. For images it follows from
             `image_size`.
+        hidden_act (`str`, defaults to `"gelu"`): Activation inside both MLPs.
+        classifier_pooling (`"cls"` or `"mean"`, *optional*):
+            As for `GMLPConfig`; `None` becomes `"mean"` for images, as in the Mixer paper, which has no class token,
+            and `"cls"` for text.
+        spatial_weight_type (`"full"`): The token-mixing weights are full matrices.
+        spatial_initializer_range (`float`, defaults to 0.02):
+            Standard deviation of the token-mixing weights at the start.
+        gate_type, gate_layer_norm_eps (`None`): There is no gate.
 
     Raises:
-        StrictDataclassError: As `GMLPConfig`, or if `token_mixing_size` is not positive, or if `gate_type` or
-            `spatial_weight_type` are set: there is no gate, and the token-mixing weights are full matrices.
+        StrictDataclassError: As `GMLPConfig`, or if `token_mixing_size` is not positive, or if a field of the gate or
+            `is_decoder` is set: the token-mixing MLP is not causal.
 
     Example:
     ```python
@@ -41,8 +51,16 @@ class MLPMixerConfig(GMLPConfig):
     num_hidden_layers: int = 24
     max_position_embeddings: int = 128
     token_mixing_size: int = 384
+    classifier_pooling: Literal["cls", "mean"] | None = None
+    spatial_weight_type: Literal["full"] = "full"
+    spatial_initializer_range: float | int = 0.02
     gate_type: None = None
-    spatial_weight_type: str | None = "full"
+    gate_layer_norm_eps: None = None
+
+    def __post_init__(self, **kwargs):
+        if self.classifier_pooling is None:
+            self.classifier_pooling = "cls" if self.image_size is None else "mean"
+        super().__post_init__(**kwargs)
 
     def validate_architecture(self):
         """Check the sizes; called by strict validation at construction and when saving."""
@@ -51,8 +69,6 @@ class MLPMixerConfig(GMLPConfig):
             raise ValueError(f"`token_mixing_size` must be at least 1, got {self.token_mixing_size}.")
         if self.is_decoder:
             raise ValueError("`is_decoder=True` is not possible: the token-mixing MLP is not causal.")
-        if self.spatial_weight_type != "full":
-            raise ValueError(f"`spatial_weight_type` can only be 'full' here, got {self.spatial_weight_type!r}.")
 
 
 __all__ = ["MLPMixerConfig"]

@@ -85,7 +85,11 @@ class TokenMixingMLP(nn.Module):
 
 
 class MLPMixerLayer(GradientCheckpointingLayer):
-    """One block: an MLP over the tokens, then one over the channels, each with a norm before it and a residual."""
+    """One block: an MLP over the tokens, then one over the channels, each with a norm before it and a residual.
+
+    The mask acts on what the token-mixing MLP reads, after the norm, so that padding adds exactly nothing to any
+    token. What that MLP writes to padding (its biases at least) stays there, as the next block masks it again.
+    """
 
     def __init__(self, config: MLPMixerConfig, layer_idx: int | None = None):
         super().__init__()
@@ -127,7 +131,7 @@ class MLPMixerPreTrainedModel(GMLPPreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, TokenMixingMLP):
             for weight in (module.weight_in, module.weight_out):
-                init.normal_(weight, std=self.config.initializer_range)
+                init.normal_(weight, std=self.config.spatial_initializer_range)
             for bias in (module.bias_in, module.bias_out):
                 init.zeros_(bias)
 

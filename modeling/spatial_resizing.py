@@ -89,9 +89,10 @@ class ResizableTokens:
     def resize_position_embeddings(self, new_num_position_embeddings: int | tuple[int, int]) -> None:
         """Fit the token-mixing weights to another maximum length or image size, keeping what they have learned.
 
-        Text: a longer maximum length adds weights that are zero (and biases of one), a shorter one drops those of the
-        last tokens; outputs for sequences that fit both stay the same. Images: the weights are resampled over both
-        token axes, see `grid_interpolation`; the class token's stay. Do this before creating an optimizer.
+        Text: a longer maximum length adds weights that are zero (and biases as at the start of training), a shorter
+        one drops those of the last tokens; outputs for sequences that fit both stay the same. Images: the weights are
+        resampled over both token axes, see `grid_interpolation`; the class token's stay. Do this before creating an
+        optimizer.
 
         Args:
             new_num_position_embeddings: For text the new `max_position_embeddings`; for images the new image size in
@@ -128,7 +129,7 @@ class ResizableTokens:
         return tuple(module for module in self.modules() if isinstance(module, self._token_mixing_module))
 
     def to_full_spatial_weights(self) -> None:
-        """Store every spatial weight as a full matrix from now on; outputs stay the same.
+        """Store every spatial weight as a full matrix from now on; outputs stay the same. Full ones are left alone.
 
         Training then need not keep the matrices Toeplitz. Do this before creating an optimizer.
         """

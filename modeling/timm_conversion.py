@@ -67,14 +67,18 @@ def convert_timm_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str,
     return converted
 
 
-def timm_config(state_dict: Mapping[str, torch.Tensor]) -> GMLPConfig | MLPMixerConfig:
+def timm_config(
+    state_dict: Mapping[str, torch.Tensor], image_size: tuple[int, int] | None = None
+) -> GMLPConfig | MLPMixerConfig:
     """The configuration that fits a timm model, read off the shapes of its tensors.
 
     Args:
-        state_dict: As for `convert_timm_state_dict`. Images are taken to be square.
+        state_dict: As for `convert_timm_state_dict`.
+        image_size: Height and width of the images, in pixels, which the shapes do not tell; `None` for square images.
 
     Raises:
-        ValueError: If a name is none of a timm gMLP's or MLP-Mixer's, or if the MLPs have gates (timm's `gmixer_*`).
+        ValueError: If a name is none of a timm gMLP's or MLP-Mixer's, if the MLPs have gates (timm's `gmixer_*`), or
+            if `image_size`, or any square, does not have as many patches as the model has tokens.
     """
     tensors = convert_timm_state_dict(state_dict)
     patches = tensors["model.embed_patches.projection.weight"]
@@ -91,12 +95,19 @@ def timm_config(state_dict: Mapping[str, torch.Tensor]) -> GMLPConfig | MLPMixer
     else:
         tokens = len(tensors["model.layers.0.sgu.spatial_proj.bias"])
         config_class, extra = GMLPConfig, {}
+    side = patches.shape[-1]
+    height, width = image_size or [math.isqrt(tokens) * side] * 2
+    if (height // side) * (width // side) != tokens:
+        raise ValueError(
+            f"The model mixes {tokens} tokens, but images of {height} x {width} pixels have {height // side} x "
+            f"{width // side} patches of {side} pixels. Give its `image_size=(height, width)`."
+        )
     return config_class(
         hidden_size=expanded.shape[1],
         intermediate_size=expanded.shape[0],
         num_hidden_layers=1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers.")),
-        image_size=math.isqrt(tokens) * patches.shape[-1],
-        patch_size=patches.shape[-1],
+        image_size=height if height == width else [height, width],
+        patch_size=side,
         num_channels=patches.shape[1],
         classifier_pooling="mean",
         num_labels=len(tensors["classifier.bias"]) if "classifier.bias" in tensors else 2,

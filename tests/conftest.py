@@ -41,9 +41,12 @@ def _seeded():
 
 @pytest.fixture(scope="session")
 def tiny_config():
-    """`tiny_config(**changes)`: a gMLP configuration small enough for every test, with odd and distinct sizes."""
+    """`tiny_config(**changes)`: a configuration small enough for every test, with odd and distinct sizes.
 
-    def build(**changes) -> tokenmixers.GMLPConfig:
+    Of gMLP, unless another `config_class` is given whose models take the same sizes.
+    """
+
+    def build(config_class=tokenmixers.GMLPConfig, **changes) -> tokenmixers.GMLPConfig:
         sizes = {
             "vocab_size": 37,
             "hidden_size": 10,
@@ -51,7 +54,9 @@ def tiny_config():
             "num_hidden_layers": 2,
             "max_position_embeddings": 11,
         }
-        return tokenmixers.GMLPConfig(**{**sizes, **changes})
+        if config_class is tokenmixers.MLPMixerConfig:
+            sizes["token_mixing_size"] = 7
+        return config_class(**{**sizes, **changes})
 
     return build
 

@@ -39,6 +39,8 @@ def test_the_text_cards_of_encoders_without_attention_are_true(name):
         body = model.num_parameters() - model.embed_tokens.weight.numel()
         assert found["parameters without embeddings"] == f"{body:,}"
         assert found["`token_mixing_size`"] == str(config.token_mixing_size)
+        fields, defaults = config.to_dict(), tokenmixers.MLPMixerConfig().to_dict()
+        assert {key for key in fields if fields[key] != defaults[key]} == {"architectures", "_name_or_path"}
         return
     numbers = model.layers[0].sgu.spatial_proj.weight.numel()
     assert found["spatial weights"] == f"Toeplitz, {numbers:,} numbers per block"

@@ -144,6 +144,7 @@ class GMLPLinearGateTest(_EncoderSuite, unittest.TestCase):
 
 class MLPMixerTest(_EncoderSuite, unittest.TestCase):
     family = "mlp_mixer"
+    config_kwargs = {"token_mixing_size": 16, "type_vocab_size": 2}
 
 
 class AMLPTest(_EncoderSuite, unittest.TestCase):
@@ -276,8 +277,14 @@ class GMLPMeanPooledImageTest(_ImageSuite, unittest.TestCase):
     config_kwargs = {"classifier_pooling": "mean"}
 
 
-class MLPMixerImageTest(_ImageSuite, unittest.TestCase):
+class MLPMixerMeanPooledImageTest(_ImageSuite, unittest.TestCase):
     family = "mlp_mixer"
+    config_kwargs = {"token_mixing_size": 16}
+
+
+class MLPMixerClassTokenImageTest(_ImageSuite, unittest.TestCase):
+    family = "mlp_mixer"
+    config_kwargs = {"token_mixing_size": 16, "classifier_pooling": "cls"}
 
 
 class AMLPImageTest(_ImageSuite, unittest.TestCase):

@@ -7,19 +7,23 @@ import pytest
 import torch
 
 import tokenmixers
-from tokenmixers import GMLPForMaskedLM, GMLPModel
+from tokenmixers import GMLPModel
 from tokenmixers.configuration.auto_classes import FAMILIES
 
 
-WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
-# Every class once, and the other kind of spatial weights under one of them.
+# Every kind of token mixing.
+LANGUAGE_MODELS = pytest.mark.parametrize(
+    ("class_name", "weight_type"),
+    [("GMLPForMaskedLM", "toeplitz"), ("GMLPForMaskedLM", "full"), ("MLPMixerForMaskedLM", "full")],
+)
+# Every class of gMLP once, and the other kinds of token mixing under one of them.
 MODELS = pytest.mark.parametrize(
     ("class_name", "weight_type"),
     [
         (name, "toeplitz")
         for name in sorted({name for name in FAMILIES["gmlp"].models.values() if not re.search("Image|Causal", name)})
     ]
-    + [("GMLPForSequenceClassification", "full")],
+    + [("GMLPForSequenceClassification", "full"), ("MLPMixerForSequenceClassification", "full")],
 )
 # (batch, length); the model's maximum is 11. A size of one is always compiled apart by PyTorch.
 SHAPES = [(2, 5), (3, 7), (2, 11), (5, 2), (4, 9), (3, 6), (7, 3), (2, 10), (6, 8)]
@@ -35,7 +39,7 @@ def _forget_compiled_code():
 @pytest.fixture
 def build(tiny_config, randomise):
     def model(model_class=GMLPModel, **changes):
-        return randomise(model_class(tiny_config(**changes))).eval()
+        return randomise(model_class(tiny_config(model_class.config_class, **changes))).eval()
 
     return model
 
@@ -73,11 +77,11 @@ def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build)
         assert counter.frame_count <= min(number + 1, 2), f"compiled again for {(batch, length)}"
 
 
-@WEIGHT_TYPES
-def test_compiles_once_when_told_that_lengths_change(weight_type, build):
+@LANGUAGE_MODELS
+def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, build):
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type)
+    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
     for masked in (True, False):
@@ -87,11 +91,11 @@ def test_compiles_once_when_told_that_lengths_change(weight_type, build):
         assert counter.frame_count == (1 if masked else 2)  # with a mask, and without
 
 
-@WEIGHT_TYPES
-def test_compiled_training_gives_the_same_gradients(weight_type, build):
+@LANGUAGE_MODELS
+def test_compiled_training_gives_the_same_gradients(class_name, weight_type, build):
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type).train()
+    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type).train()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
     frames = set()
@@ -109,9 +113,9 @@ def test_compiled_training_gives_the_same_gradients(weight_type, build):
 
 
 @pytest.mark.slow
-@WEIGHT_TYPES
-def test_inductor(weight_type, build):
-    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type).train()
+@LANGUAGE_MODELS
+def test_inductor(class_name, weight_type, build):
+    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type).train()
     compiled = torch.compile(model, fullgraph=True, dynamic=True)
     for number, (batch, length) in enumerate(SHAPES):
         inputs = _inputs(batch, length, model)
@@ -155,7 +159,7 @@ def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_pa
     model_class = getattr(tokenmixers, class_name)
     model = build(model_class, spatial_weight_type=weight_type, type_vocab_size=2, tie_word_embeddings=False)
     model.save_pretrained(tmp_path / "model")
-    prefix = "" if model_class is GMLPModel else "model."
+    prefix = "" if model.base_model is model else "model."
     device_map = dict.fromkeys((name for name, _ in model.named_children()), "cpu")
     device_map.pop("model", None)
     device_map |= {prefix + name: "cpu" for name, _ in model.base_model.named_children()}
@@ -164,7 +168,7 @@ def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_pa
     loaded = model_class.from_pretrained(
         tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offloaded"
     )
-    assert loaded.base_model.layers[0].sgu.spatial_proj.weight.is_meta
+    assert all(parameter.is_meta for parameter in loaded.base_model.layers[0].parameters())
     inputs = _inputs(2, 6, model)
     for one, other in zip(loaded(**inputs).to_tuple(), model(**inputs).to_tuple(), strict=True):
         assert torch.equal(one, other)
@@ -176,9 +180,9 @@ def test_a_layer_is_never_split_over_devices(build):
     assert {type(layer).__name__ for layer in model.layers} == {"GMLPLayer"}
 
 
-@WEIGHT_TYPES
-def test_can_be_copied_and_pickled(weight_type, build, tmp_path):
-    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type)
+@LANGUAGE_MODELS
+def test_can_be_copied_and_pickled(class_name, weight_type, build, tmp_path):
+    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
     inputs = _inputs(2, 6, model)
     expected = model(**inputs).logits
     assert torch.equal(copy.deepcopy(model)(**inputs).logits, expected)

@@ -4,7 +4,7 @@ from PIL import Image
 from torch.nn import functional as F
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
 
-from tokenmixers import AMLPConfig, GMLPConfig, GMLPForImageClassification, GMLPModel
+from tokenmixers import AMLPConfig, GMLPConfig, GMLPForImageClassification, GMLPModel, MLPMixerConfig
 
 
 # Table 1: blocks, width, expanded width; parameters with ViT's class token and pre-logits layer (the paper's 5.9, 19.5
@@ -82,7 +82,7 @@ def test_logits_written_out(image_config, randomise, pooling):
     torch.testing.assert_close(model.model(pixel_values=pixels).pooler_output, pooled)
 
 
-@pytest.mark.parametrize("config_class", [GMLPConfig, AMLPConfig])
+@pytest.mark.parametrize("config_class", [GMLPConfig, AMLPConfig, MLPMixerConfig])
 def test_auto_classes_and_pipelines(image_config, randomise, tmp_path, config_class):
     labels = {0: "cat", 1: "dog", 2: "owl"}
     config = image_config(

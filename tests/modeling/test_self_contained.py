@@ -35,6 +35,7 @@ CHECKPOINTS = {
     "gmlp-decoder": ("GMLPForCausalLM", {**SIZES, "is_decoder": True}),
     "amlp-decoder": ("AMLPForCausalLM", {**SIZES, "is_decoder": True}),
     "mlp_mixer": ("MLPMixerForMaskedLM", SIZES),
+    "mlp_mixer-images": ("MLPMixerForImageClassification", IMAGES),
     "synthesizer": ("SynthesizerForMaskedLM", SYNTHESIZER),
     "synthesizer-decoder": ("SynthesizerForCausalLM", {**SYNTHESIZER, "is_decoder": True}),
     "synthesizer-seq2seq": ("SynthesizerForConditionalGeneration", {**SYNTHESIZER, "is_encoder_decoder": True}),

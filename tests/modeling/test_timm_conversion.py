@@ -147,6 +147,17 @@ def test_configuration_from_shapes():
     assert config.spatial_weight_type == "full" and config.classifier_pooling == "mean"
 
 
+def test_images_that_are_not_square():
+    shapes = expected_shapes(width=6, blocks=1, tokens=6, classes=4, mixing=3)
+    tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    config = timm_config(tensors, (32, 48))
+    assert (config.image_size, config.max_position_embeddings, config.token_mixing_size) == ([32, 48], 6, 3)
+    with pytest.raises(ValueError, match=r"mixes 6 tokens, but images of 32 x 32 .* 2 x 2 patches of 16"):
+        timm_config(tensors)
+    with pytest.raises(ValueError, match=r"images of 32 x 64 pixels have 2 x 4 patches"):
+        timm_config(tensors, (32, 64))
+
+
 def test_foreign_weights_are_refused():
     with pytest.raises(ValueError, match=r"'conv1.weight' is no tensor of a timm gMLP"):
         convert_timm_state_dict({"conv1.weight": torch.zeros(1)})

@@ -31,7 +31,7 @@ def _examples(class_name):
         example["attention_mask"] = (torch.arange(LENGTH) < 7 - row % 3).long().expand(shape)
         if "QuestionAnswering" in class_name:
             example |= {"start_positions": torch.tensor(row % 3), "end_positions": torch.tensor(3 + row % 2)}
-        elif class_name in ("GMLPForMaskedLM", "GMLPForTokenClassification"):
+        elif class_name.endswith(("ForMaskedLM", "ForTokenClassification")):
             labels = torch.randint(3, (LENGTH,), generator=generator)
             example["labels"] = torch.where(torch.arange(LENGTH) < LABELLED[row], labels, -100)
         else:
@@ -88,7 +88,8 @@ def _assert_same(ours, theirs):
 @pytest.fixture
 def build(tiny_config, randomise):
     def model(class_name, **changes):
-        return randomise(getattr(tokenmixers, class_name)(tiny_config(num_labels=3, **changes)))
+        model_class = getattr(tokenmixers, class_name)
+        return randomise(model_class(tiny_config(model_class.config_class, num_labels=3, **changes)))
 
     return model
 
@@ -196,9 +197,9 @@ def test_the_gradient_does_not_depend_on_the_number_of_processes(build, tmp_path
 # --- LoRA --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("class_name", HEADS)
+@pytest.mark.parametrize("class_name", [*HEADS, "MLPMixerForSequenceClassification"])
 def test_lora_on_all_linear_layers(class_name, build, tmp_path):
-    """All linear layers get adapters; the spatial weights are no linear layers and stay as they are."""
+    """All linear layers get adapters; the token-mixing weights are no linear layers and stay as they are."""
     peft = pytest.importorskip("peft")
     model = build(class_name)
     head = {"GMLPForMaskedLM": [], "GMLPForQuestionAnswering": ["qa_outputs"]}.get(class_name, ["classifier"])
@@ -210,7 +211,7 @@ def test_lora_on_all_linear_layers(class_name, build, tmp_path):
     layers = {f"base_model.model.model.layers.{i}.{proj}" for i in range(2) for proj in ("proj_in", "proj_out")}
     assert lora == layers
     trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
-    assert not any("spatial_proj" in name for name in trained)
+    assert not any(part in name for name in trained for part in ("spatial_proj", "token_mixing"))
 
     batch = _stack(_examples(class_name))
     optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
@@ -236,20 +237,26 @@ def test_lora_on_all_linear_layers(class_name, build, tmp_path):
     torch.testing.assert_close(merged(**batch)[0], adapted(**batch)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_spatial_weights_can_be_trained_beside_lora(build):
+@pytest.mark.parametrize(
+    ("class_name", "mixing", "count"),
+    [("GMLPForMaskedLM", "spatial_proj", 4), ("MLPMixerForMaskedLM", "token_mixing", 8)],
+)
+def test_spatial_weights_can_be_trained_beside_lora(class_name, mixing, count, build):
     peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(target_modules="all-linear", r=2, modules_to_save=["spatial_proj"])
-    adapted = peft.get_peft_model(build("GMLPForMaskedLM"), config)
-    adapted(**_stack(_examples("GMLPForMaskedLM"))).loss.backward()
-    spatial = [p for name, p in adapted.named_parameters() if "spatial_proj" in name and p.requires_grad]
-    assert len(spatial) == 4
+    config = peft.LoraConfig(target_modules="all-linear", r=2, modules_to_save=[mixing])
+    adapted = peft.get_peft_model(build(class_name), config)
+    adapted(**_stack(_examples(class_name))).loss.backward()
+    spatial = [p for name, p in adapted.named_parameters() if mixing in name and p.requires_grad]
+    assert len(spatial) == count
     assert all(parameter.grad.abs().sum() > 0 for parameter in spatial)
 
 
-def test_a_fresh_model_learns(tiny_config):
-    """From its near-identity start, gradients reach every parameter and a small batch is learnt by heart."""
+@pytest.mark.parametrize("class_name", ["GMLPForMaskedLM", "MLPMixerForMaskedLM"])
+def test_a_fresh_model_learns(class_name, tiny_config):
+    """From its start, gradients reach every parameter and a small batch is learnt by heart."""
     torch.manual_seed(0)
-    model = tokenmixers.GMLPForMaskedLM(tiny_config(hidden_size=32, intermediate_size=64))
+    model_class = getattr(tokenmixers, class_name)
+    model = model_class(tiny_config(model_class.config_class, hidden_size=32, intermediate_size=64))
     input_ids = torch.randint(1, 37, (4, 11))
     masked = torch.rand(4, 11) < 0.3
     labels = torch.where(masked, input_ids, -100)
