@@ -8,6 +8,7 @@ from transformers import TrainingArguments
 
 from tokenmixers.run_scripts import arguments
 from tokenmixers.run_scripts.arguments import ModelArguments, parse_arguments, read_recipe
+from tokenmixers.run_scripts.run_image_classification import ImageDataArguments
 from tokenmixers.run_scripts.run_mlm import MaskingArguments
 from tokenmixers.run_scripts.text_data import TextDataArguments
 
@@ -57,7 +58,9 @@ def test_missing_recipe_names_the_shipped_ones():
 
 @pytest.mark.parametrize("recipe", sorted(arguments.RECIPES.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_shipped_recipe_parses(recipe):
-    types = (ModelArguments, TextDataArguments, MaskingArguments, TrainingArguments)
+    reads_images = "run_image_classification" in recipe.read_text()
+    own = (ImageDataArguments,) if reads_images else (TextDataArguments, MaskingArguments)
+    types = (ModelArguments, *own, TrainingArguments)
     parsed = parse_arguments(types, [str(recipe)])
     names = [name for part in parsed for name in vars(part)]
     for key, value in read_recipe(str(recipe), names).items():
