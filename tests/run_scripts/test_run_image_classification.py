@@ -63,6 +63,7 @@ def test_trains_saves_and_classifies(command, pictures, tmp_path, capsys):
         assert classify(Image.open(pictures / "validation" / label / "3.png"))[0]["label"] == label
 
 
+@pytest.mark.usefixtures("_auto_image_processor")
 def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "random_shift": 1, "horizontal_flip": True}
     run_image_classification.main(command(**options))
