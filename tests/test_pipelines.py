@@ -1,7 +1,14 @@
 """Transformers' pipelines on saved checkpoints, by folder name alone."""
 
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
-from transformers import pipeline
+from transformers import CLIPImageProcessorPil, pipeline
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
@@ -50,3 +57,42 @@ def test_pipeline(family, task, tokenizer, tmp_path):
         answers = run(["the gate", "channels"])
         found = [answer if isinstance(answer, dict) else answer[0] for answer in answers]
         assert all((answer.get("label") or answer.get("entity")) in labels.values() for answer in found)
+
+
+@pytest.mark.usefixtures("_auto_image_processor")
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_path):
+    script = Path(__file__).with_name("pipelines_alone.py")
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    tasks = {
+        **HEADS,
+        "image-classification": "AutoModelForImageClassification",
+        "image-feature-extraction": "AutoModel",
+    }
+    if "AutoModelForCausalLM" in FAMILIES[model_type].models:
+        tasks["text-generation"] = "AutoModelForCausalLM"
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    for task, auto_class in tasks.items():
+        fields = {**sizes, "vocab_size": len(tokenizer), "is_decoder": task == "text-generation"}
+        fields |= {
+            "id2label": {0: "contradiction", 1: "entailment"},
+            "label2id": {"contradiction": 0, "entailment": 1},
+        }
+        fields |= {"image_size": 8, "patch_size": 4} if task.startswith("image") else {}
+        config = getattr(tokenmixers, FAMILIES[model_type].config)(**fields)
+        getattr(tokenmixers, FAMILIES[model_type].models[auto_class])(config).save_pretrained(tmp_path / task)
+        (processor if task.startswith("image") else tokenizer).save_pretrained(tmp_path / task)
+    folders = [str(tmp_path / task) for task in tasks]
+    process = subprocess.run(
+        [sys.executable, script, *folders],
+        cwd=tmp_path,
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    alone = json.loads(process.stdout.splitlines()[-1])
+    answers_of = runpy.run_path(str(script))["answers_of"]
+    for folder in folders:
+        assert alone[folder] == answers_of(Path(folder)), folder
