@@ -1,6 +1,7 @@
 """Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743) on T5's backbone."""
 
 import math
+from functools import partial
 
 import torch
 from torch import nn
@@ -27,18 +28,21 @@ from .feed_forward import FeedForward
 from .flops import CountsFlops
 from .patch_embeddings import PatchEmbeddings
 from .self_contained import SelfContained
+from .spatial_resizing import grid_interpolation
 from .synthetic_attention import (
     COMPONENTS,
     TOKEN_DEPENDENT,
     ComponentMixture,
     FactorizedDenseLogits,
     FactorizedRandomLogits,
+    Fit,
     MeshFactorizedLogits,
     RandomLogits,
     RelativePositionBias,
     TokenLayout,
     _PerHeadLinear,
     attention_from_logits,
+    resampled,
     resized,
     shared_attention,
     token_layout,
@@ -428,27 +432,29 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
         )
 
     def resize_position_embeddings(
-        self, new_num_position_embeddings: int, new_num_decoder_position_embeddings: int | None = None
+        self,
+        new_num_position_embeddings: int | tuple[int, int],
+        new_num_decoder_position_embeddings: int | None = None,
     ) -> None:
-        """Change the longest sequence the model takes, in place.
+        """Change the longest sequence the model takes, or the size of its images, in place.
 
-        Sequences that both the old and the new model take give the same result. When lengthening, new positions start
-        as copies of the last old one, in every component and in learned positions.
+        Text: sequences that both the old and the new model take give the same result. When lengthening, new positions
+        start as copies of the last old one, in every component and in learned positions. Images: logits and learned
+        positions are interpolated over the grid of patches (see `grid_interpolation`); the class token's stay.
 
         Args:
-            new_num_position_embeddings: The new `max_position_embeddings`.
+            new_num_position_embeddings: The new `max_position_embeddings`; for images the new size in pixels, one
+                number or (height, width).
             new_num_decoder_position_embeddings: The same for the decoder of an encoder-decoder; `None`: equal.
 
         Raises:
-            ValueError: If a length is below 1, a decoder length is given to a model without one, or the model reads
-                images: their patches are no sequence that could be lengthened.
+            ValueError: If a length is below 1, a decoder length is given to a model without one, or an image model
+                has the component `factorized_dense`, whose factors belong to no grid.
         """
         config = self.config
         if config.image_size is not None:
-            raise ValueError(
-                f"The positions of this model are the patches of images of size {config.image_size}; it cannot be "
-                "fitted to another size. Resize the images."
-            )
+            self._resize_images(new_num_position_embeddings)
+            return
         if new_num_decoder_position_embeddings is not None and not config.is_encoder_decoder:
             raise ValueError("`new_num_decoder_position_embeddings` is for encoder-decoder models only.")
         lengths = [new_num_position_embeddings, new_num_decoder_position_embeddings or new_num_position_embeddings]
@@ -462,7 +468,23 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
         for stack in self.modules():
             if isinstance(stack, SynthesizerStack):
                 stack.config.factorized_dense_factors = config.factorized_dense_factors
-                stack.resize_positions(lengths[config.is_encoder_decoder and stack.config.is_decoder])
+                length = lengths[config.is_encoder_decoder and stack.config.is_decoder]
+                stack.resize_positions(length, partial(resized, length=length))
+
+    def _resize_images(self, image_size: int | tuple[int, int]) -> None:
+        if "factorized_dense" in self.config.attention_components:
+            raise ValueError(
+                "The component `factorized_dense` of this model cannot be fitted to another image size: its two "
+                f"factors belong to no grid of patches. Resize the images to {self.config.image_size} pixels."
+            )
+        old_grid = self.config.patch_grid
+        configs = {id(module.config): module.config for module in self.modules() if hasattr(module, "config")}
+        for config in configs.values():
+            config.set_image_size(image_size)
+        rows, _ = grid_interpolation(old_grid, self.config.patch_grid, int(self.config.use_class_token))
+        for stack in self.modules():
+            if isinstance(stack, SynthesizerStack):
+                stack.resize_positions(len(rows), partial(resampled, rows=rows))
 
 
 class SynthesizerStack(SynthesizerPreTrainedModel):
@@ -491,17 +513,17 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embed_tokens = value
 
-    def resize_positions(self, length: int) -> None:
-        """Make room for `length` tokens; use `resize_position_embeddings` of the whole model."""
+    def resize_positions(self, length: int, fit: Fit) -> None:
+        """Make room for `length` tokens by `fit`; use `resize_position_embeddings` of the whole model."""
         self.config.max_position_embeddings = length
         for layer in self.layers:
             for component in layer.self_attn.components.values():
                 if isinstance(component, FactorizedDenseLogits):
                     component.resize(math.prod(self.config.dense_factors))
                 elif not isinstance(component, RelativePositionBias):
-                    component.resize(length)
+                    component.resize(fit)
         if self.embed_positions is not None:
-            self.embed_positions.weight = nn.Parameter(resized(self.embed_positions.weight, 0, length))
+            self.embed_positions.weight = nn.Parameter(fit(self.embed_positions.weight, 0))
             self.embed_positions.num_embeddings = length
 
     @merge_with_config_defaults

@@ -194,9 +194,9 @@ class RandomLogits(nn.Module):
     def forward(self, layout: TokenLayout, **kwargs) -> torch.Tensor:
         return layout.rows_and_columns(self.weight)
 
-    def resize(self, length: int) -> None:
+    def resize(self, fit: "Fit") -> None:
         """Change N; see `SynthesizerPreTrainedModel.resize_position_embeddings`."""
-        weight = resized(resized(self.weight, 1, length), 2, length)
+        weight = fit(fit(self.weight, 1), 2)
         self.weight = nn.Parameter(weight) if isinstance(self.weight, nn.Parameter) else weight
 
 
@@ -217,10 +217,10 @@ class FactorizedRandomLogits(nn.Module):
             queries, keys = self.query_factor[:, rows].transpose(0, 1), self.key_factor[:, columns].transpose(0, 1)
         return queries @ keys.transpose(-1, -2)
 
-    def resize(self, length: int) -> None:
+    def resize(self, fit: "Fit") -> None:
         """Change N."""
-        self.query_factor = nn.Parameter(resized(self.query_factor, 1, length))
-        self.key_factor = nn.Parameter(resized(self.key_factor, 1, length))
+        self.query_factor = nn.Parameter(fit(self.query_factor, 1))
+        self.key_factor = nn.Parameter(fit(self.key_factor, 1))
 
 
 class MeshFactorizedLogits(nn.Module):
@@ -240,10 +240,10 @@ class MeshFactorizedLogits(nn.Module):
             logits = by_position[:, columns].transpose(0, 1)[:, :, None]
         return logits.expand(-1, -1, layout.query_length, -1)
 
-    def resize(self, length: int) -> None:
+    def resize(self, fit: "Fit") -> None:
         """Change N."""
-        self.first_factor = nn.Parameter(resized(self.first_factor, 1, length))
-        self.second_factor = nn.Parameter(resized(self.second_factor, 1, length))
+        self.first_factor = nn.Parameter(fit(self.first_factor, 1))
+        self.second_factor = nn.Parameter(fit(self.second_factor, 1))
 
 
 class RelativePositionBias(nn.Module):
@@ -313,11 +313,11 @@ class _PerHeadLinear(nn.Module):
         result = inputs @ self.weight[:, :outputs].transpose(1, 2)
         return result if self.bias is None else result + self.bias[:, None, :outputs]
 
-    def resize(self, outputs: int) -> None:
+    def resize(self, fit: "Fit") -> None:
         """Change the number of outputs."""
-        self.weight = nn.Parameter(resized(self.weight, 1, outputs))
+        self.weight = nn.Parameter(fit(self.weight, 1))
         if self.bias is not None:
-            self.bias = nn.Parameter(resized(self.bias, 1, outputs))
+            self.bias = nn.Parameter(fit(self.bias, 1))
 
 
 class DenseLogits(nn.Module):
@@ -339,9 +339,9 @@ class DenseLogits(nn.Module):
             logits = self.second(self.first(hidden_states, queries))
         return _columns(logits, columns)
 
-    def resize(self, length: int) -> None:
+    def resize(self, fit: "Fit") -> None:
         """Change N."""
-        self.second.resize(length)
+        self.second.resize(fit)
 
 
 class FactorizedDenseLogits(nn.Module):
@@ -366,7 +366,8 @@ class FactorizedDenseLogits(nn.Module):
 
     def resize(self, length: int) -> None:
         """Change N: the number of tiles changes, their size stays."""
-        self.repeated.resize(-(-length // self.tiled.weight.shape[1]))
+        tiles = -(-length // self.tiled.weight.shape[1])
+        self.repeated.resize(lambda tensor, dim: resized(tensor, dim, tiles))
 
 
 def _columns(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -381,6 +382,16 @@ def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
     """`tensor` cut along `dim`, or lengthened by copies of its last entry."""
     index = torch.arange(length, device=tensor.device).clamp(max=tensor.shape[dim] - 1)
     return tensor.detach().index_select(dim, index)
+
+
+def resampled(tensor: torch.Tensor, dim: int, rows: torch.Tensor) -> torch.Tensor:
+    """`tensor` interpolated along `dim`: `rows`, `(new, old)`, makes each new entry of the old ones."""
+    rows = rows.to(tensor.device)
+    return (tensor.detach().to(rows.dtype).movedim(dim, -1) @ rows.mT).movedim(-1, dim).to(tensor.dtype).contiguous()
+
+
+Fit = Callable[[torch.Tensor, int], torch.Tensor]
+"""Gives a tensor another length along a dimension that stands for positions."""
 
 
 COMPONENTS: dict[str, Callable[[PreTrainedConfig], nn.Module]] = {

@@ -16,6 +16,7 @@ from tokenmixers import (
     SynthesizerModel,
 )
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
+from tokenmixers.modeling.spatial_resizing import grid_interpolation
 
 
 VOCABULARY, N = 40, 19
@@ -656,13 +657,46 @@ def test_masked_patches_keep_the_places_of_the_others():
     torch.testing.assert_close(first[0][mask.bool()], reference[mask.bool()], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_image_models_are_resampled_for_another_size(pooling, tmp_path):
+    components = ["random", "fixed_random", "factorized_random", "dense", "vanilla"]
+    fields = {"image_size": 8, "patch_size": 2, "classifier_pooling": pooling, "position_embedding_type": "learned"}
+    model = build(SynthesizerForImageClassification, **fields, attention_components=components, mixture="sum")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    pixels = torch.randn(2, 3, 8, 8)
+    same = model(pixel_values=pixels).logits
+    model.resize_position_embeddings(8)
+    torch.testing.assert_close(model(pixel_values=pixels).logits, same)
+    model.resize_position_embeddings((12, 8))
+    rows = grid_interpolation((4, 4), (6, 4), int(pooling == "cls"))[0].float()
+    after = model.state_dict()
+    name = "model.encoder.layers.0.self_attn.components"
+    for kind in ("random", "fixed_random"):
+        expected = torch.einsum("ai,hij,bj->hab", rows, before[f"{name}.{kind}.weight"], rows)
+        torch.testing.assert_close(after[f"{name}.{kind}.weight"], expected, rtol=1e-4, atol=1e-5)
+    for part in ("factorized_random.query_factor", "factorized_random.key_factor", "dense.second.weight"):
+        expected = torch.einsum("ai,hid->had", rows, before[f"{name}.{part}"])
+        torch.testing.assert_close(after[f"{name}.{part}"], expected, rtol=1e-4, atol=1e-5)
+    positions = "model.encoder.embed_positions.weight"
+    torch.testing.assert_close(after[positions], rows @ before[positions], rtol=1e-4, atol=1e-5)
+    pixels = torch.randn(2, 3, 12, 8)
+    logits = model(pixel_values=pixels).logits
+    logits.sum().backward()
+    model.save_pretrained(tmp_path)
+    loaded = SynthesizerForImageClassification.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(loaded(pixel_values=pixels).logits, logits)
+
+
 def test_image_models_refuse_what_does_not_fit():
     model = build(SynthesizerModel, image_size=4, patch_size=2)
     with pytest.raises(ValueError, match=r"shape \(1, 3, 6, 4\), expected"):
         model(pixel_values=torch.randn(1, 3, 6, 4))
     with pytest.raises(ValueError, match="takes `pixel_values`, and no text"):
         model(tokens(1, 4))
-    with pytest.raises(ValueError, match="cannot be fitted"):
+    with pytest.raises(ValueError, match="`factorized_dense` of this model cannot be fitted"):
+        factorized = build(SynthesizerModel, image_size=4, patch_size=2, attention_components=["factorized_dense"])
+        factorized.resize_position_embeddings(8)
+    with pytest.raises(ValueError, match="multiple of `patch_size=2`"):
         model.resize_position_embeddings(9)
     with pytest.raises(ValueError, match="need a model whose configuration has `image_size`"):
         build(SynthesizerModel)(pixel_values=torch.randn(1, 3, 4, 4))
