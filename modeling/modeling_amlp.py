@@ -62,10 +62,9 @@ def eager_attention_forward(
 class AMLPAttention(nn.Module):
     """Tiny attention (Figure 6): one small head on the normalised block input, as wide at its end as the gate."""
 
-    def __init__(self, config: AMLPConfig, layer_idx: int | None = None):
+    def __init__(self, config: AMLPConfig):
         super().__init__()
         self.config = config
-        self.layer_idx = layer_idx
         self.head_dim = config.attention_size
         self.scaling = self.head_dim**-0.5
         self.attention_dropout = config.attention_probs_dropout_prob
@@ -73,31 +72,31 @@ class AMLPAttention(nn.Module):
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.attention_size)
         self.out_proj = nn.Linear(config.attention_size, config.gate_size)
 
+    def project(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values, `(batch, 1, length, attention_size)` each, of `(batch, length, hidden_size)`."""
+        return self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
+
     def forward(
         self,
-        hidden_states: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend.
 
         Args:
-            hidden_states: Shape `(batch, length, hidden_size)`.
+            query: As `project` gives them, shape `(batch, 1, length, attention_size)`.
+            key: The same for all tokens, those in a cache first.
+            value: In the shape of `key`.
             attention_mask: In the form the attention implementation in use wants.
-            past_key_values: Holds keys and values of earlier tokens, side by side in `values` of this layer; its
-                `keys` belong to the gate.
             **kwargs: Passed on to it.
 
         Returns:
-            The result, shape `(batch, length, gate_size)`, and the weights, shape `(batch, 1, length, length)`, or
+            The result, shape `(batch, length, gate_size)`, and the weights, shape `(batch, 1, length, keys)`, or
             `None` from implementations that do not return them.
         """
-        query, key, value = self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
-        if past_key_values is not None:
-            nothing = key.new_empty(key.shape[0], 1, 0, self.out_proj.out_features)
-            _, both = past_key_values.update(nothing, torch.cat([key, value], dim=-1), self.layer_idx)
-            key, value = both.chunk(2, dim=-1)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -119,7 +118,7 @@ class AMLPLayer(GMLPLayer):
 
     def __init__(self, config: AMLPConfig, layer_idx: int | None = None):
         super().__init__(config, layer_idx)
-        self.attention = AMLPAttention(config, layer_idx)
+        self.attention = AMLPAttention(config)
 
     def forward(
         self,
@@ -133,9 +132,16 @@ class AMLPLayer(GMLPLayer):
         """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
         residual = hidden_states
         hidden_states = self.norm(hidden_states)
-        tiny_attention, _ = self.attention(hidden_states, attention_mask, past_key_values, **kwargs)
+        query, key, value = self.attention.project(hidden_states)
         hidden_states = self.activation(self.proj_in(hidden_states))
-        hidden_states = self.sgu(hidden_states, padding_mask, positions, tiny_attention, past_key_values)
+        gates = None
+        if past_key_values is not None:
+            # One update per layer, as Transformers' caches expect: keys and values travel together.
+            gates = self.sgu.gate_inputs(hidden_states, padding_mask)[:, None]
+            gates, both = past_key_values.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
+            gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
+        tiny_attention, _ = self.attention(query, key, value, attention_mask, **kwargs)
+        hidden_states = self.sgu(hidden_states, padding_mask, positions, tiny_attention, gates)
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
@@ -180,7 +186,8 @@ class AMLPForMaskedLM(MaskedLMHead, AMLPPreTrainedModel):
 class AMLPForCausalLM(CausalLMHead, AMLPPreTrainedModel, GenerationMixin):
     """aMLP decoder with a language modelling head, tied to the embeddings by default.
 
-    The cache of a layer holds the inputs of its spatial projection in `keys`, and those of tiny attention in `values`.
+    The cache of a layer holds the inputs of its spatial projection in `keys`, and in `values` the keys and values of
+    tiny attention, side by side.
     """
 
     backbone_class = AMLPModel

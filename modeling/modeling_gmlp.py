@@ -15,6 +15,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ..configuration.configuration_gmlp import GMLPConfig
+from .decoder_cache import update_cache_without_keys
 from .drop_path import DropPath
 from .flops import CountsFlops
 from .padding import padding_and_positions
@@ -39,6 +40,7 @@ class GMLPLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: GMLPConfig, layer_idx: int | None = None):
         super().__init__()
+        self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
@@ -49,7 +51,6 @@ class GMLPLayer(GradientCheckpointingLayer):
             config.gate_layer_norm_eps,
             config.gate_type,
             config.is_decoder,
-            layer_idx,
         )
         self.proj_out = nn.Linear(config.gate_size, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -66,7 +67,11 @@ class GMLPLayer(GradientCheckpointingLayer):
         """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
         residual = hidden_states
         hidden_states = self.activation(self.proj_in(self.norm(hidden_states)))
-        hidden_states = self.sgu(hidden_states, padding_mask, positions, past_key_values=past_key_values)
+        gates = None
+        if past_key_values is not None:
+            gates = self.sgu.gate_inputs(hidden_states, padding_mask)[:, None]
+            gates = update_cache_without_keys(past_key_values, gates, self.layer_idx)[:, 0]
+        hidden_states = self.sgu(hidden_states, padding_mask, positions, gate_inputs=gates)
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
@@ -174,17 +179,11 @@ class GMLPModel(GMLPPreTrainedModel):
     def _prepare_cache(self, past_key_values: Cache | None, use_cache: bool | None) -> Cache | None:
         if not self.config.is_decoder:
             return None
-        if past_key_values is not None and past_key_values.is_compileable:
-            raise ValueError(
-                f"{type(past_key_values).__name__} is not supported: use a `DynamicCache`, which is what `generate` "
-                "takes unless `cache_implementation` says otherwise."
-            )
-        return DynamicCache() if past_key_values is None and use_cache else past_key_values
+        return DynamicCache(config=self.config) if past_key_values is None and use_cache else past_key_values
 
     def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values) -> dict:
-        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         padding_mask, positions = padding_and_positions(
-            self.config, hidden_states, attention_mask, position_ids, past_length
+            self.config, hidden_states, attention_mask, position_ids, past_key_values
         )
         return {"padding_mask": padding_mask, "positions": positions, "past_key_values": past_key_values}
 

@@ -23,6 +23,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
+from .decoder_cache import mask_for_generate, update_cache_without_keys
 from .feed_forward import FeedForward
 from .flops import CountsFlops
 from .patch_embeddings import PatchEmbeddings
@@ -158,7 +159,10 @@ class SynthesizerAttention(nn.Module):
         values = self._heads(self.v_proj(hidden_states))
         keys = self._heads(self.k_proj(hidden_states)) if self.has_keys else None
         if past_key_values is not None:
-            keys, values = self._update_cache(past_key_values, keys, values)
+            if self.has_keys:
+                keys, values = past_key_values.update(keys, values, self.layer_idx)
+            else:
+                values = update_cache_without_keys(past_key_values, values, self.layer_idx)
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
         weights = None
@@ -177,18 +181,6 @@ class SynthesizerAttention(nn.Module):
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    def _update_cache(
-        self, cache: Cache, keys: torch.Tensor | None, values: torch.Tensor
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        if keys is not None:
-            return cache.update(keys, values, self.layer_idx)
-        width = 0
-        if self.layer_idx < len(cache.layers) and cache.layers[self.layer_idx].is_initialized:
-            # A static cache can be allocated ahead of time (for export), with as many numbers in both tensors.
-            stored = cache.layers[self.layer_idx].values
-            width = stored.shape[-1] if stored.dim() == 4 else 0
-        return None, cache.update(values, values[..., :width], self.layer_idx)[0]
 
     def _logits(
         self,
@@ -426,16 +418,6 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
     def scale_for_lm_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """What a language modelling head reads (see `scale_decoder_outputs`)."""
         return hidden_states * self.config.hidden_size**-0.5 if self.config.scale_decoder_outputs else hidden_states
-
-    @staticmethod
-    def create_masks_for_generate(
-        config: SynthesizerConfig, inputs_embeds: torch.Tensor, attention_mask, past_key_values, **kwargs
-    ):
-        """Used by `generate` with static caches: keep two dimensions (positions follow from them), constant length."""
-        if attention_mask is None:
-            return None
-        length = past_key_values.get_mask_sizes(inputs_embeds.shape[1], 0)[0]
-        return nn.functional.pad(attention_mask, (0, length - attention_mask.shape[1]))
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Replace the token embeddings, of encoder and decoder alike."""
@@ -828,6 +810,7 @@ class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, Generatio
 class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, GenerationMixin):
     """Synthesizer encoder-decoder with a language modelling head: with `vanilla` alone, T5."""
 
+    create_masks_for_generate = staticmethod(mask_for_generate)
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
 
     def __init__(self, config: SynthesizerConfig):

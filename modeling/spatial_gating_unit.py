@@ -5,20 +5,22 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers.cache_utils import Cache
 
 
 class TokenPositions(NamedTuple):
-    """Positions of the tokens of a batch in the spatial weights, where they are not simply 0, 1, 2, ...
+    """Positions of the tokens of a batch in the spatial weights, and which of the tokens are asked for.
 
     Attributes:
-        ids: Positions, shape `(batch, length)`, integers in `[0, max_length)`.
+        ids: Positions, shape `(batch, length)`, integers in `[0, max_length)`; `None` for 0, 1, 2, ...
         shifted: Whether each row of `ids` is `0, 1, 2, ...` moved by one offset (left padding). A Toeplitz matrix
             depends on distances alone, so such rows can use it unchanged.
+        outputs: Which tokens to compute, if others come from a cache: consecutive ones, as a slice, or as their
+            indices where those are known to the device alone.
     """
 
-    ids: torch.Tensor
-    shifted: bool
+    ids: torch.Tensor | None = None
+    shifted: bool = False
+    outputs: slice | torch.Tensor = slice(None)
 
 
 class SpatialProjection(nn.Module):
@@ -42,55 +44,46 @@ class SpatialProjection(nn.Module):
         self.weight = nn.Parameter(torch.zeros(2 * max_length - 1 if weight_type == "toeplitz" else (max_length,) * 2))
         self.bias = nn.Parameter(torch.ones(max_length))
 
-    def matrix(
-        self, length: int, positions: TokenPositions | None = None, num_outputs: int | None = None
-    ) -> torch.Tensor:
-        """The spatial weights in use.
-
-        Args:
-            length: Number of input tokens.
-            positions: Of the input tokens.
-            num_outputs: Give the rows of the last tokens only, so many of them; all by default.
+    def matrix(self, length: int, positions: TokenPositions | None = None) -> torch.Tensor:
+        """The spatial weights in use, from `length` tokens to those asked for (all, without `positions`).
 
         Returns:
-            Shape `(num_outputs, length)`, or `(batch, num_outputs, length)` for free positions.
+            Shape `(outputs, length)`, or `(batch, outputs, length)` for free positions.
         """
-        matrix = self._rows(length, positions, num_outputs)
-        return matrix.tril(0 if num_outputs is None else length - num_outputs) if self.is_causal else matrix
+        positions = TokenPositions() if positions is None else positions
+        matrix = self._rows(length, *positions)
+        if self.is_causal:
+            tokens = torch.arange(length, device=matrix.device)
+            matrix = matrix.masked_fill(tokens > tokens[positions.outputs, None], 0.0)
+        return matrix
 
-    def _rows(self, length: int, positions: TokenPositions | None, num_outputs: int | None) -> torch.Tensor:
+    def _rows(
+        self, length: int, ids: torch.Tensor | None, shifted: bool, outputs: slice | torch.Tensor
+    ) -> torch.Tensor:
         toeplitz = self.weight_type == "toeplitz"
-        first = 0 if num_outputs is None else length - num_outputs
-        if positions is not None and not (toeplitz and positions.shifted):
-            rows, columns = positions.ids[:, first:, None], positions.ids[:, None, :]
+        if ids is not None and not (toeplitz and shifted):
+            rows, columns = ids[:, outputs, None], ids[:, None, :]
             return self.weight[self.max_length - 1 + columns - rows] if toeplitz else self.weight[rows, columns]
-        if toeplitz and num_outputs is not None:
-            tokens = torch.arange(length, device=self.weight.device)
-            return self.weight[self.max_length - 1 + tokens - tokens[first:, None]]
-        if toeplitz:
+        if not toeplitz:
+            return self.weight[:length, :length][outputs]
+        if isinstance(outputs, slice) and not outputs.start:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
             # Appendix C: rows of 2 * length numbers, read in steps of one less, move by one number per row. Unlike
             # `unfold`, these take lengths that change under `torch.compile` and `torch.export`; `contiguous`
             # keeps Inductor from taking the strides of the first batch for those of all.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
-        return self.weight[first:length, :length]
+        tokens = torch.arange(length, device=self.weight.device)
+        return self.weight[self.max_length - 1 + tokens - tokens[outputs, None]]
 
-    def forward(
-        self, hidden_states: torch.Tensor, positions: TokenPositions | None = None, num_outputs: int | None = None
-    ) -> torch.Tensor:
-        """Mix tokens.
-
-        Args:
-            hidden_states: All tokens, those in a cache first.
-            positions: As given by the model, `None` for 0, 1, 2, ...
-            num_outputs: Number of last tokens to compute, all by default.
-        """
+    def forward(self, hidden_states: torch.Tensor, positions: TokenPositions | None = None) -> torch.Tensor:
+        """Mix tokens: all of `hidden_states`, those from a cache first, into those that `positions` asks for."""
+        ids, _, outputs = TokenPositions() if positions is None else positions
+        # A static cache has room for tokens that are still to come.
+        hidden_states = hidden_states[:, : outputs.stop if isinstance(outputs, slice) else self.max_length]
         batch, length, _ = hidden_states.shape
-        first = 0 if num_outputs is None else length - num_outputs
-        bias = self.bias[first:length] if positions is None else self.bias[positions.ids[:, first:]]
-        matrix = self.matrix(length, positions, num_outputs).expand(batch, -1, -1)
-        return torch.baddbmm(bias[..., None], matrix, hidden_states)
+        bias = self.bias[:length][outputs] if ids is None else self.bias[ids[:, outputs]]
+        return torch.baddbmm(bias[..., None], self.matrix(length, positions).expand(batch, -1, -1), hidden_states)
 
     @torch.no_grad()
     def to_full(self) -> None:
@@ -147,7 +140,6 @@ class SpatialGatingUnit(nn.Module):
         layer_norm_eps: Epsilon of the norm over the channels that `f` mixes.
         gate_type: See above.
         is_causal: Whether tokens see only themselves and those before.
-        layer_idx: Number of the block, where its part of a cache is.
     """
 
     def __init__(
@@ -158,15 +150,19 @@ class SpatialGatingUnit(nn.Module):
         layer_norm_eps: float,
         gate_type: str = "split",
         is_causal: bool = False,
-        layer_idx: int | None = None,
     ):
         super().__init__()
         self.gate_type = gate_type
-        self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(
             intermediate_size // 2 if gate_type == "split" else intermediate_size, eps=layer_norm_eps
         )
         self.spatial_proj = SpatialProjection(max_length, weight_type, is_causal)
+
+    def gate_inputs(self, hidden_states: torch.Tensor, padding_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """What `f` reads: the channels to mix, normalised, zero at padding; arguments as in `forward`."""
+        gate = hidden_states.chunk(2, dim=-1)[1] if self.gate_type == "split" else hidden_states
+        gate = self.norm(gate)
+        return gate if padding_mask is None else gate * padding_mask.to(gate.dtype)
 
     def forward(
         self,
@@ -174,7 +170,7 @@ class SpatialGatingUnit(nn.Module):
         padding_mask: torch.Tensor | None = None,
         positions: TokenPositions | None = None,
         tiny_attention: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        gate_inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Gate.
 
@@ -182,25 +178,17 @@ class SpatialGatingUnit(nn.Module):
             hidden_states: Shape `(batch, length, intermediate_size)`.
             padding_mask: Shape `(batch, length, 1)`, one for real tokens and zero for padding. It acts on the input of
                 `f` after the norm, so that padding adds exactly nothing to any token.
-            positions: Positions of the tokens, those in the cache first, `None` for 0, 1, 2, ...
+            positions: Positions of the tokens, those in a cache first; `None` for 0, 1, 2, ...
             tiny_attention: What aMLP adds to `f`, in the shape of the result.
-            past_key_values: Holds the inputs of `f` at earlier tokens, as `keys` of this layer.
+            gate_inputs: With a cache, what the method of this name gave for all tokens, those in the cache first.
 
         Returns:
             Shape `(batch, length, intermediate_size / 2)` for `"split"`, else `(batch, length, intermediate_size)`.
         """
-        passed, gate = hidden_states.chunk(2, dim=-1) if self.gate_type == "split" else (hidden_states,) * 2
-        gate = self.norm(gate)
-        if padding_mask is not None:
-            gate = gate * padding_mask.to(gate.dtype)
-        num_outputs = None
-        if past_key_values is not None:
-            num_outputs = gate.shape[1]
-            # Tiny attention fills `values`, if there is any; for gMLP they have no width.
-            width = 0 if tiny_attention is None else past_key_values.layers[self.layer_idx].values.shape[-1]
-            nothing = gate.new_empty(gate.shape[0], 1, num_outputs if width == 0 else 0, width)
-            gate = past_key_values.update(gate[:, None], nothing, self.layer_idx)[0][:, 0]
-        gate = self.spatial_proj(gate, positions, num_outputs)
+        passed = hidden_states.chunk(2, dim=-1)[0] if self.gate_type == "split" else hidden_states
+        if gate_inputs is None:
+            gate_inputs = self.gate_inputs(hidden_states, padding_mask)
+        gate = self.spatial_proj(gate_inputs, positions)
         if tiny_attention is not None:
             gate = gate + tiny_attention
         if self.gate_type == "linear":

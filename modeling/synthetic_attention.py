@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 
+from .decoder_cache import cached_lengths
 from .padding import check_length, first_token_index
 
 
@@ -145,12 +146,7 @@ def token_layout(
         ValueError: If there are more tokens than the model has positions for, or shapes do not match.
     """
     batch, length, _ = inputs_embeds.shape
-    past_length, key_length = 0, length
-    if past_key_values is not None:
-        past_length = past_key_values.get_seq_length()
-        if isinstance(past_length, torch.Tensor):  # a static cache counts in place
-            past_length = past_length.to(inputs_embeds.device, copy=True)
-        key_length = past_key_values.get_mask_sizes(length, 0)[0]
+    past_length, key_length = cached_lengths(past_key_values, length, inputs_embeds.device)
     if config.max_sequence_length is not None:
         check_length(key_length, config.max_sequence_length, "position-dependent weights")
     if position_ids is not None and (position_ids.dim() != 2 or position_ids.shape[1] != length):

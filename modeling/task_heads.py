@@ -27,6 +27,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from .decoder_cache import mask_for_generate
 from .padding import first_token_index
 
 
@@ -137,6 +138,7 @@ class CausalLMHead(_Head):
     """Prediction of the next token: a linear map to the vocabulary, its matrix tied to the embeddings."""
 
     is_decoder = True
+    create_masks_for_generate = staticmethod(mask_for_generate)
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
     def _build_head(self, config) -> None:

@@ -8,7 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, pipeline
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments, pipeline
 
 import tokenmixers
 from tokenmixers import AMLPForCausalLM, GMLPForCausalLM, GMLPForMaskedLM, MLPMixerConfig
@@ -21,11 +21,12 @@ SIZES = {
     "num_hidden_layers": 3,
     "max_position_embeddings": 14,
     "is_decoder": True,
+    "tie_word_embeddings": False,  # a tied head tends to repeat the last token
 }
 KINDS = {
     "gmlp-toeplitz": (GMLPForCausalLM, {"spatial_weight_type": "toeplitz"}),
     "gmlp-full": (GMLPForCausalLM, {"spatial_weight_type": "full"}),
-    "gmlp-additive": (GMLPForCausalLM, {"gate_type": "additive"}),
+    "gmlp-additive": (GMLPForCausalLM, {"gate_type": "additive", "tie_word_embeddings": True}),
     "amlp-toeplitz": (AMLPForCausalLM, {"attention_size": 6}),
     "amlp-full": (AMLPForCausalLM, {"attention_size": 6, "spatial_weight_type": "full"}),
     "amlp-eager": (AMLPForCausalLM, {"attention_size": 6, "attn_implementation": "eager"}),
@@ -35,7 +36,7 @@ KINDS = {
 @pytest.fixture(scope="module", params=KINDS)
 def model(request, randomise):
     model_class, fields = KINDS[request.param]
-    model = randomise(model_class(model_class.config_class(**SIZES, **fields))).double().eval()
+    model = randomise(model_class(model_class.config_class(**{**SIZES, **fields}))).double().eval()
     model.generation_config.eos_token_id = None
     return model
 
@@ -73,7 +74,7 @@ def reference(model, ids: torch.Tensor) -> torch.Tensor:
             mixed = mixed + linear(torch.stack(attended), f"{name}.attention.out_proj")
         z = passed + mixed if model.config.gate_type == "additive" else passed * mixed
         x = x + linear(z, f"{name}.proj_out")
-    return norm(x, "norm", 1e-6) @ state["embed_tokens.weight"].mT
+    return norm(x, "norm", 1e-6) @ model.lm_head.weight.mT
 
 
 @pytest.mark.parametrize("length", [1, 7, 14])
@@ -125,43 +126,122 @@ def greedy(model, prompt: torch.Tensor, steps: int) -> list[int]:
     return ids
 
 
-def test_generate_is_the_greedy_loop_for_left_padded_prompts(model):
-    prompts = [torch.randint(1, 23, (length,)) for length in (3, 6, 1)]
-    ids = torch.stack([F.pad(prompt, (6 - len(prompt), 0)) for prompt in prompts])
-    mask = torch.stack([F.pad(torch.ones_like(prompt), (6 - len(prompt), 0)) for prompt in prompts])
-    found = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
+def left_padded(lengths) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    prompts = [torch.randint(1, 23, (length,)) for length in lengths]
+    longest = max(lengths)
+    ids = torch.stack([F.pad(prompt, (longest - len(prompt), 0), value=7) for prompt in prompts])
+    mask = torch.stack([F.pad(torch.ones_like(prompt), (longest - len(prompt), 0)) for prompt in prompts])
+    return prompts, ids, mask
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generate_is_the_greedy_loop_for_left_padded_prompts(cache, model):
+    prompts, ids, mask = left_padded([3, 6, 1])
+    found = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, cache_implementation=cache)
     for row, prompt in zip(found.tolist(), prompts, strict=True):
-        assert row[6 - len(prompt) :] == greedy(model, prompt, 8)
+        assert row[6 - len(prompt) :][: len(prompt)] == prompt.tolist()
+        assert row[6:] == greedy(model, prompt, 8)[len(prompt) :]
+
+
+def test_generate_from_embeddings(model):
+    _, ids, mask = left_padded([3, 5])
+    options = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False}
+    found = model.generate(inputs_embeds=model.get_input_embeddings()(ids), **options)
+    assert torch.equal(found, model.generate(ids, **options)[:, 5:])
 
 
 def test_beams_are_those_found_without_a_cache(model):
-    ids = torch.randint(1, 23, (2, 4))
+    _, ids, mask = left_padded([4, 2])
     options = {"max_new_tokens": 6, "num_beams": 3, "num_return_sequences": 3, "do_sample": False}
-    with_cache = model.generate(ids, **options)
-    assert torch.equal(with_cache, model.generate(ids, **options, use_cache=False))
+    with_cache = model.generate(ids, attention_mask=mask, **options)
+    assert torch.equal(with_cache, model.generate(ids, attention_mask=mask, **options, use_cache=False))
+    best = model.generate(ids, attention_mask=mask, max_new_tokens=6, do_sample=False)
+    assert not torch.equal(with_cache[::3], best)  # else no beam was ever exchanged
 
 
-def test_what_the_cache_holds(model):
-    cache = model(torch.randint(1, 23, (2, 5)), use_cache=True).past_key_values
+def test_samples_are_those_drawn_without_a_cache(model):
+    _, ids, mask = left_padded([4, 2, 3])
+    samples = []
+    for options in ({"use_cache": False}, {}, {"cache_implementation": "static"}):
+        torch.manual_seed(5)
+        samples.append(model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=True, **options))
+    assert torch.equal(samples[0], samples[1]) and torch.equal(samples[0], samples[2])
+
+
+def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
+    assistant = randomise(GMLPForCausalLM(tokenmixers.GMLPConfig(**SIZES)), seed=1).double().eval()
+    prompt = torch.randint(1, 23, (4,))
+    expected = greedy(model, prompt, 9)
+    options = {"max_new_tokens": 9, "do_sample": False}
+    assert model.generate(prompt[None], assistant_model=assistant, **options)[0].tolist() == expected
+    assert model.generate(prompt[None], prompt_lookup_num_tokens=2, **options)[0].tolist() == expected
+
+
+def test_prompts_can_be_read_in_chunks(model):
+    _, ids, mask = left_padded([7, 3])
+    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
+    assert torch.equal(model.generate(ids, prefill_chunk_size=3, **options), model.generate(ids, **options))
+
+
+def test_decoding_with_a_static_cache_compiles_once(model):
+    _, ids, mask = left_padded([5, 3])
+    expected = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(model.forward, fullgraph=True, backend="eager")
+    cache = StaticCache(config=model.config, max_cache_len=14)
+    mask = F.pad(mask, (0, 9))
+    with torch.no_grad():
+        logits = model(ids, mask, past_key_values=cache).logits
+        for step in range(7):
+            token = logits[:, -1:].argmax(-1)
+            ids, mask = torch.cat([ids, token], dim=1), mask.clone()
+            mask[:, 5 + step] = 1
+            logits = compiled(token, mask, past_key_values=cache).logits
+    assert torch.equal(torch.cat([ids, logits[:, -1:].argmax(-1)], dim=1), expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
+def test_what_the_cache_holds(cache_class, model):
+    room = {"max_cache_len": 9} if cache_class is StaticCache else {}
+    cache = cache_class(config=model.config, **room)
+    for ids in torch.randint(1, 23, (5, 2, 1)):
+        assert model(ids, past_key_values=cache).past_key_values is cache
     attention = getattr(model.config, "attention_size", 0)
     assert len(cache.layers) == 3 and cache.get_seq_length() == 5
     for layer in cache.layers:
-        assert layer.keys.shape == (2, 1, 5, model.config.gate_size)
-        assert layer.values.shape == (2, 1, 5, 2 * attention)
-    assert model(torch.randint(1, 23, (2, 5)), use_cache=False).past_key_values is None
+        assert layer.keys.shape == (2, 1, 9 if room else 5, model.config.gate_size)
+        assert layer.values.shape == (2, 1, 9 if room else 5, 2 * attention)
+    assert isinstance(model(ids).past_key_values, DynamicCache)
+    assert model(ids, use_cache=False).past_key_values is None
 
 
-def test_the_end_of_the_weights_is_a_sentence(model):
-    with pytest.raises(ValueError, match=r"has 15 tokens.*max_position_embeddings=14"):
-        model.generate(torch.randint(1, 23, (1, 10)), max_new_tokens=9, do_sample=False)
-    cache = model(torch.ones(1, 3, dtype=torch.long), use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="cannot be given together with earlier tokens"):
-        model(torch.ones(1, 1, dtype=torch.long), past_key_values=cache, position_ids=torch.tensor([[3]]))
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_the_end_of_the_weights_is_a_sentence(cache, model):
+    prompt = torch.randint(1, 23, (1, 10))
+    options = {"do_sample": False, "cache_implementation": cache}
+    with pytest.raises(ValueError, match=r"has 15 tokens.*max_position_embeddings=14.*`max_new_tokens`.*resize_pos"):
+        model.generate(prompt, max_new_tokens=9, **options)
+    # A static cache is never made smaller than the last one was.
+    assert model.generate(prompt, max_new_tokens=5, **options)[0].tolist() == greedy(model, prompt[0], 5)
 
 
-def test_static_caches_are_refused(model):
-    with pytest.raises(ValueError, match="StaticCache is not supported: use a `DynamicCache`"):
-        model.generate(torch.ones(1, 2, dtype=torch.long), max_new_tokens=2, cache_implementation="static")
+def test_positions_with_a_cache_are_those_the_mask_gives(model):
+    _, ids, mask = left_padded([6, 4])
+    whole = model(ids, mask).logits
+    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
+    cache = model(ids[:, :4], mask[:, :4], use_cache=True, position_ids=positions[:, :4]).past_key_values
+    logits = model(ids[:, 4:], mask, past_key_values=cache, position_ids=positions[:, 4:]).logits
+    torch.testing.assert_close(logits, whole[:, 4:])
+    with pytest.raises(ValueError, match=r"gives, \[\[6\], \[4\]\]; got \[\[6\], \[6\]\]. Leave them out"):
+        model(ids[:, :1], F.pad(mask, (0, 1), value=1), past_key_values=cache, position_ids=torch.full((2, 1), 6))
+
+
+def test_a_mask_has_to_cover_the_cache(model):
+    cache = model(torch.ones(2, 3, dtype=torch.long), use_cache=True).past_key_values
+    with pytest.raises(ValueError, match=r"\(2, 1\), expected \(2, 4\): .* those in the cache included"):
+        model(torch.ones(2, 1, dtype=torch.long), torch.ones(2, 1), past_key_values=cache)
 
 
 def test_loss_is_that_of_every_next_token(model):
@@ -179,16 +259,15 @@ def test_loss_is_that_of_every_next_token(model):
     torch.testing.assert_close(model(ids, labels=labels, num_items_in_batch=7).loss, losses.sum() / 7)
 
 
-def test_an_encoders_weights_make_a_decoder(model, tmp_path):
-    if isinstance(model, AMLPForCausalLM):
-        pytest.skip("shown with gMLP")
-    config = type(model.config)(**{**model.config.to_diff_dict(), "is_decoder": False})
-    encoder = GMLPForMaskedLM(config).double()
-    encoder.model.load_state_dict(model.model.state_dict())
+@pytest.mark.parametrize("family", ["GMLP", "AMLP"])
+def test_an_encoders_weights_make_a_decoder(family, randomise, tmp_path):
+    config = getattr(tokenmixers, f"{family}Config")(**{**SIZES, "is_decoder": False, "tie_word_embeddings": True})
+    encoder = randomise(getattr(tokenmixers, f"{family}ForMaskedLM")(config)).double()
     encoder.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, is_decoder=True, dtype=torch.float64)
-    ids = torch.randint(1, 23, (1, 6))
-    torch.testing.assert_close(loaded.eval()(ids).logits, model(ids).logits)
+    decoder = AutoModelForCausalLM.from_pretrained(tmp_path, is_decoder=True, dtype=torch.float64)
+    assert type(decoder) is getattr(tokenmixers, f"{family}ForCausalLM")
+    ids = torch.randint(1, 23, (6,))
+    torch.testing.assert_close(decoder(ids[None]).logits[0], reference(decoder, ids))
 
 
 def test_another_length_keeps_what_was_learned(randomise):

@@ -115,7 +115,7 @@ def test_tiny_attention_joins_every_gate(gate_type, randomize):
     model = randomize(AMLPModel(small_config(gate_type=gate_type)))
     layer = model.layers[0]
     hidden_states = torch.randn(2, 5, 8)
-    attention, _ = layer.attention(layer.norm(hidden_states))
+    attention, _ = layer.attention(*layer.attention.project(layer.norm(hidden_states)))
     z = layer.activation(layer.proj_in(layer.norm(hidden_states)))
     passed, mixed = z.chunk(2, -1) if gate_type == "split" else (z, z)
     gate = layer.sgu.spatial_proj(layer.sgu.norm(mixed)) + attention
