@@ -142,6 +142,11 @@ class CausalLMHead(_Head):
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
     def _build_head(self, config) -> None:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        # `Trainer` shifts the labels for label smoothing only for classes whose name stands in this table: any other
+        # decoder would learn to repeat its input.
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(type(self).__name__, type(self).__name__)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:

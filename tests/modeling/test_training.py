@@ -17,6 +17,7 @@ HEADS = [
     "GMLPForSequenceClassification",
     "GMLPForMultipleChoice",
     "GMLPForQuestionAnswering",
+    "GMLPForCausalLM",
 ]
 ROWS, LENGTH = 8, 7
 LABELLED = [1, 5, 2, 7, 3, 1, 4, 6]  # labelled tokens by row: a mean of means would be wrong
@@ -31,7 +32,7 @@ def _examples(class_name):
         example["attention_mask"] = (torch.arange(LENGTH) < 7 - row % 3).long().expand(shape)
         if "QuestionAnswering" in class_name:
             example |= {"start_positions": torch.tensor(row % 3), "end_positions": torch.tensor(3 + row % 2)}
-        elif class_name.endswith(("ForMaskedLM", "ForTokenClassification")):
+        elif class_name.endswith(("ForMaskedLM", "ForTokenClassification", "ForCausalLM")):
             labels = torch.randint(3, (LENGTH,), generator=generator)
             example["labels"] = torch.where(torch.arange(LENGTH) < LABELLED[row], labels, -100)
         else:
@@ -89,6 +90,7 @@ def _assert_same(ours, theirs):
 def build(tiny_config, randomise):
     def model(class_name, **changes):
         model_class = getattr(tokenmixers, class_name)
+        changes["is_decoder"] = "CausalLM" in class_name
         return randomise(model_class(tiny_config(model_class.config_class, num_labels=3, **changes)))
 
     return model
@@ -136,6 +138,8 @@ def test_label_smoothing_is_exact(class_name, batch_size, build, tmp_path):
     log_probabilities = model(**batch).logits.log_softmax(-1)
     classes = log_probabilities.shape[-1]
     target = torch.full((classes, classes), 0.2 / classes) + 0.8 * torch.eye(classes)
+    if "CausalLM" in class_name:  # what a token predicts is the next one
+        labels = F.pad(labels[:, 1:], (0, 1), value=-100)
     losses = -(target[labels.clamp(min=0)] * log_probabilities).sum(-1)
     expected = _gradients(losses[labels != -100].mean(), model)
     ours, _ = train_one_step(
@@ -202,7 +206,8 @@ def test_lora_on_all_linear_layers(class_name, build, tmp_path):
     """All linear layers get adapters; the token-mixing weights are no linear layers and stay as they are."""
     peft = pytest.importorskip("peft")
     model = build(class_name)
-    head = {"GMLPForMaskedLM": [], "GMLPForQuestionAnswering": ["qa_outputs"]}.get(class_name, ["classifier"])
+    heads = {"GMLPForMaskedLM": [], "GMLPForCausalLM": [], "GMLPForQuestionAnswering": ["qa_outputs"]}
+    head = heads.get(class_name, ["classifier"])
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     adapted = peft.get_peft_model(
         model, peft.LoraConfig(target_modules="all-linear", r=2, modules_to_save=head or None)
