@@ -22,9 +22,11 @@ from transformers import (
 )
 
 from .arguments import ModelArguments, UserError, parse_arguments
+from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer
-from .reporting import print_plan, print_table, training_tokens_per_second
+from .reporting import print_plan, print_table
 from .text_data import Split, TextDataArguments, iterate_texts, load_documents
+from .training import ScriptTrainer, train_and_evaluate
 
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
@@ -178,7 +180,7 @@ def build_trainer(
         return dict(pad(rows) if "labels" in rows[0] else collator(rows))
 
     args.remove_unused_columns = False  # the collators read more than the models do
-    return Trainer(
+    return ScriptTrainer(
         model=model,
         args=args,
         train_dataset=train,
@@ -188,44 +190,6 @@ def build_trainer(
         preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,
         compute_metrics=next_token_perplexity if causal else perplexity,
     )
-
-
-def train_and_evaluate(trainer: Trainer, resume_from: str | None, task: str) -> dict[str, float]:
-    """Train and evaluate as the arguments say.
-
-    Args:
-        trainer: From `build_trainer`.
-        resume_from: Checkpoint to continue from.
-        task: The Hub's name of the model's task.
-
-    Returns:
-        Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured.
-    """
-    args, results = trainer.args, {}
-    if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
-        results["unigram"] = unigram_perplexity(
-            trainer.train_dataset, trainer.eval_dataset, trainer.model.config.vocab_size
-        )
-    if args.do_eval and not args.do_train:
-        results["trained"] = trainer.evaluate()["eval_perplexity"]
-    if args.do_train:
-        # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
-        args.eval_on_start = args.do_eval
-        outcome = trainer.train(resume_from_checkpoint=resume_from)
-        for entry in trainer.state.log_history:
-            if entry["step"] == 0 and "eval_perplexity" in entry:
-                results["untrained"] = entry["eval_perplexity"]
-        trainer.save_model()
-        results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
-        trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
-        trainer.save_state()
-        if args.do_eval:
-            metrics = trainer.evaluate()
-            results["trained"] = metrics["eval_perplexity"]
-            trainer.save_metrics("eval", {**metrics, **results})
-        if args.push_to_hub:
-            trainer.push_to_hub(tasks=task)
-    return results
 
 
 def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, argv: list[str] | None) -> dict:
@@ -238,19 +202,40 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         argv: Command line; `sys.argv` by default.
 
     Returns:
-        What `train_and_evaluate` returns.
+        Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured.
     """
-    model_args, data_args, own, args = parse_arguments(
-        (ModelArguments, TextDataArguments, own_arguments, TrainingArguments), argv
+    model_args, data_args, own, card_args, args = parse_arguments(
+        (ModelArguments, TextDataArguments, own_arguments, CardArguments, TrainingArguments), argv
     )
     if data_args.streaming and args.do_train and args.max_steps < 1:
         raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
     resume_from = checkpoint_to_resume(args)
     args.include_num_input_tokens_seen = "non_padding"
+    # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
+    args.eval_on_start = args.do_train and args.do_eval
     set_seed(args.seed)
     trainer = build(model_args, data_args, own, args, resume_from)
     print_plan(trainer, resume_from)
-    results = train_and_evaluate(trainer, resume_from, task)
+    known = {}
+    if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
+        known["unigram"] = unigram_perplexity(
+            trainer.train_dataset, trainer.eval_dataset, trainer.model.config.vocab_size
+        )
+    card = CardFacts(
+        task,
+        **describe_data(data_args),
+        metrics={"perplexity": "perplexity"},
+        base_model=model_args.model_name_or_path,
+        author=card_args,
+        hyper_parameters=vars(own),
+    )
+    results = known | train_and_evaluate(trainer, card, resume_from, results=known)
+    for entry in trainer.state.log_history:
+        if entry["step"] == 0 and "eval_perplexity" in entry and args.do_train:
+            results["untrained"] = entry["eval_perplexity"]
+    if "eval_perplexity" in results:
+        results["trained"] = results.pop("eval_perplexity")
+    results = {key: results[key] for key in ("unigram", "untrained", "trained", "tokens_per_second") if key in results}
     if trainer.is_world_process_zero():
         names = {
             "unigram": "unigram model",

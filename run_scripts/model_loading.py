@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 from accelerate.utils import broadcast_object_list
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
 from transformers.training_args import TrainingArguments
 
 from ..tokenization.tokenizer_training import train_unigram_tokenizer
@@ -160,12 +161,32 @@ def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
             raise UserError(f"--resume_from_checkpoint: there is no folder {wanted!r}.")
         return wanted
     present = folder.is_dir() and any(folder.iterdir())
-    last = get_last_checkpoint(str(folder)) if present else None
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=_step) if present else []
+    complete = [path for path in checkpoints if _is_complete(path, arguments)]
+    last = str(complete[-1]) if complete else None
     if wanted and last is None:
-        raise UserError(f"--resume_from_checkpoint: there is no checkpoint in {str(folder)!r}.")
+        raise UserError(f"--resume_from_checkpoint: there is no complete checkpoint in {str(folder)!r}.")
     if present and arguments.do_train and not wanted:
         if (folder / "all_results.json").is_file():
             raise UserError(f"{str(folder)!r} holds a finished run. Choose another --output_dir, or remove it.")
-        if last is None:
+        # A run that was killed while it wrote its first checkpoint leaves nothing else.
+        if last is None and set(folder.iterdir()) != set(checkpoints):
             raise UserError(f"{str(folder)!r} is not empty and holds no checkpoint. Choose another --output_dir.")
     return last
+
+
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+def _is_complete(checkpoint: Path, arguments: TrainingArguments) -> bool:
+    """Whether writing a checkpoint came to its end: the Trainer writes its state after all else."""
+    try:
+        TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    except (OSError, ValueError, TypeError):
+        return False
+    if arguments.save_only_model or arguments.world_size == 1:
+        return True
+    # The other processes may have been a little later.
+    return all((checkpoint / f"rng_state_{rank}.pth").is_file() for rank in range(arguments.world_size))

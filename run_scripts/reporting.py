@@ -1,7 +1,8 @@
-"""What the scripts print: the plan before a run, tables after it."""
+"""What the scripts tell: the plan before a run, tables and a picture after it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
@@ -26,8 +27,8 @@ def print_plan(trainer: Trainer, resume_from: str | None) -> None:
         print(f"training for {length}, {batch} rows a step, {start}; output in {args.output_dir}", flush=True)
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of strings as a Markdown table, the first column aligned left, the others right."""
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of strings as a Markdown table, the first column aligned left, the others right."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
@@ -36,7 +37,42 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         return "| " + " | ".join(padded) + " |"
 
     rule = "|-" + "-" * widths[0] + "-|" + "".join("-" * w + "-:|" for w in widths[1:])
-    print("\n".join(["", line(head), rule, *map(line, rows), ""]), flush=True)
+    return "\n".join([line(head), rule, *map(line, rows)])
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a `markdown_table`."""
+    print(f"\n{markdown_table(head, rows)}\n", flush=True)
+
+
+def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the losses, and every metric of the evaluations, over the steps.
+
+    Args:
+        history: A Trainer's `state.log_history`.
+        path: The picture to write. Without matplotlib, which is in the extra `plot`, it is not, and that is said.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no picture of the training: matplotlib is missing (pip install 'tokenmixers[plot]')")
+        return
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for entry in history:
+        for key, value in entry.items():
+            if (key == "loss" or key.startswith("eval_")) and isinstance(value, (int, float)):
+                curves.setdefault(key, []).append((entry["step"], value))
+    metrics = [key for key in curves if key not in ("loss", "eval_loss") and not key.endswith(("_runtime", "_second"))]
+    figure = Figure(figsize=(6, 3 + 2 * len(metrics)), layout="constrained")
+    axes = figure.subplots(1 + len(metrics), squeeze=False, sharex=True)[:, 0]
+    for axis, keys in zip(axes, [["loss", "eval_loss"], *([key] for key in metrics)], strict=True):
+        for key in keys:
+            if key in curves:
+                axis.plot(*zip(*curves[key], strict=True), marker="o", markersize=3, label=key.replace("_", " "))
+        if axis.lines:
+            axis.legend()
+    axes[-1].set_xlabel("step")
+    figure.savefig(path, dpi=120)
 
 
 def training_tokens_per_second(trainer: Trainer, resume_from: str | None = None) -> float:

@@ -6,6 +6,7 @@
 Works for every checkpoint that `AutoModelForImageClassification` loads, and needs no torchvision.
 """
 
+import csv
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +26,16 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .arguments import ModelArguments, UserError, parse_arguments
 from .language_modeling import build_model
+from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, load_config
 from .reporting import print_plan, print_table
+from .training import ScriptTrainer, train_and_evaluate
 
 
 @dataclass
@@ -160,7 +164,7 @@ def build(model_args: ModelArguments, data_args: ImageDataArguments, args: Train
     config.label2id = {name: index for index, name in enumerate(names)}
     processor = load_image_processor(model_args, config)
     args.remove_unused_columns = False  # the collator reads the image
-    return Trainer(
+    return ScriptTrainer(
         model=build_model(model_args, config, AutoModelForImageClassification),
         args=args,
         train_dataset=splits["train"].add_column("vary", [True] * len(splits["train"])),
@@ -173,27 +177,40 @@ def build(model_args: ModelArguments, data_args: ImageDataArguments, args: Train
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Entry point; returns the evaluation metrics."""
-    model_args, data_args, args = parse_arguments((ModelArguments, ImageDataArguments, TrainingArguments), argv)
+    model_args, data_args, card_args, args = parse_arguments(
+        (ModelArguments, ImageDataArguments, CardArguments, TrainingArguments), argv
+    )
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
     trainer = build(model_args, data_args, args)
     print_plan(trainer, resume_from)
-    metrics = {}
-    if args.do_train:
-        outcome = trainer.train(resume_from_checkpoint=resume_from)
-        trainer.save_model()
-        trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
-        trainer.save_state()
-    if args.do_eval:
-        metrics = trainer.evaluate()
-        trainer.save_metrics("eval", metrics)
-        if trainer.is_world_process_zero():
-            rows = [("accuracy", f"{metrics['eval_accuracy']:.2%}"), ("loss", f"{metrics['eval_loss']:.4f}")]
-            print_table(("on the validation images", trainer.model.config.model_type), rows)
-    if args.do_train and args.push_to_hub:
-        trainer.push_to_hub(tasks="image-classification")
+    card = CardFacts(
+        "image-classification",
+        **describe_data(data_args),
+        metrics={"accuracy": "accuracy"},
+        base_model=model_args.model_name_or_path,
+        author=card_args,
+        hyper_parameters={name: getattr(data_args, name) for name in ("random_shift", "horizontal_flip")},
+    )
+    metrics = train_and_evaluate(
+        trainer, card, resume_from, lambda output: write_predictions(output, trainer.model.config, args.output_dir)
+    )
+    if args.do_eval and trainer.is_world_process_zero():
+        rows = [("accuracy", f"{metrics['eval_accuracy']:.2%}"), ("loss", f"{metrics['eval_loss']:.4f}")]
+        print_table(("on the validation images", trainer.model.config.model_type), rows)
     trainer.accelerator.end_training()
     return metrics
+
+
+def write_predictions(output: PredictionOutput, config: PreTrainedConfig, folder: str) -> None:
+    """Write `predictions.csv`: a line per validation image with its class, the predicted one and that one's score."""
+    scores = torch.from_numpy(output.predictions).float().softmax(dim=-1).numpy()
+    with (Path(folder) / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("index", "label", "prediction", "score"))
+        for index, (label, row) in enumerate(zip(output.label_ids, scores, strict=True)):
+            best = int(row.argmax())
+            writer.writerow((index, config.id2label[int(label)], config.id2label[best], f"{row[best]:.6f}"))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_trains_saves_and_reports(command, tmp_path, capsys):
         ({"model_name_or_path": "x"}, "either --model_name_or_path"),
         ({"mlm_probability": 1.5}, "between 0 and 1"),
         ({"streaming": True, "max_eval_samples": 5, "max_steps": None}, "--streaming needs --max_steps"),
-        ({"resume_from_checkpoint": True}, "no checkpoint"),
+        ({"resume_from_checkpoint": True}, "no complete checkpoint"),
     ],
 )
 def test_mistakes_are_one_sentence_before_anything_is_written(command, tmp_path, changes, message):

@@ -1,0 +1,144 @@
+"""What every training script does with its Trainer: train, evaluate, save, describe, push."""
+
+import errno
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers import Seq2SeqTrainer, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PredictionOutput
+
+from .arguments import UserError
+from .model_card import CardFacts, training_card
+from .reporting import plot_history, training_tokens_per_second
+
+
+class StopOnNonFiniteLoss(TrainerCallback):
+    """Ends a run whose loss or gradient is NaN or infinite, before such weights are saved."""
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Have the loss reported before every save."""
+        control.should_log |= control.should_save
+        return control
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Look at the loss and at the norm of the gradient.
+
+        Raises:
+            UserError: If one is not finite.
+        """
+        names = {"loss": "loss", "train_loss": "loss"}
+        if not args.fp16:  # whose scaling overflows now and then on purpose
+            names["grad_norm"] = "gradient"
+        for key, name in names.items():
+            if not math.isfinite(float((logs or {}).get(key, 0.0))):
+                raise UserError(
+                    f"the training {name} is {logs[key]} at step {state.global_step}; saved checkpoints are older. "
+                    "Try a lower --learning_rate, more --warmup_steps, --max_grad_norm 1, or --bf16 instead of --fp16."
+                )
+
+
+class _WritesCard:
+    """Mixin for a Trainer whose model card says what the script knows."""
+
+    card: CardFacts | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.args.logging_nan_inf_filter = False
+        self.add_callback(StopOnNonFiniteLoss)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write README.md from `card`, which says what Transformers' arguments would."""
+        if self.card is None:
+            super().create_model_card(*args, **kwargs)
+        elif self.is_world_process_zero():
+            training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
+
+
+class ScriptTrainer(_WritesCard, Trainer):
+    """Transformers' Trainer, ended by a loss that is not finite, with a complete model card.
+
+    `train_and_evaluate` gives it the facts for the card.
+    """
+
+
+class ScriptSeq2SeqTrainer(_WritesCard, Seq2SeqTrainer):
+    """The same of `Seq2SeqTrainer`."""
+
+
+def train_and_evaluate(
+    trainer: ScriptTrainer,
+    card: CardFacts,
+    resume_from: str | None,
+    write_predictions: Callable[[PredictionOutput], None] | None = None,
+    results: dict[str, float] | None = None,
+) -> dict[str, float]:
+    """Train and evaluate as the arguments say, and leave everything in the output folder.
+
+    That is the model with its code and tokenizer, `train_results.json`, `eval_results.json`, `all_results.json`, the
+    Trainer's history in `trainer_state.json` and drawn in `history.png`, predictions, and the card in `README.md`.
+
+    Args:
+        trainer: With model and data.
+        card: What the model card says beyond what the Trainer knows.
+        resume_from: Checkpoint to continue from.
+        write_predictions: Called in the main process with the predictions for the evaluation set.
+        results: Figures known already, to be reported with the others.
+
+    Returns:
+        `results`, the metrics of the evaluation under names that start with `eval_`, and `tokens_per_second` where the
+        Trainer counts tokens.
+
+    Raises:
+        UserError: If the loss becomes NaN or infinite, or the disk is full.
+    """
+    args, results = trainer.args, dict(results or {})
+    trainer.card = card
+    try:
+        if args.do_train:
+            outcome = trainer.train(resume_from_checkpoint=resume_from)
+            trainer.save_model()
+            if args.include_num_input_tokens_seen != "no":
+                results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
+            trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
+            trainer.save_state()
+        if args.do_eval:
+            results |= _evaluate(trainer, write_predictions)
+            trainer.save_metrics("eval", results)
+        if args.do_train and trainer.is_world_process_zero():
+            plot_history(trainer.state.log_history, Path(args.output_dir) / "history.png")
+            trainer.create_model_card()
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if getattr(error, "errno", None) != errno.ENOSPC and "No space left" not in str(error):
+            raise
+        raise UserError(
+            f"the disk of {args.output_dir!r} is full. Earlier checkpoints are untouched: make room (or give "
+            "--save_total_limit) and start the same command again."
+        ) from error
+    if args.do_train and args.push_to_hub:
+        trainer.push_to_hub()
+    return results
+
+
+def _evaluate(
+    trainer: Trainer, write_predictions: Callable[[PredictionOutput], None] | None = None
+) -> dict[str, float]:
+    if write_predictions is None:
+        return trainer.evaluate()
+    output = trainer.predict(trainer.eval_dataset, metric_key_prefix="eval")
+    trainer.log(dict(output.metrics))
+    if trainer.is_world_process_zero():
+        write_predictions(output)
+    return output.metrics
