@@ -122,8 +122,6 @@ def build(
     """
     if not args.do_train and not args.do_eval:
         raise UserError("there is nothing to do: give --do_train, --do_eval or both.")
-    if args.eval_strategy != "no" and not args.do_eval:
-        raise UserError(f"--eval_strategy {args.eval_strategy.value} needs --do_eval.")
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the questions"):
         splits = load_questions(data_args, args.do_train, args.do_eval, model_args.token)
