@@ -1,8 +1,8 @@
 """Write questions about real text that every machine already has: the docstrings of Python's standard library.
 
-A context lists some functions of one module with the first sentence of their docstrings, a question asks what one of
-them does, and the answer is that sentence. That is easier than SQuAD, and is meant to show within minutes that
-training works. The files are in SQuAD's own JSON; nothing of the library is executed.
+A context lists some functions of one module with the first sentence of their docstrings, a question asks which of them
+does what one of the sentences says, and the answer is its name. That is far easier than SQuAD, and is meant to show
+within minutes that training works. The files are in SQuAD's own JSON; nothing of the library is executed.
 
     python -m tokenmixers.run_scripts.python_docs_questions --output_dir outputs/questions
 """
@@ -77,7 +77,7 @@ def articles(arguments: QuestionArguments, standard_library: Path | None = None)
         for _ in range(arguments.repeats):
             draw.shuffle(listed)
             for start in range(0, len(listed) - count + 1, count):
-                others = [name for name, _ in listed[:start] + listed[start + count :]]
+                others = listed[:start] + listed[start + count :]
                 identifier = f"{title}:{len(paragraphs)}"
                 paragraphs.append(_paragraph(listed[start : start + count], others, draw, arguments, identifier))
         if paragraphs:
@@ -85,24 +85,28 @@ def articles(arguments: QuestionArguments, standard_library: Path | None = None)
 
 
 def _paragraph(
-    group: list[tuple[str, str]], others: list[str], draw: random.Random, arguments: QuestionArguments, name: str
+    group: list[tuple[str, str]],
+    others: list[tuple[str, str]],
+    draw: random.Random,
+    arguments: QuestionArguments,
+    identifier: str,
 ) -> dict[str, Any]:
-    context = " ".join(f"{function}: {sentence}" for function, sentence in group)
-    questions = []
-    for function, sentence in group:
-        start = context.index(f"{function}: {sentence}") + len(f"{function}: ")
-        answers = [{"text": sentence, "answer_start": start}]
+    """A context about a group of functions, and a question about each (or, without an answer, about another one)."""
+    context, questions = "", []
+    for index, (name, sentence) in enumerate(group):
+        answers = [{"text": name, "answer_start": len(context)}]
+        context += f"{name}: {sentence} "
         if others and draw.random() * 100 < arguments.unanswerable_percentage:
-            function, answers = draw.choice(others), []
+            (_, sentence), answers = draw.choice(others), []
         questions.append(
             {
-                "id": f"{name}:{len(questions)}",
-                "question": f"What does {function} do?",
+                "id": f"{identifier}:{index}",
+                "question": f"Which function does this? {sentence}",
                 "answers": answers,
                 "is_impossible": not answers,
             }
         )
-    return {"context": context, "qas": questions}
+    return {"context": context.strip(), "qas": questions}
 
 
 def main(argv: list[str] | None = None) -> None:
