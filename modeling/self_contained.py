@@ -18,6 +18,7 @@ from .task_heads import QuestionAnsweringHead
 
 
 _RELATIVE_IMPORT = re.compile(r"^([ \t]*)from (\.+)((?:\w+\.)*)(\w+) import", re.MULTILINE)
+_TRAINER_CHECKPOINT = re.compile(r"checkpoint-\d+")
 _HEADER = "# Part of tokenmixers"
 
 
@@ -155,6 +156,11 @@ class SelfContained:
             if push_to_hub:
                 kwargs.setdefault("repo_id", target.name)
             super().save_pretrained(incomplete, is_main_process, state_dict, push_to_hub, **kwargs)
+            code = {path.name: path.read_bytes() for path in incomplete.glob("*.py")}
             _replace_checkpoint(incomplete, target, kwargs.get("variant"))
         finally:
             shutil.rmtree(incomplete, ignore_errors=True)
+        if _TRAINER_CHECKPOINT.fullmatch(target.name):
+            # A Trainer with push_to_hub sends weights and configuration from the folder above, but no code of its own.
+            for name, source in code.items():
+                (target.parent / name).write_bytes(source)

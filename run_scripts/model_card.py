@@ -211,7 +211,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         language=facts.author.language,
         library_name="transformers",
         pipeline_tag=facts.task,
-        tags=[config.model_type.replace("_", "-"), *(["tokenmixers", "attention-free"] if ours else [])],
+        tags=[config.model_type.replace("_", "-"), *(["tokenmixers"] if ours else [])],
         datasets=[facts.dataset_id] if facts.dataset_id else None,
         base_model=facts.base_model if from_hub else None,
         metrics=sorted({facts.metrics[key] for key in results}) or None,
@@ -246,7 +246,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         needs_code=ours,
         architecture=architecture(model),
         training=training(args, trainer.state.global_step, facts),
-        history=make_markdown_table(parse_log_history(trainer.state.log_history)[1]),
+        history=make_markdown_table(parse_log_history(trainer.state.log_history)[1]).strip(),
         versions=versions(),
         limits=limits(config),
         citation=textwrap.dedent(CITATIONS.get(config.model_type, "")).strip(),
@@ -276,7 +276,9 @@ def architecture(model: PreTrainedModel) -> str:
     """The sizes, counts and FLOPs of a model, as a table."""
     config = model.config
     rows = [("model type", config.model_type)]
-    sizes = ((key, getattr(config, key, None)) for key in SIZES)
+    without_meaning = [] if config.is_encoder_decoder else ["num_decoder_layers"]
+    without_meaning += ["patch_size"] if getattr(config, "image_size", None) is None else ["vocab_size"]
+    sizes = ((key, getattr(config, key, None)) for key in SIZES if key not in without_meaning)
     rows += [(f"`{key}`", str(value)) for key, value in sizes if value not in (None, [], ())]
     rows.append(("parameters", f"{model.num_parameters():,}"))
     if config.model_type in FAMILIES:

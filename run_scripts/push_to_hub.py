@@ -3,6 +3,7 @@
 python -m tokenmixers.run_scripts.push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
 """
 
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -44,11 +45,12 @@ class PushArguments:
     dry_run: bool = field(default=False, metadata={"help": "List what would be sent, and send nothing."})
 
 
-def collect_files(source: str, target: Path) -> list[Path]:
+def collect_files(source: str, repo_id: str, target: Path) -> list[Path]:
     """Copy what is to be pushed into a folder, and complete it with the modules that load the model.
 
     Args:
         source: Folder of a checkpoint, or name of a shipped model card.
+        repo_id: Name on the Hub, which takes the place of the folder in the card's code.
         target: An empty folder.
 
     Returns:
@@ -75,6 +77,10 @@ def collect_files(source: str, target: Path) -> list[Path]:
     config.save_pretrained(target)
     for name, text in flat_modules(config.model_type).items():
         (target / name).write_text(text, encoding="utf-8")
+    card = target / "README.md"
+    if card.is_file():  # which names the model by its folder so far
+        text = card.read_text(encoding="utf-8")
+        card.write_text(re.sub(rf'"{re.escape(str(Path(source)))}/?"', f'"{repo_id}"', text), encoding="utf-8")
     return sorted(path.relative_to(target) for path in target.rglob("*") if path.is_file())
 
 
@@ -106,7 +112,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((PushArguments,), argv)
     with tempfile.TemporaryDirectory() as folder:
-        files = collect_files(arguments.source, Path(folder))
+        files = collect_files(arguments.source, arguments.repo_id, Path(folder))
         for file in files:
             print(f"{(Path(folder) / file).stat().st_size:>15,} bytes  {file}")
         if arguments.dry_run:

@@ -150,10 +150,14 @@ class Handler(BaseHTTPRequestHandler):
         match = re.fullmatch(r"/(.+?)/resolve/(.+)/([^/]+)", path) or re.fullmatch(
             r"/api/models/(.+?)(?:/(?:revision|tree)/(.+))?", path
         )
+        if match is None:
+            return self.fail(404, "RouteNotFound", f"no route {path}")
         repo, revision, *name = match.groups()
         if repo not in self.hub.branches or (repo in self.hub.private and token != "good"):
             return self.fail(404, "RepoNotFound", "Repository not found")
         commit = self.hub.resolve(repo, revision or "main")
+        if commit is None and "/tree/" in path and self.hub.resolve(repo, revision.rpartition("/")[0]) is not None:
+            return self.fail(404, "EntryNotFound", "no repository of these tests has folders")
         if commit is None:
             return self.fail(404, "RevisionNotFound", f"no revision {revision}")
         files = self.hub.commits[commit]

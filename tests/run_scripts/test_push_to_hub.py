@@ -52,7 +52,7 @@ def checkpoint(tiny_config, randomise, tmp_path):
     """A checkpoint as training leaves it."""
     folder = tmp_path / "trained"
     randomise(GMLPForMaskedLM(tiny_config())).save_pretrained(folder)
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Mine\n")
+    (folder / "README.md").write_text(f'---\nlicense: apache-2.0\n---\n# Mine\nload("{folder}")\n')
     (folder / "training_args.bin").write_bytes(b"a pickle")
     (folder / "checkpoint-5").mkdir()
     (folder / "checkpoint-5" / "model.safetensors").write_bytes(b"an older one")
@@ -87,6 +87,7 @@ def test_push_then_load_by_name_in_a_fresh_process(hub, call, checkpoint):
     first = state.branches["me/model"]["main"]
     assert state.private == {"me/model"}
     assert {"config.json", "model.safetensors", "README.md", "modeling_gmlp.py"} <= set(state.commits[first])
+    assert 'load("me/model")' in state.commits[first]["README.md"].decode()
     assert not {"training_args.bin", "checkpoint-5/model.safetensors"} & set(state.commits[first])
 
     tensors = load_file(checkpoint / "model.safetensors")
@@ -119,6 +120,58 @@ def test_the_models_own_push_is_complete(hub, call, checkpoint):
         assert {"config.json", "model.safetensors", "modeling_gmlp.py", "self_contained.py"} <= set(files)
         assert "AutoModelForTokenClassification" in json.loads(files["config.json"])["auto_map"]
     assert call(LOAD.format(revision="main")).startswith("transformers_modules")
+
+
+TRAIN = """
+import torch
+from tokenmixers import GMLPForMaskedLM
+from transformers import Trainer, TrainingArguments
+model = GMLPForMaskedLM.from_pretrained({checkpoint!r})
+row = {{"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}}
+args = TrainingArguments(
+    "output", push_to_hub=True, hub_model_id="me/model", hub_strategy={strategy!r}, hub_always_push=True, save_steps=1,
+    max_steps=2, use_cpu=True,
+)
+trainer = Trainer(model, args, train_dataset=[row] * 4)
+trainer.train()
+trainer.push_to_hub()
+"""
+
+
+@pytest.mark.parametrize("strategy", ["every_save", "end"])
+def test_what_a_trainer_pushes_is_complete(strategy, hub, call, checkpoint):
+    call(TRAIN.format(checkpoint=str(checkpoint), strategy=strategy))
+    state, _ = hub
+    loadable = [commit for commit, files in state.commits.items() if "model.safetensors" in files]
+    assert len(loadable) >= (3 if strategy == "every_save" else 1)
+    for commit in {loadable[0], loadable[-1]}:
+        assert call(LOAD.format(revision=commit)).startswith("transformers_modules")
+
+
+def test_a_script_pushes_its_card(hub, call, tmp_path):
+    (tmp_path / "text.txt").write_text("\n".join(["the gate mixes tokens and channels"] * 40))
+    arguments = {
+        "train_file": "text.txt",
+        "config_name": "gmlp-base",
+        "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16",
+        "train_tokenizer": 30,
+        "output_dir": "output",
+        "do_train": True,
+        "do_eval": True,
+        "max_steps": 2,
+        "use_cpu": True,
+        "push_to_hub": True,
+        "hub_model_id": "me/model",
+    }
+    line = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
+    call(f"from tokenmixers.run_scripts.run_mlm import main; main({line})")
+    state, _ = hub
+    files = state.commits[state.branches["me/model"]["main"]]
+    card = files["README.md"].decode()
+    assert 'model="me/model", trust_remote_code=True' in card
+    assert "perplexity" in card
+    snippet = card.split("```python\n")[1].split("```")[0]
+    assert call("import sys; sys.modules['tokenmixers'] = None\n" + snippet).strip()
 
 
 def test_what_goes_wrong_is_said_in_a_sentence(hub, call, checkpoint):

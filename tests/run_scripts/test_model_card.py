@@ -1,0 +1,125 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+from transformers import AutoConfig, BertConfig, BertForMaskedLM
+
+import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
+from tokenmixers.run_scripts.model_card import CITATIONS, SNIPPETS, describe_data, last_evaluation, snippet
+from tokenmixers.run_scripts.run_image_classification import ImageDataArguments
+from tokenmixers.run_scripts.text_data import TextDataArguments
+
+
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32"
+SYNTHESIZER = {"config_name": "synthesizer-random", "config_overrides": SIZES + ",num_attention_heads=2,head_dim=8"}
+
+
+@pytest.fixture
+def run_snippet(capsys):
+    """Run the Python of a card, and return what it prints."""
+
+    def run(card: Path) -> str:
+        code = re.search(r"```python\n(.+?)```", card.read_text(), flags=re.DOTALL)[1]
+        capsys.readouterr()
+        exec(compile(code, str(card), "exec"), {})
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "script, task, changes",
+    [
+        (run_mlm, "fill-mask", {}),
+        (run_clm, "text-generation", {"config_overrides": SIZES + ",is_decoder=true"}),
+        (run_span_corruption, "text2text-generation", {**SYNTHESIZER, "train_tokenizer": 160}),
+    ],
+    ids=["mlm", "clm", "span corruption"],
+)
+def test_a_run_leaves_a_true_card(script, task, changes, command, tmp_path, run_snippet):
+    script.main([*command(**changes, weight_decay=0.125), "--language", "en", "--license", "mit"])
+    folder = tmp_path / "run"
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.pipeline_tag, card.data.license, card.data.language) == (task, "mit", ["en"])
+    assert card.data.model_name == "run"
+    (result,) = card.data.eval_results
+    assert result.metric_value == json.loads((folder / "eval_results.json").read_text())["eval_perplexity"]
+    assert (result.metric_type, result.dataset_name) == ("perplexity", "validation.txt")
+    config = AutoConfig.from_pretrained(folder)
+    model = getattr(tokenmixers, config.architectures[0]).from_pretrained(folder)
+    assert f"`{type(model).__name__}` with {model.num_parameters():,} parameters, trained from scratch" in card.text
+    rows = dict(re.findall(r"^\| (\S+) +\| +(\S+) \|$", card.text, flags=re.MULTILINE))
+    assert rows["`weight_decay`"] == "0.125"
+    assert rows["`max_steps`"] == "4"
+    assert rows["`hidden_size`"] == "16"
+    assert float(rows["perplexity"]) == pytest.approx(result.metric_value, abs=1e-4)
+    assert "\n\n\n" not in card.text
+    assert run_snippet(folder / "README.md").strip()
+
+
+def test_the_card_of_another_family_asks_for_no_code(command, tmp_path, run_snippet):
+    config = BertConfig(
+        vocab_size=60,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    run_mlm.main(command(config_name=tmp_path / "bert", config_overrides=None))
+    text = (tmp_path / "run" / "README.md").read_text()
+    assert "trust_remote_code" not in text
+    assert "tokenmixers" not in text.lower()
+    assert run_snippet(tmp_path / "run" / "README.md").strip()
+
+
+def test_what_a_finetuned_model_came_from(command, tmp_path):
+    run_mlm.main(command(output_dir=tmp_path / "pretrained"))
+    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
+    run_mlm.main(command(**names, model_name_or_path=tmp_path / "pretrained"))
+    card = ModelCard.load(tmp_path / "run" / "README.md")
+    assert "finetuned from pretrained." in card.text
+    assert card.data.base_model is None  # a folder is nothing that others could follow
+
+
+def test_data_are_named():
+    text, image = TextDataArguments, ImageDataArguments
+    assert describe_data(text(dataset_name="me/texts", dataset_config_name="raw")) == {
+        "data": "me/texts (raw)",
+        "dataset_id": "me/texts",
+    }
+    assert describe_data(text(train_file=["a/b.txt", "c.txt"]))["data"] == "b.txt, c.txt (a part held out of training)"
+    assert describe_data(text(train_file=["a.txt"], validation_file=["x/v.txt"]))["data"] == "v.txt"
+    assert describe_data(image(train_dir="a/train", validation_dir="a/held_out"))["data"] == "held_out"
+
+
+def test_a_local_data_set_is_no_id(tmp_path):
+    found = describe_data(TextDataArguments(dataset_name=str(tmp_path)))
+    assert found == {"data": tmp_path.name, "dataset_id": None}
+
+
+def test_the_last_evaluation_counts():
+    history = [
+        {"eval_f1": 0.1, "step": 1},
+        {"eval_f1": 0.3, "eval_loss": 2.0, "step": 2},
+        {"train_loss": 1, "step": 2},
+    ]
+    assert last_evaluation(history, {"f1": "f1", "accuracy": "accuracy"}) == {"f1": 0.3}
+    assert last_evaluation([], {"f1": "f1"}) == {}
+
+
+@pytest.mark.parametrize("task", SNIPPETS)
+def test_every_snippet_is_python_that_names_the_model(task):
+    code = snippet(task, "me/model", needs_code=True, mask="[MASK]")
+    compile(code, task, "exec")
+    assert '"me/model", trust_remote_code=True)' in code
+    assert "trust" not in snippet(task, "me/model", needs_code=False, mask="[MASK]")
+
+
+def test_every_family_is_cited():
+    assert set(CITATIONS) == set(FAMILIES)
