@@ -287,7 +287,6 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     _load_video_processor = False
     _load_feature_extractor = False
     _load_tokenizer = True
-    default_input_names = "question,context"
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

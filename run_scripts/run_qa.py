@@ -28,7 +28,7 @@ from .language_modeling import build_model
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer, sequence_length
 from .reporting import print_plan, print_table
-from .squad_data import QuestionDataArguments, load_questions, make_windows
+from .squad_data import QuestionDataArguments, answers_in_no_window, load_questions, make_windows
 from .squad_metrics import squad_v1_metrics, squad_v2_metrics
 from .training import ScriptTrainer, train_and_evaluate
 
@@ -144,6 +144,12 @@ def build(
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
     with args.main_process_first(local=False, desc="cutting contexts into windows"):
         windows = {name: make_windows(split, tokenizer, length, data_args) for name, split in splits.items()}
+    lost = answers_in_no_window(splits["train"], windows["train"]) if args.do_train else 0
+    if lost and args.process_index == 0:
+        print(
+            f"{lost:,} of {len(splits['train']):,} training answers are whole in no window and count as no answer: a "
+            "larger --doc_stride or --max_seq_length would help."
+        )
     evaluation = SquadEvaluation(splits["validation"], windows["validation"], data_args) if args.do_eval else None
     trainer = ScriptTrainer(
         model=build_model(model_args, config, AutoModelForQuestionAnswering),
@@ -178,9 +184,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         author=card_args,
         hyper_parameters={name: getattr(data_args, name) for name in settings},
     )
-    metrics = train_and_evaluate(
-        trainer, card, resume_from, evaluation and (lambda output: evaluation.write(output, args.output_dir))
-    )
+    write = None if evaluation is None else partial(evaluation.write, folder=args.output_dir)
+    metrics = train_and_evaluate(trainer, card, resume_from, write)
     if evaluation is not None and trainer.is_world_process_zero():
         rows = [(name.replace("_", " "), f"{metrics[f'eval_{name}']:.2f}") for name in names]
         rows.append(("loss", f"{metrics['eval_loss']:.4f}"))

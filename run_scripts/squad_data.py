@@ -139,7 +139,7 @@ def load_squad_files(patterns: list[str]) -> datasets.Dataset:
 def _nested_articles(file: str) -> list[dict[str, Any]] | None:
     """The list `data` of SQuAD's own JSON; `None` if the file has another form."""
     suffixes = [suffix.lower() for suffix in Path(file).suffixes[-2:]]
-    opener = _OPENERS.get(suffixes.pop()) if suffixes and suffixes[-1] in _OPENERS else open
+    opener = _OPENERS[suffixes.pop()] if suffixes and suffixes[-1] in _OPENERS else open
     if not suffixes or suffixes[-1] != ".json":
         return None
     try:
@@ -282,6 +282,19 @@ def make_windows(
         num_proc=arguments.preprocessing_num_workers,
         desc="Cutting into windows",
     )
+
+
+def answers_in_no_window(split: datasets.Dataset, windows: datasets.Dataset) -> int:
+    """How many questions have an answer that no window holds whole: training takes them as unanswerable."""
+    places = windows.select_columns(["example", "start_positions", "null_position"]).to_dict()
+    held = {
+        example
+        for example, start, null in zip(
+            places["example"], places["start_positions"], places["null_position"], strict=True
+        )
+        if start != null
+    }
+    return sum(bool(answers["text"]) and index not in held for index, answers in enumerate(split["answers"]))
 
 
 def _place(answers: dict[str, list], offsets: list[list[int]], null: int) -> tuple[int, int]:

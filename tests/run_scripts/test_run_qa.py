@@ -16,6 +16,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfi
 from tokenmixers.run_scripts import python_docs_questions, run_qa
 from tokenmixers.run_scripts.squad_data import (
     QuestionDataArguments,
+    answers_in_no_window,
     check_questions,
     load_questions,
     load_squad_files,
@@ -359,6 +360,12 @@ def test_windows_hold_the_answers(command, tmp_path):
             text = question["context"][window["offsets"][start][0] : window["offsets"][end][1]]
             assert text == question["answers"]["text"][0]
     assert held == set(range(len(split)))
+    assert answers_in_no_window(split, windows) == 0
+    # Windows of five tokens of context, which share none, cut some answers in two.
+    arguments = QuestionDataArguments(doc_stride=0, max_question_length=16, align_to_words=False)
+    narrow = make_windows(split, tokenizer, 24, arguments)
+    found = {window["example"] for window in narrow if any(window[f"{end}_positions"] for end in ("start", "end"))}
+    assert 0 < answers_in_no_window(split, narrow) == len(split) - len(found)
 
 
 def test_the_scores_of_perfect_windows(command, tmp_path):

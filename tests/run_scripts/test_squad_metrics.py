@@ -47,7 +47,7 @@ def random_case(seed: int, unanswerable: bool) -> tuple[dict, dict, dict]:
         ("the-the a.n. AN", "thethe"),
         ("a", ""),
         ("O'Neil & theory", "oneil theory"),
-        ("NAÏVE «A»", "naïve «a»"),
+        ("NAÏVE «B»", "naïve «b»"),
     ],
 )
 def test_normalization(text, normal):
