@@ -74,3 +74,10 @@ def test_whole_recipes_learn_from_real_text(name):
     results = script_of(name).main([name, "--disable_tqdm", "true"])
     assert results["trained"] < 0.05 * results["untrained"]
     assert results["trained"] < 0.7 * results.get("unigram", float("inf"))
+
+
+@pytest.mark.slow
+def test_the_whole_squad_recipe_is_better_than_chance():
+    python_docs_questions.main(["--output_dir", "outputs/questions"])
+    results = script_of("squad_tiny.yaml").main(["squad_tiny.yaml", "--disable_tqdm", "true"])
+    assert results["eval_exact_match"] > 30  # one of the four names at random would be 25
