@@ -25,7 +25,7 @@ from .arguments import ModelArguments, UserError, parse_arguments
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer
 from .reporting import print_plan, print_table
-from .text_data import Split, TextDataArguments, iterate_texts, load_documents
+from .text_data import Split, TextDataArguments, iterate_texts, load_documents, pad_seq_idx
 from .training import ScriptTrainer, train_and_evaluate
 
 
@@ -177,8 +177,17 @@ def build_trainer(
     pad = DataCollatorForSeq2Seq(corpus.tokenizer)
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        return dict(pad(rows) if "labels" in rows[0] else collator(rows))
+        inputs = [{name: value for name, value in row.items() if name != "seq_idx"} for row in rows]
+        batch = dict(pad(inputs) if "labels" in rows[0] else collator(rows))
+        if "seq_idx" in rows[0]:
+            batch["seq_idx"] = pad_seq_idx(rows, batch["input_ids"].shape[1], corpus.tokenizer.padding_side)
+        return batch
 
+    if "seq_idx" in (evaluation.column_names or ()) and not getattr(model, "_supports_seq_idx", False):
+        raise UserError(
+            f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
+            "Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
+        )
     args.remove_unused_columns = False  # the collators read more than the models do
     return ScriptTrainer(
         model=model,
