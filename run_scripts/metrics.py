@@ -31,7 +31,7 @@ def check_packages() -> None:
         UserError: If scikit-learn or scipy is missing.
     """
     try:
-        import scipy
+        import scipy  # noqa: F401
         import sklearn  # noqa: F401
     except ImportError as error:
         raise UserError(

@@ -1,5 +1,6 @@
 """Configurations, tokenizers and models from the command line's arguments."""
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,36 @@ def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase,
             setattr(config, name, getattr(tokenizer, name))
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = config.pad_token_id  # as T5 does
+
+
+def fitting_tokenizer(
+    arguments: ModelArguments,
+    config: PreTrainedConfig,
+    texts: Iterable[str],
+    args: TrainingArguments,
+    saved_in: str | None = None,
+    kind: str = "encoder",
+) -> PreTrainedTokenizerBase:
+    """The tokenizer to use with a configuration, which is made to agree with it.
+
+    Args:
+        arguments: Where it comes from.
+        config: Changed in place, see `fit_vocabulary`.
+        texts: Training texts of a new tokenizer; not touched otherwise.
+        args: For the processes.
+        saved_in: Where a run that goes on has its new tokenizer: training one again need not give the same.
+        kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
+
+    Raises:
+        UserError: If it cannot be loaded or trained, or does not fit.
+    """
+    new_tokenizer = arguments.train_tokenizer is not None
+    if new_tokenizer and saved_in is not None:
+        arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
+    length = getattr(config, "max_position_embeddings", None)
+    tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind)
+    fit_vocabulary(config, tokenizer, new_tokenizer)
+    return tokenizer
 
 
 def sequence_length(requested: int | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
