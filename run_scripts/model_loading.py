@@ -1,7 +1,7 @@
 """Configurations, tokenizers and models from the command line's arguments."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,27 @@ def fitting_tokenizer(
     tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind)
     fit_vocabulary(config, tokenizer, new_tokenizer)
     return tokenizer
+
+
+def set_label_names(config: PreTrainedConfig, names: Sequence[str], trained: bool) -> None:
+    """Make the configuration that of a classifier.
+
+    Args:
+        config: Changed in place.
+        names: What the model predicts, in order; a single name for a number.
+        trained: Whether it is going to learn that. Otherwise it must have learned it before.
+
+    Raises:
+        UserError: If it predicts something else.
+    """
+    known = [config.id2label[index] for index in range(config.num_labels)]
+    if not trained and known != list(names):
+        raise UserError(
+            f"the model predicts {', '.join(map(repr, known))}, the data ask for {', '.join(map(repr, names))}: "
+            "finetune it first, with --do_train."
+        )
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: index for index, name in enumerate(names)}
 
 
 def sequence_length(requested: int | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:

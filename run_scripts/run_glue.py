@@ -37,7 +37,7 @@ from .arguments import ModelArguments, UserError, parse_arguments
 from .glue_tasks import TASKS, GlueTask, TextTask, columns, find_task
 from .language_modeling import build_model
 from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length, set_label_names
 from .reporting import print_plan, print_table, write_predictions
 from .tables import Table, load_split, read_table
 from .training import ScriptTrainer, train_and_evaluate
@@ -270,7 +270,9 @@ def load_experiment(
     tables = load_tables(data_args, [split for split in wanted if wanted[split]], model_args.token)
     train = tables["train"][""] if args.do_train else None
     task = find_task(data_args.task_name) if data_args.task_name else own_task(data_args, train, config)
-    set_labels(config, task, args.do_train)
+    if not task.multiple_choice:
+        set_label_names(config, task.labels or ("score",), args.do_train)
+        config.problem_type = "regression" if task.is_regression else "single_label_classification"
     examples = {
         split: {part: read_examples(table, task, split != "test") for part, table in parts.items()}
         for split, parts in tables.items()
@@ -308,31 +310,6 @@ def _data_facts(arguments: TextClassificationArguments, task: TextTask) -> dict[
     if not isinstance(task, GlueTask):
         return describe_data(arguments)
     return {"data": f"the validation set of {task.benchmark}'s {task.folder}", "dataset_id": task.hub_name}
-
-
-def set_labels(config: PreTrainedConfig, task: TextTask, trained: bool) -> None:
-    """Make the configuration one for the task.
-
-    Args:
-        config: Changed in place.
-        task: What the model predicts.
-        trained: Whether the model is going to learn it. If not, it must predict just this already.
-
-    Raises:
-        UserError: If it does not.
-    """
-    if task.multiple_choice:
-        return
-    names = ["score"] if task.labels is None else list(task.labels)
-    known = [config.id2label[index] for index in range(config.num_labels)]
-    if not trained and (len(known) != 1 if task.is_regression else known != names):
-        raise UserError(
-            f"the model predicts {', '.join(map(repr, known))}, the task asks for {', '.join(map(repr, names))}: "
-            "finetune it first, with --do_train."
-        )
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: index for index, name in enumerate(names)}
-    config.problem_type = "regression" if task.is_regression else "single_label_classification"
 
 
 def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrainer:

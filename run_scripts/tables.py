@@ -88,6 +88,41 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_inco
     return table
 
 
+def read_conll(path: str | Path, tokens_column: str = "tokens", tags_column: str = "ner_tags") -> Table:
+    """Read sentences with a word a line and an empty line between them, as rows with a list of words and one of tags.
+
+    White space separates columns; the first is the word, the last its tag. A file with words alone has no tags.
+    Lines that start with `-DOCSTART-` are left out.
+
+    Args:
+        path: UTF-8, with or without byte order mark.
+        tokens_column: What the rows call the words.
+        tags_column: What they call the tags.
+
+    Raises:
+        UserError: If the file is missing, empty or not UTF-8, or has lines with different numbers of columns.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {str(path)!r}.")
+    rows, words, width = [], [], None
+    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
+        fields = line.split()
+        if fields and fields[0] != "-DOCSTART-":
+            if width not in (None, len(fields)):
+                raise UserError(f"{path}, line {number}: {len(fields)} columns instead of {width}.")
+            width = len(fields)
+            words.append(fields)
+        elif words:
+            row = {tokens_column: [word[0] for word in words]}
+            row |= {tags_column: [word[-1] for word in words]} if width > 1 else {}
+            rows.append((number - len(words), row))
+            words = []
+    if not rows:
+        raise UserError(f"the file {str(path)!r} has no sentences.")
+    return Table(str(path), rows)
+
+
 def read_text(path: Path) -> str:
     """A whole file, without its byte order mark.
 
