@@ -28,8 +28,6 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     """
     if (arguments.model_name_or_path is None) == (arguments.config_name is None):
         raise UserError("give either --model_name_or_path (a checkpoint) or --config_name (to train from scratch).")
-    if arguments.model_name_or_path is not None and arguments.config_overrides:
-        raise UserError("--config_overrides changes a --config_name; the sizes of a checkpoint cannot be changed.")
     name = arguments.model_name_or_path or arguments.config_name
     if (MODEL_CARDS / name / "config.json").is_file():
         name = MODEL_CARDS / name
@@ -39,6 +37,8 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
     overrides = parse_overrides(arguments.config_overrides or "")
     for key in overrides:
+        if arguments.model_name_or_path is not None and "drop" not in key:
+            raise UserError(f"--config_overrides {key}: of a checkpoint only the dropout rates can be changed.")
         if not hasattr(config, key):
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:
