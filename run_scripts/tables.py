@@ -137,11 +137,11 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}, line {line}: not valid UTF-8 (byte {content[error.start]:#04x}).") from error
 
 
-def load_split(name: str, split: str, token: str | None = None, **options: Any) -> Table:
+def load_split(dataset: str, split: str, token: str | None = None, **options: Any) -> Table:
     """One split of a data set on the Hub, or of a local folder of one, with the names of classes for their numbers.
 
     Args:
-        name: Hub id or folder.
+        dataset: Hub id or folder.
         split: E.g. `"train"`.
         token: Hub token.
         options: Further arguments of `datasets.load_dataset`.
@@ -150,7 +150,7 @@ def load_split(name: str, split: str, token: str | None = None, **options: Any) 
         UserError: If it cannot be loaded.
     """
     try:
-        rows = datasets.load_dataset(name, split=split, token=token, **options)
+        rows = datasets.load_dataset(dataset, split=split, token=token, **options)
     except (
         datasets.exceptions.DatasetNotFoundError,
         FileNotFoundError,
@@ -158,8 +158,8 @@ def load_split(name: str, split: str, token: str | None = None, **options: Any) 
         ValueError,
         RuntimeError,  # a data set that is a script
     ) as error:
-        raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {error}") from error
-    return Table(f"{name}, {split}", list(_named_rows(rows)), "row")
+        raise UserError(f"the data set {dataset!r} cannot be loaded (split {split!r}): {error}") from error
+    return Table(f"{dataset}, {split}", list(_named_rows(rows)), "row")
 
 
 def _named_rows(rows: datasets.Dataset) -> Iterator[tuple[int, Row]]:

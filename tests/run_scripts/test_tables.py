@@ -53,6 +53,9 @@ def test_classes_become_names_also_in_lists(tmp_path):
     expected = [(0, {"label": "B-X", "tags": ["O", "B-X"]}), (1, {"label": None, "tags": []})]
     assert read_table(tmp_path / "train.parquet").rows == expected
     assert load_split(str(tmp_path), "train").rows == expected
+    (tmp_path / "copa" / "validation").mkdir(parents=True)  # how the Hub stores what it converted
+    rows.to_parquet(tmp_path / "copa" / "validation" / "0000.parquet")
+    assert load_split(str(tmp_path), "validation", data_dir="copa").rows == expected
 
 
 @pytest.mark.parametrize(
