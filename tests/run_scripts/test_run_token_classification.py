@@ -240,7 +240,7 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
     options = {"max_steps": 5, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.1}
     run_token_classification.main(command(**options))
     arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
-    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
     subprocess.run(
         [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_token_classification", *arguments],
         check=True,
