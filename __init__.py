@@ -19,7 +19,10 @@ from .configuration.auto_classes import FAMILIES
 
 __version__ = "0.1.0"
 
-_MODULE_OF: dict[str, str] = {"train_unigram_tokenizer": "tokenization.tokenizer_training"}
+_MODULE_OF: dict[str, str] = {
+    "QuestionAnsweringPipeline": "modeling.question_answering",
+    "train_unigram_tokenizer": "tokenization.tokenizer_training",
+}
 for _model_type, _family in FAMILIES.items():
     _MODULE_OF[_family.config] = f"configuration.configuration_{_model_type}"
     _MODULE_OF.update(dict.fromkeys(_family.models.values(), f"modeling.modeling_{_model_type}"))
@@ -77,14 +80,28 @@ def _register_image_processors(auto: ModuleType) -> None:
             )
 
 
-# Imports the Auto classes, and is imported by our models: these can be registered only when it is complete.
-_WAIT_FOR = "transformers.modeling_layers"
+def _register_pipelines(pipelines: ModuleType) -> None:
+    # Transformers refuses the name "question-answering", whoever registers it.
+    task, registry = "extractive-question-answering", pipelines.PIPELINE_REGISTRY
+    if task in registry.supported_tasks:
+        return
+    from transformers import AutoModelForQuestionAnswering
+
+    pipeline_class = __getattr__("QuestionAnsweringPipeline")
+    registry.register_pipeline(task, pipeline_class, pt_model=AutoModelForQuestionAnswering, type="text")
+    # The name under which saved pipelines are found, without this package: there it is not refused.
+    pipeline_class._registered_impl = {"question-answering": registry.supported_tasks[task]}
+
+
+# They import the Auto classes or pipelines, and what is to be registered there needs them complete: our models import
+# the first, the second is our pipeline.
+_WAIT_FOR = ("transformers.modeling_layers", f"{__name__}.modeling.question_answering")
 
 
 class _RegisterAfterImport(importlib.abc.MetaPathFinder):
     """Calls `registrations[module name](module)` right after that module was imported (a post-import hook).
 
-    A call that falls into the import of `_WAIT_FOR` comes right after that one.
+    A call that falls into the import of one of `_WAIT_FOR` comes right after that one.
     """
 
     def __init__(self, registrations: dict[str, Callable[[ModuleType], None]]):
@@ -94,7 +111,7 @@ class _RegisterAfterImport(importlib.abc.MetaPathFinder):
         self._due: list[ModuleType] = []
 
     def find_spec(self, fullname, path, target=None):
-        if fullname not in (*self.registrations, _WAIT_FOR) or self._searching:
+        if fullname not in (*self.registrations, *_WAIT_FOR) or self._searching:
             return None
         self._searching = True
         try:
@@ -126,6 +143,7 @@ def _register() -> None:
         "transformers.models.auto.modeling_auto": _register_models,
         "transformers.models.auto.tokenization_auto": _register_tokenizers,
         "transformers.models.auto.image_processing_auto": _register_image_processors,
+        "transformers.pipelines": _register_pipelines,
     }
     for name in registrations.keys() & sys.modules.keys():
         registrations.pop(name)(sys.modules[name])

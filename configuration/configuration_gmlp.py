@@ -85,6 +85,11 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
     """
 
     model_type = "gmlp"
+    # The gate needs all channels of a token at once (norm, halves): the projections around it are split, it is not.
+    base_model_tp_plan = {
+        "layers.*.proj_in": "colwise_gather_output",
+        "layers.*.proj_out": "rowwise_split_input",
+    }
     keys_to_ignore_at_inference = ["past_key_values"]
 
     vocab_size: int = 32000

@@ -46,6 +46,11 @@ class MLPMixerConfig(GMLPConfig):
     """
 
     model_type = "mlp_mixer"
+    # Channel mixing is split; token mixing sums over tokens and is not.
+    base_model_tp_plan = {
+        "layers.*.proj_in": "colwise",
+        "layers.*.proj_out": "rowwise",
+    }
 
     hidden_size: int = 768
     num_hidden_layers: int = 24

@@ -191,6 +191,7 @@ class SynthesizerConfig(ImageInputs, PreTrainedConfig):
     """
 
     model_type = "synthesizer"
+    base_model_fsdp_plan = {}  # the two sides of a model have their own
     keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {
         "d_model": "hidden_size",

@@ -509,6 +509,12 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         self.has_cross_attention = has_cross_attention
         self.gradient_checkpointing = False
         self.post_init()
+        # Synthetic attention maps belong to all heads together: only the feed-forward layers are split.
+        names = [name for name, _ in self.layers[0].mlp.named_children() if name.endswith("_proj")]
+        self._tp_plan |= {f"layers.*.mlp.{name}": "rowwise" if name == "down_proj" else "colwise" for name in names}
+        self._fsdp_plan |= {"layers.*": "free_full_weight", "norm": "keep_full_weight"}
+        if embed_tokens:
+            self._tp_plan["embed_tokens"] = "embedding_rowwise"
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embed_tokens = value
@@ -644,6 +650,8 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         sides = [name for name in ("encoder", "decoder") if hasattr(self, name) and reads_text]
         self._tied_weights_keys = {f"{name}.embed_tokens.weight": "shared.weight" for name in sides}
         self.post_init()
+        if reads_text:
+            self._tp_plan["shared"] = "embedding_rowwise"  # as in the sides that share it
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Encoder and decoder share the embeddings whatever `tie_word_embeddings` says about the head."""
@@ -771,6 +779,7 @@ class SynthesizerForMaskedLM(_EncoderHead, MaskedLMHead, SynthesizerPreTrainedMo
     """Synthesizer encoder with a language modelling head, tied to the embeddings by default."""
 
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.lm_head(self.scale_for_lm_head(hidden_states))
@@ -801,6 +810,7 @@ class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, Generatio
 
     backbone_class = SynthesizerModel
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""
@@ -812,6 +822,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
 
     create_masks_for_generate = staticmethod(mask_for_generate)
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: SynthesizerConfig):
         _require(config.is_encoder_decoder, self, "`is_encoder_decoder=True`")

@@ -1,8 +1,8 @@
 """Checkpoints that load with nothing but Transformers.
 
 Every saved model carries the modules that define it, as flat files that `trust_remote_code=True` can follow, and the
-map from each Auto class to them. Where this package is imported, its own classes are used and these files are not
-executed.
+map from each Auto class to them; models for question answering name their pipeline too. Where this package is
+imported, its own model classes are used, and these files are not executed.
 """
 
 import os
@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from ..configuration.auto_classes import FAMILIES
+from .task_heads import QuestionAnsweringHead
 
 
 _RELATIVE_IMPORT = re.compile(r"^([ \t]*)from (\.+)((?:\w+\.)*)(\w+) import", re.MULTILINE)
@@ -66,6 +67,22 @@ def flat_modules(model_type: str) -> dict[str, str]:
             ) + _RELATIVE_IMPORT.sub(r"\1from .\4 import", source)
         modules[path.name] = source
     return dict(sorted(modules.items()))
+
+
+def _name_pipelines(model: torch.nn.Module) -> None:
+    """Set what the configuration says about pipelines: Transformers itself can no longer answer questions."""
+    entries = dict(getattr(model.config, "custom_pipelines", {}))
+    entries.pop("question-answering", None)  # of the model with another head that this one was made from
+    if isinstance(model, QuestionAnsweringHead):
+        # Imported here because it imports Transformers' pipelines; it is among the `flat_modules` all the same.
+        from .question_answering import QuestionAnsweringPipeline
+
+        impl = f"question_answering.{QuestionAnsweringPipeline.__name__}"
+        entries["question-answering"] = {"impl": impl, "pt": ["AutoModelForQuestionAnswering"]}
+    if entries:
+        model.config.custom_pipelines = entries
+    elif hasattr(model.config, "custom_pipelines"):
+        del model.config.custom_pipelines
 
 
 def _replace_checkpoint(complete: Path, target: Path, variant: str | None) -> None:
@@ -122,6 +139,7 @@ class SelfContained:
         family = self.config.model_type if self.config.model_type in FAMILIES else None
         if family is not None:
             self.config.auto_map = auto_map(family)
+            _name_pipelines(self)
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         first = is_main_process and (not distributed or torch.distributed.get_rank() == 0)
         # The parts of a distributed checkpoint are written by all processes, straight into the folder.

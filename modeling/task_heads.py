@@ -93,6 +93,8 @@ class MaskedLMHead(_Head):
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def _build_head(self, config) -> None:
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
@@ -140,6 +142,8 @@ class CausalLMHead(_Head):
     is_decoder = True
     create_masks_for_generate = staticmethod(mask_for_generate)
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def _build_head(self, config) -> None:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

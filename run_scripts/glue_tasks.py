@@ -145,8 +145,10 @@ class GlueTask(TextTask):
 
     def _load(self, split: str, token: str | None) -> Table:
         if self.superglue:  # a script, which datasets no longer runs: the Hub's own conversion has the same rows
-            return load_split(self.hub_name, split, token, data_dir=self.hub_config, revision="refs/convert/parquet")
-        return load_split(self.hub_name, split, token, name=self.hub_config)
+            return load_split(
+                self.hub_name, None, split, token, data_dir=self.hub_config, revision="refs/convert/parquet"
+            )
+        return load_split(self.hub_name, self.hub_config, split, token)
 
     def submission(self, part: str = "") -> str:
         """Name of the file that the benchmark's server takes for one of the `sets`."""

@@ -41,13 +41,16 @@ def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]
         yield f"topics/{name}", text
     root = standard_library or Path(sysconfig.get_path("stdlib"))
     seen: set[str] = set()
-    for file in sorted(root.rglob("*.py")):
-        name = file.relative_to(root)
-        if _NOT_LIBRARY.isdisjoint(name.parts):
-            new = [text for text in dict.fromkeys(docstrings(file.read_bytes())) if text not in seen]
-            seen.update(new)
-            if new:
-                yield name.as_posix(), "\n\n".join(new)
+    for file in library_files(root):
+        new = [text for text in dict.fromkeys(docstrings(file.read_bytes())) if text not in seen]
+        seen.update(new)
+        if new:
+            yield file.relative_to(root).as_posix(), "\n\n".join(new)
+
+
+def library_files(root: Path) -> list[Path]:
+    """The modules of a standard library, in alphabetical order, without tests and installed packages."""
+    return [file for file in sorted(root.rglob("*.py")) if _NOT_LIBRARY.isdisjoint(file.relative_to(root).parts)]
 
 
 def docstrings(source: bytes) -> Iterator[str]:

@@ -117,7 +117,7 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
 
 def _load_own_split(arguments: TextClassificationArguments, split: str, token: str | None) -> Table:
     name = getattr(arguments, f"{split}_split")
-    return load_split(arguments.dataset_name, name, token, name=arguments.dataset_config_name)
+    return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
 
 
 def own_task(arguments: TextClassificationArguments, train: Table | None, config: PreTrainedConfig) -> TextTask:

@@ -91,7 +91,7 @@ def load_sentences(
     for split in splits:
         if arguments.dataset_name is not None:
             name = getattr(arguments, f"{split}_split")
-            table = load_split(arguments.dataset_name, name, token, name=arguments.dataset_config_name)
+            table = load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
         elif files[split] is None:
             raise UserError(f"--{split}_file is missing.")
         elif Path(files[split]).suffix in (".json", ".jsonl", ".parquet"):

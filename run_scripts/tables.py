@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 
 from .arguments import UserError
+from .text_data import load_named
 
 
 Row = dict[str, Any]
@@ -137,29 +138,15 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}, line {line}: not valid UTF-8 (byte {content[error.start]:#04x}).") from error
 
 
-def load_split(dataset: str, split: str, token: str | None = None, **options: Any) -> Table:
-    """One split of a data set on the Hub, or of a local folder of one, with the names of classes for their numbers.
-
-    Args:
-        dataset: Hub id or folder.
-        split: E.g. `"train"`.
-        token: Hub token.
-        options: Further arguments of `datasets.load_dataset`.
+def load_split(name: str, config_name: str | None, split: str, token: str | None = None, **options: Any) -> Table:
+    """One split of a data set, see `load_named`, with the names of classes for their numbers.
 
     Raises:
         UserError: If it cannot be loaded.
     """
-    try:
-        rows = datasets.load_dataset(dataset, split=split, token=token, **options)
-    except (
-        datasets.exceptions.DatasetNotFoundError,
-        FileNotFoundError,
-        ConnectionError,
-        ValueError,
-        RuntimeError,  # a data set that is a script
-    ) as error:
-        raise UserError(f"the data set {dataset!r} cannot be loaded (split {split!r}): {error}") from error
-    return Table(f"{dataset}, {split}", list(_named_rows(rows)), "row")
+    return Table(
+        f"{name}, {split}", list(_named_rows(load_named(name, config_name, split, token=token, **options))), "row"
+    )
 
 
 def _named_rows(rows: datasets.Dataset) -> Iterator[tuple[int, Row]]:

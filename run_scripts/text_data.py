@@ -63,13 +63,17 @@ def _builder_for(file: str) -> str:
     return _BUILDERS[suffixes[-1]]
 
 
-def _load_files(patterns: list[str], streaming: bool) -> Split:
-    files = []
-    for pattern in patterns:
-        found = sorted(glob(pattern, recursive=True))
-        if not found:
-            raise UserError(f"there is no file {pattern!r}.")
-        files += found
+def load_files(patterns: list[str], streaming: bool = False) -> Split:
+    """The rows of local files of one kind.
+
+    Args:
+        patterns: Files or glob patterns.
+        streaming: Whether to read while iterating.
+
+    Raises:
+        UserError: If a file is missing, of an unknown or another kind, or malformed.
+    """
+    files = find_files(patterns)
     builders = {_builder_for(file) for file in files}
     if len(builders) > 1:
         raise UserError(f"the files {patterns} are of different kinds ({', '.join(sorted(builders))}): give one kind.")
@@ -80,13 +84,46 @@ def _load_files(patterns: list[str], streaming: bool) -> Split:
         raise UserError(f"the files {patterns} cannot be read as {builder}: {error.__cause__ or error}") from error
 
 
-def _load_named(arguments: TextDataArguments, split: str, token: str | None) -> Split:
-    name = arguments.dataset_name
+def find_files(patterns: list[str]) -> list[str]:
+    """The files that glob patterns name, those of each pattern in alphabetical order.
+
+    Raises:
+        UserError: If a pattern names none.
+    """
+    files = []
+    for pattern in patterns:
+        found = sorted(glob(pattern, recursive=True))
+        if not found:
+            raise UserError(f"there is no file {pattern!r}.")
+        files += found
+    return files
+
+
+def load_named(
+    name: str, config_name: str | None, split: str, streaming: bool = False, token: str | None = None, **options: Any
+) -> Split:
+    """One split of a data set on the Hub, or of a local data set folder.
+
+    Args:
+        name: Hub id or folder.
+        config_name: Its configuration.
+        split: E.g. `"train"`.
+        streaming: Whether to read while iterating.
+        token: Hub token.
+        options: Further arguments of `datasets.load_dataset`.
+
+    Raises:
+        UserError: If it cannot be loaded.
+    """
     try:
-        return datasets.load_dataset(
-            name, arguments.dataset_config_name, split=split, streaming=arguments.streaming, token=token
-        )
-    except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
+        return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
+    except (
+        datasets.exceptions.DatasetNotFoundError,
+        FileNotFoundError,
+        ConnectionError,
+        ValueError,
+        RuntimeError,  # a data set that is a script
+    ) as error:
         raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {error}") from error
 
 
@@ -110,13 +147,14 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
         raise UserError("--streaming needs --max_eval_samples, the number of documents to evaluate on.")
     validation = None
     if arguments.train_file is not None:
-        train = _load_files(arguments.train_file, arguments.streaming)
+        train = load_files(arguments.train_file, arguments.streaming)
     else:
-        train = _load_named(arguments, arguments.train_split, token)
+        source = arguments.dataset_name, arguments.dataset_config_name
+        train = load_named(*source, arguments.train_split, arguments.streaming, token)
         if arguments.validation_file is None and arguments.validation_split in _split_names(arguments, token):
-            validation = _load_named(arguments, arguments.validation_split, token)
+            validation = load_named(*source, arguments.validation_split, arguments.streaming, token)
     if arguments.validation_file is not None:
-        validation = _load_files(arguments.validation_file, arguments.streaming)
+        validation = load_files(arguments.validation_file, arguments.streaming)
     if validation is None:
         train, validation = _hold_out(train, arguments, seed)
 

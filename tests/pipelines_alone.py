@@ -19,11 +19,13 @@ INPUTS = {
     "feature-extraction": ["the gate"],
     "zero-shot-classification": ["the gate"],
     "text-generation": ["the gate"],
+    "question-answering": [{"question": "what mixes", "context": "the gate mixes tokens, this example is long " * 4}],
     "image-classification": [Image.new("RGB", (8, 8), (200, 30, 90))],
     "image-feature-extraction": [Image.new("RGB", (8, 8), (200, 30, 90))],
 }
 OPTIONS = {
     "zero-shot-classification": {"candidate_labels": ["tokens", "channels"]},
+    "question-answering": {"top_k": 3, "handle_impossible_answer": True},
     "text-generation": {"max_new_tokens": 4, "do_sample": False},
 }
 

@@ -31,6 +31,10 @@ for model_type, family in FAMILIES.items():
         registered = getattr(transformers, auto_class)._model_mapping[config_class]
         assert registered is getattr(tokenmixers, name), (auto_class, registered)
         assert registered.config_class is config_class
+from transformers.pipelines import PIPELINE_REGISTRY
+_, task, _ = PIPELINE_REGISTRY.check_task("extractive-question-answering")
+assert task["impl"] is tokenmixers.QuestionAnsweringPipeline
+assert task["pt"] == (transformers.AutoModelForQuestionAnswering,)
 print("registered")
 """
 
@@ -62,6 +66,7 @@ def run_python(*code: str) -> str:
         pytest.param("from transformers import AutoConfig, AutoModel, AutoTokenizer", id="Auto classes"),
         pytest.param("from transformers import Trainer, pipeline", id="Trainer and pipeline"),
         pytest.param("from tokenmixers.modeling.modeling_gmlp import GMLPModel", id="a model"),
+        pytest.param("from tokenmixers.modeling.question_answering import Window", id="the pipeline's module"),
         pytest.param(
             "import tokenmixers; from transformers.modeling_layers import GradientCheckpointingLayer",
             id="Transformers' layers, which import the Auto classes",

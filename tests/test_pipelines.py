@@ -66,6 +66,7 @@ def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_p
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
     tasks = {
         **HEADS,
+        "question-answering": "AutoModelForQuestionAnswering",
         "image-classification": "AutoModelForImageClassification",
         "image-feature-extraction": "AutoModel",
     }

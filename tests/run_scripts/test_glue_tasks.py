@@ -196,12 +196,11 @@ def test_hub_data_are_asked_for_as_they_are_stored(monkeypatch):
     for name, part in (("mnli", "mismatched"), ("copa", "")):
         with pytest.raises(ZeroDivisionError):
             TASKS[name].read("validation", part, None)
+    common = {"streaming": False, "token": None}
+    converted = {"data_dir": "copa", "revision": "refs/convert/parquet"}
     assert asked == [
-        (("nyu-mll/glue",), {"split": "validation_mismatched", "token": None, "name": "mnli"}),
-        (
-            ("aps/super_glue",),
-            {"split": "validation", "token": None, "data_dir": "copa", "revision": "refs/convert/parquet"},
-        ),
+        (("nyu-mll/glue", "mnli"), {"split": "validation_mismatched", **common}),
+        (("aps/super_glue", None), {"split": "validation", **common, **converted}),
     ]
 
 

@@ -32,7 +32,7 @@ def sentences(count: int, start: int = 0) -> list[tuple[str, int]]:
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    train_unigram_tokenizer([text for text, _ in sentences(60)], 80, 32).save_pretrained(folder)
+    train_unigram_tokenizer([text for text, _ in sentences(60)], 80, 64).save_pretrained(folder)
     return folder
 
 
@@ -325,7 +325,13 @@ def test_a_bad_row_is_named(row, message, command, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
-    options = {"max_steps": 8, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "per_device_eval_batch_size": 9}
+    options = {
+        "max_steps": 8,
+        "logging_steps": 1,
+        "optim": "sgd",
+        "max_grad_norm": 1e9,
+        "per_device_eval_batch_size": 9,
+    }
     run_glue.main(command(**options))
     arguments = command(**options, per_device_train_batch_size=3, output_dir=tmp_path / "launched")
     launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]

@@ -52,10 +52,10 @@ def test_classes_become_names_also_in_lists(tmp_path):
     rows.to_parquet(tmp_path / "train.parquet")
     expected = [(0, {"label": "B-X", "tags": ["O", "B-X"]}), (1, {"label": None, "tags": []})]
     assert read_table(tmp_path / "train.parquet").rows == expected
-    assert load_split(str(tmp_path), "train").rows == expected
+    assert load_split(str(tmp_path), None, "train").rows == expected
     (tmp_path / "copa" / "validation").mkdir(parents=True)  # how the Hub stores what it converted
     rows.to_parquet(tmp_path / "copa" / "validation" / "0000.parquet")
-    assert load_split(str(tmp_path), "validation", data_dir="copa").rows == expected
+    assert load_split(str(tmp_path), None, "validation", data_dir="copa").rows == expected
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_missing_files_and_data_sets(tmp_path):
         with pytest.raises(UserError, match="there is no file"):
             read(tmp_path / "missing.tsv")
     with pytest.raises(UserError, match="cannot be loaded"):
-        load_split(str(tmp_path / "missing"), "train")
+        load_split(str(tmp_path / "missing"), None, "train")
 
 
 def test_conll(tmp_path):

@@ -1,0 +1,192 @@
+"""Finetune a model for extractive question answering, and report exact match and F1 as SQuAD 1.1 or 2.0 defines them.
+
+    python -m tokenmixers.run_scripts.run_qa recipe.yaml --model_name_or_path outputs/mlm --output_dir outputs/run
+    torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_qa ...
+
+Works for every checkpoint that `AutoModelForQuestionAnswering` loads, with a fast tokenizer. The output folder also
+gets `predictions.json`, which SQuAD's official script reads, `nbest_predictions.json` and, of SQuAD 2.0,
+`null_odds.json`.
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from transformers import AutoModelForQuestionAnswering, EvalPrediction, Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import PredictionOutput
+
+import tokenmixers  # noqa: F401  (registers the models)
+
+from ..modeling.question_answering import Window, null_odds, select_spans
+from .arguments import ModelArguments, UserError, parse_arguments
+from .language_modeling import build_model
+from .model_card import CardArguments, CardFacts, describe_data
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
+from .reporting import print_plan, print_table
+from .squad_data import QuestionDataArguments, answers_in_no_window, load_questions, make_windows
+from .squad_metrics import squad_v1_metrics, squad_v2_metrics
+from .training import ScriptTrainer, train_and_evaluate
+
+
+#: Metric -> what it is called on the Hub and in the table. Others are in `eval_results.json` alone.
+V1_METRICS = {"exact_match": "exact_match", "f1": "f1"}
+V2_METRICS = {"exact": "exact_match", "f1": "f1", "best_exact": "exact_match", "best_f1": "f1"}
+
+
+class SquadEvaluation:
+    """Turns the scores of all windows into answers, and compares those with the right ones.
+
+    Args:
+        questions: From `load_questions`.
+        windows: From `make_windows` of these questions.
+        arguments: How to choose answers.
+    """
+
+    def __init__(self, questions: datasets.Dataset, windows: datasets.Dataset, arguments: QuestionDataArguments):
+        self.questions = questions
+        self.windows = windows
+        self.arguments = arguments
+
+    def answers(
+        self, start_logits: np.ndarray, end_logits: np.ndarray
+    ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, float]]:
+        """The best answers to every question, and how likely it has none.
+
+        Args:
+            start_logits: Shape `(windows, length)`, in the order of the windows, with anything behind their tokens.
+            end_logits: The same.
+
+        Returns:
+            Question id -> up to `n_best_size` answers, best first, with `text`, `start` and `end` (characters),
+            `score` and `probability`; one with an empty text if no token can be an answer.
+            Question id -> `null_odds`.
+        """
+        if len(start_logits) != len(self.windows):
+            raise ValueError(f"there are {len(self.windows)} windows, but scores of {len(start_logits)}.")
+        scored: list[list[Window]] = [[] for _ in self.questions]
+        for index, row in enumerate(self.windows.select_columns(["offsets", "null_position", "example"])):
+            logits = (scores[index, : len(row["offsets"])] for scores in (start_logits, end_logits))
+            scored[row["example"]].append(Window(*logits, np.asarray(row["offsets"]), row["null_position"]))
+        best, odds = {}, {}
+        for question, windows in zip(self.questions, scored, strict=True):
+            spans, null = select_spans(windows, self.arguments.n_best_size, self.arguments.max_answer_length)
+            odds[question["id"]] = null_odds(spans, null)
+            best[question["id"]] = [
+                {"text": question["context"][span.start : span.end], **span._asdict()} for span in spans or [null]
+            ]
+        return best, odds
+
+    def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Exact match and F1 in percent, see `squad_v1_metrics` and `squad_v2_metrics`."""
+        best, odds = self.answers(*prediction.predictions)
+        texts = {key: answers[0]["text"] for key, answers in best.items()}
+        right = {question["id"]: question["answers"]["text"] for question in self.questions}
+        if not self.arguments.version_2_with_negative:
+            return squad_v1_metrics(texts, right)
+        metrics = squad_v2_metrics(texts, right, odds, self.arguments.null_score_diff_threshold)
+        return {key: value for key, value in metrics.items() if not key.endswith("total")}  # they never change
+
+    def write(self, output: PredictionOutput, folder: str) -> None:
+        """Write `predictions.json`, `nbest_predictions.json` and, of SQuAD 2.0, `null_odds.json`."""
+        best, odds = self.answers(*output.predictions)
+        files = {"predictions": {key: answers[0]["text"] for key, answers in best.items()}, "nbest_predictions": best}
+        if self.arguments.version_2_with_negative:
+            threshold = self.arguments.null_score_diff_threshold
+            files["null_odds"] = odds
+            files["predictions"] |= {key: "" for key in odds if odds[key] > threshold}
+        for name, content in files.items():
+            text = json.dumps(content, indent=1, ensure_ascii=False)
+            (Path(folder) / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def position_logits(logits: tuple[torch.Tensor, ...], labels: Any) -> tuple[torch.Tensor, ...]:
+    """Start and end logits in full precision, without a model's further outputs: what evaluation gathers."""
+    return tuple(scores.float() for scores in logits[:2])
+
+
+def build(
+    model_args: ModelArguments,
+    data_args: QuestionDataArguments,
+    args: TrainingArguments,
+    resume_from: str | None = None,
+) -> tuple[Trainer, SquadEvaluation | None]:
+    """Load questions, tokenizer and model, and join them in a Trainer, with its evaluation if there is one.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    if not args.do_train and not args.do_eval:
+        raise UserError("there is nothing to do: give --do_train, --do_eval or both.")
+    config = load_config(model_args)
+    with args.main_process_first(local=False, desc="loading the questions"):
+        splits = load_questions(data_args, args.do_train, args.do_eval, model_args.token)
+    new_tokenizer = model_args.train_tokenizer is not None
+    if new_tokenizer and not args.do_train:
+        raise UserError("--train_tokenizer needs --do_train: the tokenizer learns from the training questions.")
+    texts = (
+        {**dict.fromkeys(splits["train"]["context"]), **dict.fromkeys(splits["train"]["question"])}
+        if new_tokenizer
+        else ()
+    )
+    tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from)
+    if tokenizer.pad_token_id is None:
+        raise UserError("the tokenizer has no padding token, which batches need: set one and save it again.")
+    length = sequence_length(data_args.max_seq_length, config, tokenizer)
+    with args.main_process_first(local=False, desc="cutting contexts into windows"):
+        windows = {name: make_windows(split, tokenizer, length, data_args) for name, split in splits.items()}
+    lost = answers_in_no_window(splits["train"], windows["train"]) if args.do_train else 0
+    if lost and args.process_index == 0:
+        print(
+            f"{lost:,} of {len(splits['train']):,} training answers are whole in no window and count as no answer: a "
+            "larger --doc_stride or --max_seq_length would help."
+        )
+    evaluation = SquadEvaluation(splits["validation"], windows["validation"], data_args) if args.do_eval else None
+    trainer = ScriptTrainer(
+        model=build_model(model_args, config, AutoModelForQuestionAnswering),
+        args=args,
+        train_dataset=windows.get("train"),
+        eval_dataset=windows.get("validation"),
+        # On the right even where the tokenizer pads on the left: positions then stay what they are.
+        data_collator=partial(tokenizer.pad, padding_side="right", return_tensors="pt"),
+        processing_class=tokenizer,
+        compute_metrics=None if evaluation is None else evaluation.metrics,
+        preprocess_logits_for_metrics=position_logits,
+    )
+    return trainer, evaluation
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    """Entry point; returns the evaluation metrics."""
+    model_args, data_args, card_args, args = parse_arguments(
+        (ModelArguments, QuestionDataArguments, CardArguments, TrainingArguments), argv
+    )
+    resume_from = checkpoint_to_resume(args)
+    set_seed(args.seed)
+    trainer, evaluation = build(model_args, data_args, args, resume_from)
+    print_plan(trainer, resume_from)
+    names = V2_METRICS if data_args.version_2_with_negative else V1_METRICS
+    settings = ("max_seq_length", "doc_stride", "max_question_length", "max_answer_length", "align_to_words")
+    card = CardFacts(
+        "question-answering",
+        **describe_data(data_args),
+        metrics=names,
+        base_model=model_args.model_name_or_path,
+        author=card_args,
+        hyper_parameters={name: getattr(data_args, name) for name in settings},
+    )
+    write = None if evaluation is None else partial(evaluation.write, folder=args.output_dir)
+    metrics = train_and_evaluate(trainer, card, resume_from, write)
+    if evaluation is not None and trainer.is_world_process_zero():
+        rows = [(name.replace("_", " "), f"{metrics[f'eval_{name}']:.2f}") for name in names]
+        rows.append(("loss", f"{metrics['eval_loss']:.4f}"))
+        print_table((f"{len(evaluation.questions):,} validation questions", trainer.model.config.model_type), rows)
+    trainer.accelerator.end_training()
+    return metrics
+
+
+if __name__ == "__main__":
+    main()

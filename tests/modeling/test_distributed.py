@@ -1,0 +1,111 @@
+"""Tensor parallelism and FSDP2 through Transformers' own `DistributedConfig`, on two processes without GPUs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import tokenmixers
+
+
+pytest.importorskip("transformers.distributed")
+# The class, how it is built, and the layers whose matrices two processes share.
+MODELS = {
+    "GMLPForMaskedLM": ({}, ["proj_in", "proj_out"]),
+    "AMLPForSequenceClassification": ({}, ["proj_in", "proj_out"]),
+    "MLPMixerForTokenClassification": ({}, ["proj_in", "proj_out"]),
+    "GMLPForImageClassification": ({"image_size": 8, "patch_size": 4}, ["proj_in", "proj_out"]),
+    "SynthesizerForMaskedLM": ({"feed_forward_type": "geglu"}, ["gate_proj", "up_proj", "down_proj"]),
+    "SynthesizerForConditionalGeneration": ({"is_encoder_decoder": True}, ["up_proj", "down_proj"]),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tiny_config, tmp_path_factory):
+    """Folder and results of `two_processes.py` on every model, with the models themselves."""
+    folder, models = tmp_path_factory.mktemp("distributed"), {}
+    for name, (changes, _) in MODELS.items():
+        torch.manual_seed(0)
+        config_class = getattr(tokenmixers, name.split("For")[0] + "Config")
+        if "Synthesizer" in name:
+            changes = {**changes, "num_attention_heads": 2, "head_dim": 4, "attention_dropout": 0.0}
+        sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 38, "hidden_dropout_prob": 0.0}
+        model = getattr(tokenmixers, name)(tiny_config(config_class, **{**sizes, **changes})).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(std=0.3)
+        if "Image" in name:
+            inputs = {"pixel_values": torch.randn(4, 3, 8, 8)}
+        else:
+            inputs = {"input_ids": torch.randint(3, 38, (4, 9))}
+        if "MaskedLM" in name or "Conditional" in name:
+            inputs["labels"] = inputs["input_ids"].clone()
+        model.save_pretrained(folder / name / "model")
+        save_file(inputs, folder / name / "inputs.safetensors")
+        models[name] = model, inputs
+    script = str(Path(__file__).with_name("two_processes.py"))
+    process = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    return folder, json.loads(process.stdout.splitlines()[-1]), models
+
+
+def first_output(model, inputs):
+    with torch.no_grad():
+        outputs = model(**inputs)
+    return outputs[1] if "labels" in inputs else outputs[0]
+
+
+@pytest.mark.parametrize("kind", ["tp", "fsdp"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_split_model_computes_the_same_and_saves_a_whole_one(name, kind, run):
+    folder, results, models = run
+    model, inputs = models[name]
+    with torch.no_grad():
+        expected = model(**inputs)[0]
+    found = load_file(folder / name / f"{kind}.safetensors")["outputs"]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    split = results[name][kind]
+    if kind == "fsdp":
+        assert split == sorted(name for name, _ in model.named_parameters())
+    else:
+        layers = {parameter.split(".")[-2] for parameter in split if ".layers." in parameter}
+        assert layers == set(MODELS[name][1])
+        assert all(
+            "embed" in other or "head" in other or "shared" in other for other in split if ".layers." not in other
+        )
+    loaded = type(model).from_pretrained(folder / name / kind).eval()
+    assert torch.equal(first_output(loaded, inputs), first_output(model, inputs))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "MaskedLM" in name or "Conditional" in name])
+def test_fsdp_training_gives_the_weights_of_one_process(name, run, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    folder, results, models = run
+    model, inputs = models[name]
+    assert results[name]["trained"] == sorted(name for name, _ in model.named_parameters())
+    alone = type(model).from_pretrained(folder / name / "model")
+    rows = [{key: tensor[index] for key, tensor in inputs.items()} for index in range(4)]
+    arguments = TrainingArguments(
+        str(tmp_path),
+        use_cpu=True,
+        max_steps=2,
+        per_device_train_batch_size=4,
+        learning_rate=0.01,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    Trainer(alone, arguments, train_dataset=rows).train()
+    trained = type(model).from_pretrained(folder / name / "trained")
+    for key, parameter in alone.named_parameters():
+        torch.testing.assert_close(trained.get_parameter(key), parameter, rtol=1e-3, atol=1e-5)
+        assert not torch.equal(parameter, model.get_parameter(key)), key

@@ -1,0 +1,157 @@
+"""Transformers' exporters on every class: ONNX in the fast tests, OpenVINO and ExecuTorch in `make test-extras`."""
+
+import copy
+
+import pytest
+import torch
+
+import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
+
+
+pytest.importorskip("transformers.exporters.runners", reason="exported models that run are new in later versions")
+from transformers.exporters.auto import AutoHfExporter
+from transformers.exporters.configs import ExecutorchConfig, OnnxConfig, OpenVINOConfig
+from transformers.exporters.utils import decompose_for_generation
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own, about its own exporters
+LENGTH = 24  # the models' maximum
+CLASSES = {name: family.config for family in FAMILIES.values() for name in family.models.values()}
+CLASSES = {name: config for name, config in CLASSES.items() if "ConditionalGeneration" not in name}
+GENERATING = [
+    "GMLPForCausalLM",
+    "AMLPForCausalLM",
+    "SynthesizerForCausalLM",
+    "SynthesizerForConditionalGeneration",
+]
+
+
+@pytest.fixture
+def build(tiny_config, randomise):
+    def model(name, **changes):
+        config_class = getattr(tokenmixers, name.split("For")[0].removesuffix("Model") + "Config")
+        if "Synthesizer" in name:
+            changes |= {"num_attention_heads": 2, "head_dim": 4}
+        if "Image" in name:
+            changes |= {"image_size": 8, "patch_size": 4}
+        if "CausalLM" in name:
+            changes |= {"is_decoder": True}
+        if "ConditionalGeneration" in name:
+            changes |= {"is_encoder_decoder": True, "num_decoder_layers": 2, "decoder_start_token_id": 0}
+        config = tiny_config(config_class, **{"max_position_embeddings": LENGTH, **changes})
+        return randomise(getattr(tokenmixers, name)(config)).eval()
+
+    return model
+
+
+def inputs_of(model, batch, length):
+    if "Image" in type(model).__name__:
+        return {"pixel_values": torch.randn(batch, 3, 8, 8)}
+    keep = torch.randint(1, length + 1, (batch, 1))
+    mask = (torch.arange(length) < keep).long()
+    if "MultipleChoice" in type(model).__name__:
+        mask = mask[:, None].repeat(1, 3, 1)
+    return {"input_ids": torch.randint(37, mask.shape), "attention_mask": mask}
+
+
+def check(exported, model, inputs, rtol=1e-5):
+    with torch.no_grad():
+        expected = model(**inputs)
+    found, mask = exported(**inputs), inputs.get("attention_mask")
+    compared = 0
+    for key, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            # Nobody reads what a model says about padding.
+            per_token = mask is not None and value.shape[: mask.dim()] == mask.shape
+            real = mask.bool() if per_token else ...
+            scale = value[real].abs().max().item()
+            torch.testing.assert_close(found[key][real], value[real], rtol=0, atol=rtol * scale)
+            compared += 1
+    assert compared
+
+
+def export(model, config, inputs):
+    if getattr(model.config, "is_decoder", False):
+        model.config.use_cache = False
+    return AutoHfExporter.from_config(config).export(model, inputs, config=config)
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("GMLPForMaskedLM", {}),
+        ("GMLPForSequenceClassification", {"spatial_weight_type": "full"}),
+        ("AMLPForQuestionAnswering", {}),
+        ("MLPMixerForTokenClassification", {}),
+        ("SynthesizerForMaskedLM", {"attention_components": ["dense", "random", "vanilla"]}),
+        pytest.param("SynthesizerForMultipleChoice", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_onnx_with_any_batch_and_length(name, changes, build, tmp_path):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    model = build(name, **changes)
+    exported = export(model, OnnxConfig(dynamic=True), inputs_of(model, 3, 5))
+    for batch, length in ((2, 9), (4, 2), (3, LENGTH)):
+        check(exported, model, inputs_of(model, batch, length))
+    exported.save_pretrained(tmp_path)
+    check(type(exported).from_pretrained(tmp_path), model, inputs_of(model, 2, 7))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CLASSES if "Image" not in name])
+def test_onnx_of_every_text_model(name, build):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    model = build(name)
+    check(export(model, OnnxConfig(dynamic=True), inputs_of(model, 3, 5)), model, inputs_of(model, 2, 9))
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if "Image" in name])
+def test_onnx_of_image_models(name, build):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    model = build(name)
+    inputs = inputs_of(model, 2, 0)
+    check(export(model, OnnxConfig(), inputs), model, inputs)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "GMLPForCausalLM" else pytest.param(name, marks=pytest.mark.slow) for name in GENERATING]
+)
+def test_onnx_of_generation(name, build):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    model, config = build(name), OnnxConfig(dynamic=True)
+    prompt = {"input_ids": torch.randint(3, 37, (2, 5)), "attention_mask": torch.ones(2, 5, dtype=torch.long)}
+    exported = AutoHfExporter.from_config(config).export_for_generation(model, prompt, config=config)
+    longer = {"input_ids": torch.randint(3, 37, (3, 8)), "attention_mask": torch.ones(3, 8, dtype=torch.long)}
+    parts = decompose_for_generation(model, longer)
+    assert set(parts) == {"prefill", "decode"}
+    for part, (module, inputs) in parts.items():
+        with torch.no_grad():
+            expected = module(**copy.deepcopy(inputs))["logits"]
+        found = exported.runners[part](**copy.deepcopy(inputs))["logits"]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSES)
+def test_openvino(name, build):
+    pytest.importorskip("openvino")
+    model = build(name)
+    text = "Image" not in name
+    inputs = inputs_of(model, 3, 5)
+    exported = export(model, OpenVINOConfig(dynamic=text), inputs)
+    exported.to(config={"INFERENCE_PRECISION_HINT": "f32"})  # bf16 by itself where the processor has it
+    check(exported, model, inputs_of(model, 2, 9) if text else inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSES)
+def test_executorch_with_a_fixed_shape(name, build):
+    pytest.importorskip("executorch")
+    model = build(name)
+    inputs = inputs_of(model, 2, LENGTH)
+    check(export(model, ExecutorchConfig(), inputs), model, inputs_of(model, 2, LENGTH))

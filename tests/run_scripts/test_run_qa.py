@@ -1,0 +1,432 @@
+import gzip
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, EvalPrediction, pipeline
+
+from tokenmixers.run_scripts import python_docs_questions, run_qa
+from tokenmixers.run_scripts.squad_data import (
+    QuestionDataArguments,
+    answers_in_no_window,
+    check_questions,
+    load_questions,
+    load_squad_files,
+    make_windows,
+)
+from tokenmixers.run_scripts.squad_metrics import squad_v1_metrics, squad_v2_metrics
+
+
+NAMES = ["Ada", "Bo", "Cleo", "Dan"]
+PLACES = ["Paris", "Rome", "Oslo", "Lima", "Cairo"]
+
+
+def articles(seed: int, count: int, unanswerable: float = 0.0) -> list[dict]:
+    """Who lives where, in SQuAD's own form."""
+    draw, paragraphs = random.Random(seed), []
+    for index in range(count):
+        people = draw.sample(NAMES, 3)
+        places = draw.sample(PLACES, 3)
+        context = " ".join(f"{person} lives in {place}." for person, place in zip(people, places, strict=True))
+        asked = draw.randrange(3)
+        answers = [{"text": places[asked], "answer_start": context.index(places[asked])}]
+        person = people[asked]
+        if draw.random() < unanswerable:
+            person, answers = next(name for name in NAMES if name not in people), []
+        question = {"id": f"{seed}-{index}", "question": f"Where does {person} live?", "answers": answers}
+        paragraphs.append({"context": context, "qas": [question]})
+    return [{"title": "people", "paragraphs": paragraphs}]
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    """A folder with `train.json` and `validation.json`, and the same with unanswerable questions as `*_v2.json.gz`."""
+    folder = tmp_path_factory.mktemp("questions")
+    for name, seed, count in (("train", 0, 60), ("validation", 1, 20)):
+        (folder / f"{name}.json").write_text(json.dumps({"version": "1.1", "data": articles(seed, count)}))
+        with gzip.open(folder / f"{name}_v2.json.gz", "wt", encoding="utf-8") as file:
+            json.dump({"version": "2.0", "data": articles(seed, count, unanswerable=0.4)}, file)
+    return folder
+
+
+@pytest.fixture
+def command(questions, tmp_path):
+    def build(**changes):
+        settings = {
+            "train_file": questions / "train.json",
+            "validation_file": questions / "validation.json",
+            "config_name": "gmlp-base",
+            "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32",
+            "train_tokenizer": 60,
+            "doc_stride": 4,
+            "max_question_length": 16,
+            "max_answer_length": 5,
+            "output_dir": tmp_path / "run",
+            "do_train": True,
+            "do_eval": True,
+            "use_cpu": True,
+            "max_steps": 3,
+            "per_device_train_batch_size": 16,
+            "learning_rate": 1e-2,
+            "disable_tqdm": True,
+            **changes,
+        }
+        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+
+    return build
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def right_answers(articles: list[dict]) -> dict[str, list[str]]:
+    asked = [question for article in articles for paragraph in article["paragraphs"] for question in paragraph["qas"]]
+    return {question["id"]: [answer["text"] for answer in question["answers"]] for question in asked}
+
+
+def evaluation_of(folder, **changes) -> dict:
+    """Arguments that evaluate the checkpoint in `folder`."""
+    return {
+        "do_train": None,
+        "train_tokenizer": None,
+        "config_name": None,
+        "config_overrides": None,
+        "model_name_or_path": folder,
+        "output_dir": folder.parent / "evaluation",
+        **changes,
+    }
+
+
+def test_trains_and_answers_as_the_pipeline_does(command, tmp_path, capsys):
+    metrics = run_qa.main(command(max_steps=100, eval_strategy="steps", eval_steps=50))
+    printed = capsys.readouterr().out
+    assert "GMLPForQuestionAnswering (gmlp)" in printed
+    assert f"| exact match             | {metrics['eval_exact_match']:>6.2f} |" in printed
+    run = tmp_path / "run"
+    assert read(run / "all_results.json")["eval_f1"] == metrics["eval_f1"]
+    history = read(run / "trainer_state.json")["log_history"]
+    assert len([entry for entry in history if "eval_f1" in entry]) >= 2
+    # One of the three places in the text, though perhaps not the right one.
+    predictions = read(run / "predictions.json")
+    assert sum(text.rstrip(".") in PLACES for text in predictions.values()) > 15
+    assert squad_v1_metrics(predictions, right_answers(articles(1, 20))) == {
+        "exact_match": metrics["eval_exact_match"],
+        "f1": metrics["eval_f1"],
+    }
+    assert not (run / "null_odds.json").exists()
+    answer = pipeline("question-answering", model=str(run), trust_remote_code=True)
+    n_best = read(run / "nbest_predictions.json")
+    for paragraph in articles(1, 20)[0]["paragraphs"]:
+        (question,) = paragraph["qas"]
+        found = answer(
+            question=question["question"],
+            context=paragraph["context"],
+            max_seq_len=32,
+            doc_stride=4,
+            max_question_len=16,
+            max_answer_len=5,
+            top_k=20,
+        )
+        expected = n_best[question["id"]]
+        assert found[0]["answer"] == predictions[question["id"]] == expected[0]["text"]
+        assert [a["score"] for a in found] == pytest.approx([a["probability"] for a in expected], rel=1e-3, abs=1e-9)
+
+
+def test_unanswerable_questions(command, questions, tmp_path):
+    files = {name: questions / f"{name.split('_')[0]}_v2.json.gz" for name in ("train_file", "validation_file")}
+    metrics = run_qa.main(command(**files, version_2_with_negative=True, max_steps=30))
+    run, right = tmp_path / "run", right_answers(articles(1, 20, unanswerable=0.4))
+    predictions, odds = read(run / "predictions.json"), read(run / "null_odds.json")
+    n_best = read(run / "nbest_predictions.json")
+    texts = {key: answers[0]["text"] for key, answers in n_best.items()}
+    assert predictions == {key: "" if odds[key] > 0 else texts[key] for key in texts}
+    expected = squad_v2_metrics(texts, right, odds, 0.0)
+    for name in ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh"):
+        assert metrics[f"eval_{name}"] == pytest.approx(expected[name], rel=1e-6)
+    # What the official script says about the file of predictions alone.
+    never = dict.fromkeys(odds, 0.0)
+    assert squad_v2_metrics(predictions, right, never)["f1"] == pytest.approx(metrics["eval_f1"])
+    # With the best threshold the best score is reached.
+    changes = {"version_2_with_negative": True, "null_score_diff_threshold": metrics["eval_best_f1_thresh"] + 1e-6}
+    again = run_qa.main(command(**files, **evaluation_of(run, **changes)))
+    assert again["eval_f1"] == pytest.approx(metrics["eval_best_f1"])
+    assert again["eval_best_f1_thresh"] == pytest.approx(metrics["eval_best_f1_thresh"], rel=1e-4)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_and_batches_change_nothing(command, tmp_path, side):
+    run = tmp_path / "run"
+    metrics = run_qa.main(command(max_steps=5))
+    tokenizer = AutoTokenizer.from_pretrained(run)
+    tokenizer.padding_side = side
+    tokenizer.save_pretrained(run)
+    for size in (1, 7):
+        changes = {"per_device_eval_batch_size": size, "output_dir": tmp_path / f"{side}-{size}"}
+        again = run_qa.main(command(**evaluation_of(run, **changes)))
+        assert again["eval_f1"] == metrics["eval_f1"]
+        assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-4)
+
+
+def test_an_interrupted_run_continues(command, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    whole = run_qa.main(command(**options))
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "run" / "checkpoint-4", interrupted / "checkpoint-4")
+    resumed = run_qa.main(command(**options, output_dir=interrupted))
+    assert resumed["eval_f1"] == whole["eval_f1"]
+    first, second = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_model_of_transformers_itself(command, tmp_path):
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
+    BertConfig(max_position_embeddings=32, **sizes).save_pretrained(tmp_path / "bert")
+    run_qa.main(command(config_name=tmp_path / "bert", config_overrides=None))
+    assert type(AutoModelForQuestionAnswering.from_pretrained(tmp_path / "run")).__name__ == "BertForQuestionAnswering"
+
+
+@pytest.mark.slow
+def test_two_processes_report_what_one_does(command, tmp_path):
+    run = tmp_path / "run"
+    run_qa.main(command())
+    one = run_qa.main(command(**evaluation_of(run, output_dir=tmp_path / "one")))
+    two = command(**evaluation_of(run, output_dir=tmp_path / "two", per_device_eval_batch_size=3))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    process = subprocess.run(
+        [*launch, "-m", "tokenmixers.run_scripts.run_qa", *two],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    results = read(tmp_path / "two" / "all_results.json")
+    assert results["eval_f1"] == one["eval_f1"]
+    assert read(tmp_path / "two" / "predictions.json") == read(tmp_path / "one" / "predictions.json")
+
+
+# --- data --------------------------------------------------------------------------------------------------------
+
+
+def flat_rows(seed: int, count: int) -> list[dict]:
+    return [
+        {
+            "id": question["id"],
+            "title": "people",
+            "context": paragraph["context"],
+            "question": question["question"],
+            "answers": {
+                "text": [answer["text"] for answer in question["answers"]],
+                "answer_start": [answer["answer_start"] for answer in question["answers"]],
+            },
+        }
+        for paragraph in articles(seed, count)[0]["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+
+
+def test_every_kind_of_file_gives_the_same_questions(questions, tmp_path):
+    rows = flat_rows(1, 20)
+    (tmp_path / "flat.json").write_text(json.dumps(rows))
+    (tmp_path / "lines.json").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "flat.parquet")
+    texts = [{**row, "answers": json.dumps(row["answers"])} for row in rows]
+    datasets.Dataset.from_list(texts).to_csv(tmp_path / "flat.csv")
+    with gzip.open(tmp_path / "nested.json.gz", "wt") as file:
+        file.write((questions / "validation.json").read_text())
+    expected = [{key: row[key] for key in ("id", "context", "question", "answers")} for row in rows]
+    names = ["flat.json", "lines.json", "lines.jsonl", "flat.parquet", "flat.csv", "nested.json.gz"]
+    for file in [questions / "validation.json", *(tmp_path / name for name in names)]:
+        loaded = load_questions(QuestionDataArguments(validation_file=[str(file)]), training=False, evaluation=True)
+        assert loaded["validation"].to_list() == expected, file
+    (tmp_path / "hub").mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "hub" / "validation.parquet")
+    arguments = QuestionDataArguments(dataset_name=str(tmp_path / "hub"), max_eval_samples=7)
+    few = load_questions(arguments, training=False, evaluation=True)["validation"].to_list()
+    assert len(few) == 7
+    assert all(row in expected for row in few)
+
+
+def test_spaces_around_answers_are_left_out():
+    row = {
+        **flat_rows(0, 1)[0],
+        "context": "She lives in  Rome .",
+        "answers": {"text": [" Rome "], "answer_start": [13]},
+    }
+    (checked,) = check_questions(datasets.Dataset.from_list([row]), "training", unanswerable=False)
+    assert checked["answers"] == {"text": ["Rome"], "answer_start": [14]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"question": " "}, "id '0-0' has an empty question"),
+        ({"context": ""}, "id '0-0' has an empty context"),
+        ({"answers": {"text": ["Atlantis"], "answer_start": [3]}}, "its answer 'Atlantis' is not in the context at"),
+        ({"answers": {"text": ["Rome"], "answer_start": [-4]}}, "at character -4, where '' is"),
+        ({"answers": {"text": [""], "answer_start": [3]}}, "needs a text that is not empty"),
+        ({"answers": {"text": ["Rome", "Oslo"], "answer_start": [3]}}, "2 answers, but 1 starts"),
+        ({"answers": {"text": [], "answer_start": []}}, "has no answer: give --version_2_with_negative"),
+        ({"answers": "Rome"}, "its answers are no JSON"),
+        ({"answers": {"text": ["Rome"]}}, "must have the lists 'text' and 'answer_start'"),
+        ({"id": "0-1"}, "id '0-1': every question needs an id of its own"),
+        ({"id": None}, "id None: every question needs an id"),
+    ],
+)
+def test_wrong_questions(changes, message):
+    rows = flat_rows(0, 2)
+    rows = [{**rows[0], **changes}, rows[1]] if "id" in changes else [{**rows[0], **changes}]
+    with pytest.raises(SystemExit) as caught:
+        check_questions(datasets.Dataset.from_list(rows), "training", unanswerable=False)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b'{"data": [', "is not valid JSON: Expecting value: line 1"),
+        ("a.json", b'{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "data > paragraphs > qas, KeyError"),
+        ("a.json", b'["\xff"]', "cannot be read as JSON in UTF-8"),
+        ("a.json.gz", b"[]", "cannot be read as JSON in UTF-8: Not a gzipped file"),
+        ("a.jsonl", b'{"id": ', "cannot be read as json"),
+        ("a.xlsx", b"", "is of no known kind"),
+    ],
+)
+def test_unreadable_files(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SystemExit) as caught:
+        load_squad_files([str(tmp_path / name)])
+    assert message in str(caught.value)
+
+
+def test_kinds_of_json_are_not_mixed(questions, tmp_path):
+    (tmp_path / "flat.json").write_text(json.dumps(flat_rows(0, 2)))
+    with pytest.raises(SystemExit, match="partly SQuAD's own JSON and partly not"):
+        load_squad_files([str(tmp_path / "flat.json"), str(questions / "train.json")])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_file": None}, "give the train questions as either --dataset_name or --train_file"),
+        ({"validation_file": "missing.json"}, "no file 'missing.json'"),
+        ({"doc_stride": 30}, "must be more than `doc_stride=30`"),
+        ({"max_seq_length": 33}, "--max_seq_length 33 does not fit the model"),
+        ({"n_best_size": 0}, "--n_best_size must be at least 1, got 0"),
+        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
+        ({"do_train": None}, "--train_tokenizer needs --do_train"),
+        ({"validation_file": None}, "give the validation questions as either --dataset_name or --validation_file"),
+        ({"train_tokenizer": None}, "--tokenizer_name"),
+    ],
+)
+def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_qa.main(command(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_columns(command, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", "context": "text", "question": "What?"}))
+    with pytest.raises(SystemExit, match="the train questions have no column 'answers'; there are"):
+        run_qa.main(command(train_file=tmp_path / "rows.jsonl"))
+
+
+def test_windows_hold_the_answers(command, tmp_path):
+    run_qa.main(command(max_steps=1))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    split = check_questions(datasets.Dataset.from_list(flat_rows(0, 30)), "training", unanswerable=False)
+    arguments = QuestionDataArguments(doc_stride=8, max_question_length=16)
+    windows = make_windows(split, tokenizer, 32, arguments)
+    assert len(windows) > len(split)
+    held = set()
+    for window in windows:
+        question = split[window["example"]]
+        start, end = window["start_positions"], window["end_positions"]
+        if start == window["null_position"]:
+            assert end == start
+        else:
+            held.add(window["example"])
+            text = question["context"][window["offsets"][start][0] : window["offsets"][end][1]]
+            assert text == question["answers"]["text"][0]
+    assert held == set(range(len(split)))
+    assert answers_in_no_window(split, windows) == 0
+    # Windows of five tokens of context, which share none, cut some answers in two.
+    arguments = QuestionDataArguments(doc_stride=0, max_question_length=16, align_to_words=False)
+    narrow = make_windows(split, tokenizer, 24, arguments)
+    found = {window["example"] for window in narrow if any(window[f"{end}_positions"] for end in ("start", "end"))}
+    assert 0 < answers_in_no_window(split, narrow) == len(split) - len(found)
+
+
+def test_the_scores_of_perfect_windows(command, tmp_path):
+    """Logits that point at the right tokens give full marks, whatever stands behind a window's tokens."""
+    run_qa.main(command(max_steps=1))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    split = check_questions(datasets.Dataset.from_list(flat_rows(0, 30)), "training", unanswerable=False)
+    arguments = QuestionDataArguments(doc_stride=8, max_question_length=16)
+    windows = make_windows(split, tokenizer, 32, arguments)
+    logits = np.full((2, len(windows), 40), -100.0)
+    for index, window in enumerate(windows):
+        logits[:, index, : len(window["offsets"])] = 0
+        logits[:, index, len(window["offsets"]) :] = 1e6
+        logits[0, index, window["start_positions"]] = 10
+        logits[1, index, window["end_positions"]] = 10
+    evaluation = run_qa.SquadEvaluation(split, windows, arguments)
+    assert evaluation.metrics(EvalPrediction(tuple(logits), None)) == {"exact_match": 100.0, "f1": 100.0}
+    with pytest.raises(ValueError, match="windows, but scores of 3"):
+        evaluation.answers(*logits[:, :3])
+
+
+# --- questions about Python's own documentation ------------------------------------------------------------------
+
+
+def test_questions_about_docstrings(tmp_path):
+    library = tmp_path / "library"
+    library.mkdir()
+    listed = [f'def f{i}():\n    """Return the number {i} times two.\n\n    More."""' for i in range(5)]
+    hidden = 'def _private():\n    """Return what nobody asks for."""\ndef bare(): ...'
+    (library / "many.py").write_text("\n".join([*listed, hidden]))
+    (library / "few.py").write_text(listed[0])
+    (library / "broken.py").write_text("def")
+    arguments = python_docs_questions.QuestionArguments("", functions_per_context=2, repeats=3)
+    (article,) = python_docs_questions.articles(arguments, library)
+    assert article["title"] == "many.py"
+    assert len(article["paragraphs"]) == 3 * 2
+    for paragraph in article["paragraphs"]:
+        for question in paragraph["qas"]:
+            (number,) = [i for i in range(5) if question["question"].endswith(f"Return the number {i} times two.")]
+            assert question["answers"][0]["text"] == f"f{number}"
+            rest = paragraph["context"][question["answers"][0]["answer_start"] :]
+            assert rest.startswith(f"f{number}: Return the number {number} times two.")
+    arguments.unanswerable_percentage = 100.0
+    (article,) = python_docs_questions.articles(arguments, library)
+    for paragraph in article["paragraphs"]:
+        for question in paragraph["qas"]:
+            assert question["answers"] == []
+            assert question["question"].partition("? ")[2] not in paragraph["context"]
+
+
+def test_files_of_questions(tmp_path, capsys):
+    python_docs_questions.main(["--output_dir", str(tmp_path / "made"), "--repeats", "1"])
+    assert "questions about" in capsys.readouterr().out
+    arguments = QuestionDataArguments(
+        train_file=[str(tmp_path / "made" / "train.json")],
+        validation_file=[str(tmp_path / "made" / "validation.json")],
+    )
+    splits = load_questions(arguments, training=True, evaluation=True)
+    assert len(splits["train"]) > 1000 < 20 * len(splits["validation"])
+    assert not {*splits["train"]["context"]} & {*splits["validation"]["context"]}
+    with pytest.raises(SystemExit, match="not empty"):
+        python_docs_questions.main(["--output_dir", str(tmp_path / "made")])
+    with pytest.raises(SystemExit, match="--repeats must be at least 1, got 0"):
+        python_docs_questions.main(["--output_dir", str(tmp_path / "new"), "--repeats", "0"])
