@@ -137,11 +137,17 @@ def own_task(arguments: TextClassificationArguments, train: Table | None, config
     if train is None:
         names = [config.id2label[index] for index in range(config.num_labels)]
     else:
-        found = {str(train.value(number, row, arguments.label_column)) for number, row in train.rows}
+        found = set()
+        for number, row in train.rows:
+            label = train.value(number, row, arguments.label_column)
+            if label in (None, ""):
+                raise train.error(number, "the label is missing.")
+            found.add(str(label))
         by_number = all(name.isdecimal() for name in found)
         names = sorted(found, key=lambda name: (int(name), name) if by_number else (0, name))
     if len(names) < 2:
-        raise UserError(f"{train.source}: every label is {names[0]!r}; there must be two at least.")
+        source = "the model" if train is None else train.source
+        raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")
     return TextTask(texts, tuple(names), ("accuracy", "macro_f1"), label_column=arguments.label_column)
 
 
@@ -171,7 +177,8 @@ def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Data
                 raise table.error(number, f"a text is {text!r} instead of text.")
         if not any(text.strip() for text in texts):
             raise table.error(number, "the text is empty.")
-        examples.append({"index": row.get("idx", position), "texts": list(texts), **label})
+        index = row.get("idx", position) if isinstance(task, GlueTask) else position
+        examples.append({"index": index, "texts": list(texts), **label})
     return datasets.Dataset.from_list(examples)
 
 
@@ -181,15 +188,17 @@ def tokenize(
     """Add the tokenizer's columns; with choices, each holds a list of sequences per row, one for every choice."""
 
     def encode(rows: dict[str, list]) -> dict[str, list]:
+        inputs = rows["texts"]
+        if multiple_choice:
+            inputs = [(question, choice) for question, *choices in rows["texts"] for choice in choices]
+        texts = map(list, zip(*inputs, strict=True))  # all first texts, all second ones
+        encoded = dict(tokenizer(*texts, truncation="longest_first", max_length=max_seq_length))
         if not multiple_choice:
-            encoded = tokenizer(
-                *map(list, zip(*rows["texts"], strict=True)), truncation=True, max_length=max_seq_length
-            )
-            return dict(encoded)
-        pairs = [(question, choice) for question, *choices in rows["texts"] for choice in choices]
-        encoded = tokenizer(*map(list, zip(*pairs, strict=True)), truncation=True, max_length=max_seq_length)
-        count = len(pairs) // len(rows["texts"])
-        return {name: [column[i : i + count] for i in range(0, len(pairs), count)] for name, column in encoded.items()}
+            return encoded
+        count = len(inputs) // len(rows["texts"])
+        return {
+            name: [column[i : i + count] for i in range(0, len(inputs), count)] for name, column in encoded.items()
+        }
 
     return examples.map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
 

@@ -327,6 +327,20 @@ def test_a_bad_row_is_named(row, message, command, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (['{"body": "text", "kind": "no"}', '{"body": "text", "kind": null}'], "line 2: the label is missing"),
+        (['{"body": "text", "kind": "no"}'] * 2, "has no label but 'no'"),
+    ],
+)
+def test_training_labels_must_say_what_classes_there_are(rows, message, command, tmp_path):
+    files = own_files(tmp_path, "jsonl")
+    files["train_file"].write_text("\n".join(rows))
+    with pytest.raises(SystemExit, match=message):
+        run_glue.main(command(**OWN, **files))
+
+
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
     options = {
