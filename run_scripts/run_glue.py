@@ -444,7 +444,8 @@ def run_grid(
     runs = grid.plan(grid_args, args)
     tokenizer_folder = Path(args.output_dir) / "tokenizer"  # a new one need not be the same when trained again
     experiment = load(str(tokenizer_folder) if tokenizer_folder.is_dir() else None)
-    grid.check_folder(args, settings)
+    with args.main_process_first(local=False, desc="output folder"):
+        grid.check_folder(args, settings)
     if args.process_index == 0 and not tokenizer_folder.is_dir():
         experiment.tokenizer.save_pretrained(tokenizer_folder)
     return grid.run_all(runs, lambda run: run_once(experiment, run), experiment.metric_names, args.output_dir)
