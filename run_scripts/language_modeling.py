@@ -1,6 +1,5 @@
 """What the language modelling scripts share: corpus, tokenizer, seeded collators, perplexity, the run itself."""
 
-import dataclasses
 import math
 import zlib
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from transformers import (
 
 from .arguments import ModelArguments, UserError, parse_arguments
 from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
 from .reporting import print_plan, print_table
 from .text_data import Split, TextDataArguments, iterate_texts, load_documents, pad_seq_idx
 from .training import ScriptTrainer, train_and_evaluate
@@ -50,8 +49,6 @@ def load_corpus(
 ) -> Corpus:
     """Load what the command line names.
 
-    A resumed run takes the tokenizer of its checkpoint: training one again need not give the same.
-
     Args:
         model_args: Which configuration and tokenizer.
         data_args: Which text.
@@ -65,24 +62,24 @@ def load_corpus(
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the text"):
         documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
-    new_tokenizer = model_args.train_tokenizer is not None
-    if new_tokenizer and resume_from is not None:
-        model_args = dataclasses.replace(model_args, train_tokenizer=None, tokenizer_name=resume_from)
-    tokenizer = load_tokenizer(
-        model_args,
-        getattr(config, "max_position_embeddings", None),
-        iterate_texts(documents["train"]),
-        args.process_index == 0,
-        kind,
-    )
-    fit_vocabulary(config, tokenizer, new_tokenizer)
+    tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
 
 
-def build_model(arguments: ModelArguments, config: PreTrainedConfig, auto_class: type) -> PreTrainedModel:
-    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes."""
+def build_model(
+    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
+) -> PreTrainedModel:
+    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
+
+    Args:
+        arguments: Which.
+        config: Its configuration.
+        auto_class: E.g. `AutoModelForMaskedLM`.
+        options: Further arguments of `from_pretrained`.
+    """
     if arguments.model_name_or_path is not None:
-        return auto_class.from_pretrained(arguments.model_name_or_path, config=config, **arguments.hub_arguments())
+        options |= arguments.hub_arguments()
+        return auto_class.from_pretrained(arguments.model_name_or_path, config=config, **options)
     return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
 
 

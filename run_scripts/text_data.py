@@ -111,16 +111,30 @@ def find_files(patterns: list[str]) -> list[str]:
 
 
 def load_named(
-    name: str, config_name: str | None, split: str, streaming: bool = False, token: str | None = None
+    name: str, config_name: str | None, split: str, streaming: bool = False, token: str | None = None, **options: Any
 ) -> Split:
     """One split of a data set on the Hub, or of a local data set folder.
+
+    Args:
+        name: Hub id or folder.
+        config_name: Its configuration.
+        split: E.g. `"train"`.
+        streaming: Whether to read while iterating.
+        token: Hub token.
+        options: Further arguments of `datasets.load_dataset`.
 
     Raises:
         UserError: If it cannot be loaded.
     """
     try:
-        return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token)
-    except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
+        return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
+    except (
+        datasets.exceptions.DatasetNotFoundError,
+        FileNotFoundError,
+        ConnectionError,
+        ValueError,
+        RuntimeError,  # a data set that is a script
+    ) as error:
         raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {error}") from error
 
 
