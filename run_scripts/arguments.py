@@ -57,6 +57,13 @@ class ModelArguments:
     )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
     token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
+    fsdp_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Split a checkpoint's parameters over this many processes (FSDP2 by Transformers alone, on CPUs "
+            "too); give --save_only_model as well."
+        },
+    )
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Allow a checkpoint to run its own code on this machine."}
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch.nn import functional as F
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -19,6 +20,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.distributed import DistributedConfig
 
 from .arguments import ModelArguments, UserError, parse_arguments
 from .model_card import CardArguments, CardFacts, describe_data
@@ -76,10 +78,22 @@ def build_model(
         config: Its configuration.
         auto_class: E.g. `AutoModelForMaskedLM`.
         options: Further arguments of `from_pretrained`.
+
+    Raises:
+        UserError: If the checkpoint's files are damaged, or a model from scratch is to be sharded.
     """
+    if arguments.fsdp_size is not None:
+        if arguments.model_name_or_path is None:
+            raise UserError(
+                "--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path."
+            )
+        options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
     if arguments.model_name_or_path is not None:
-        options |= arguments.hub_arguments()
-        return auto_class.from_pretrained(arguments.model_name_or_path, config=config, **options)
+        name, options = arguments.model_name_or_path, options | arguments.hub_arguments()
+        try:
+            return auto_class.from_pretrained(name, config=config, **options)
+        except SafetensorError as error:
+            raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
     return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
 
 

@@ -1,6 +1,6 @@
 """Run run_mlm until it kills itself at a given point: see test_training.py.
 
-`python killed_run.py POINT ARGUMENTS...`: POINT is `step:N`, or the end of a path, such as `checkpoint-4/optimizer.pt`:
+`python killed_run.py POINT ARGUMENTS...`: POINT is `step:N`, or the end of a path, like `checkpoint-4/optimizer.pt`:
 that file is half written when the process dies.
 """
 

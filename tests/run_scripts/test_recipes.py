@@ -4,6 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
+import datasets
 import pytest
 import yaml
 from transformers import TrainingArguments
@@ -48,6 +49,16 @@ def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     return {**small, "config_name": "gmlp-base", "config_overrides": sizes, "train_tokenizer": 200, "bf16": "false"}
 
 
+def texts_for(recipe: dict, corpus: Path) -> dict[str, str | int]:
+    """Lines of text where the recipe expects a corpus of the Hub, and a model of that length but small."""
+    for split in ("train", "validation"):
+        rows = datasets.Dataset.from_dict({"text": (corpus / f"{split}.txt").read_text().splitlines()})
+        rows.to_parquet(Path(recipe["dataset_name"]) / f"{split}.parquet")
+    sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={recipe['max_seq_length']}"
+    small = {"dataset_config_name": "default", "max_eval_samples": 5, "config_overrides": sizes}
+    return {**small, "train_tokenizer": 60, "bf16": "false"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_few_steps(name, corpus, tmp_path):
     recipe = yaml.safe_load((RECIPES / name).read_text())
@@ -58,6 +69,8 @@ def test_a_few_steps(name, corpus, tmp_path):
         small |= {"max_train_samples": 200, "max_eval_samples": 20, "train_tokenizer": 300}
     elif script_of(name) is run_qa:
         small |= questions_for(recipe, tmp_path)
+    elif recipe.get("dataset_name") == "allenai/c4":
+        small |= texts_for(recipe, corpus)
     elif "train_file" in recipe:
         small |= {"train_file": corpus / "train.txt", "validation_file": corpus / "validation.txt"}
     else:

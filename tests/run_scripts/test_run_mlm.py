@@ -101,8 +101,13 @@ def test_never_writes_over_a_finished_run_or_foreign_files(command, tmp_path):
     assert [file.name for file in foreign.iterdir()] == ["thesis.txt"]
 
 
-def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"streaming": True, "max_eval_samples": 10}, {"isolate_documents": True}],
+    ids=["loaded", "streamed", "isolated"],
+)
+def test_an_interrupted_run_goes_on_where_it_was(data, command, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, **data}
     run_mlm.main(command(**options))
     whole = load_file(tmp_path / "run" / "model.safetensors")
     interrupted = tmp_path / "interrupted"
@@ -201,3 +206,45 @@ def test_models_that_cannot_isolate_documents_say_so(command):
     sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16,token_mixing_size=8"
     with pytest.raises(UserError, match="MLPMixerForMaskedLM cannot keep the documents of a row apart"):
         run_mlm.main(command(config_name="mlp-mixer-table3", config_overrides=sizes, isolate_documents=True))
+
+
+@pytest.mark.slow
+def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_path):
+    """Accelerate's FSDP falls back to DDP without GPUs; Transformers' own does not."""
+    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
+    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
+    options = {**names, "model_name_or_path": tmp_path / "start", "save_only_model": True, "fsdp_size": 2}
+    code = (
+        "import sys, torch\n"
+        "from tokenmixers.run_scripts import language_modeling, run_mlm\n"
+        "from torch.distributed.tensor import DTensor\n"
+        "evaluate = language_modeling.train_and_evaluate\n"
+        "def check(trainer, *args, **kwargs):\n"
+        "    assert all(isinstance(p, DTensor) and p.placements[0].is_shard() for p in trainer.model.parameters())\n"
+        "    return evaluate(trainer, *args, **kwargs)\n"
+        "language_modeling.train_and_evaluate = check\n"
+        "run_mlm.main(sys.argv[1:])\n"
+    )
+    (tmp_path / "sharded.py").write_text(code)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    process = subprocess.run(
+        [*launch, tmp_path / "sharded.py", *command(**options, max_steps=6, per_device_train_batch_size=4)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    before, after = (AutoModelForMaskedLM.from_pretrained(tmp_path / name) for name in ("start", "run"))
+    for name, parameter in before.named_parameters():
+        assert after.get_parameter(name).isfinite().all()
+        assert not torch.equal(after.get_parameter(name), parameter), name
+
+
+def test_damaged_weights_are_named(command, tmp_path):
+    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
+    weights = tmp_path / "start" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
+    with pytest.raises(UserError, match=r"weights of .*start.* are damaged"):
+        run_mlm.main(command(**names, model_name_or_path=tmp_path / "start"))
+    assert not (tmp_path / "run" / "model.safetensors").exists()
