@@ -84,9 +84,7 @@ def build_model(
     """
     if arguments.fsdp_size is not None:
         if arguments.model_name_or_path is None:
-            raise UserError(
-                "--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path."
-            )
+            raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
         options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
     if arguments.model_name_or_path is not None:
         name, options = arguments.model_name_or_path, options | arguments.hub_arguments()

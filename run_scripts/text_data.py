@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from .arguments import UserError
 
@@ -246,19 +246,26 @@ def tokenize(
 Encoder = Callable[[dict[str, list]], dict[str, list]]
 
 
+def _truncated(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], max_seq_length: int, special_tokens: bool, **options: Any
+) -> BatchEncoding:
+    return tokenizer(
+        texts,
+        truncation=True,
+        max_length=max_seq_length,
+        add_special_tokens=special_tokens,
+        return_special_tokens_mask=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        **options,
+    )
+
+
 def _line_encoder(
     tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
 ) -> Encoder:
     def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(
-            rows["text"],
-            truncation=True,
-            max_length=max_seq_length,
-            add_special_tokens=special_tokens,
-            return_special_tokens_mask=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )
+        encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens)
         names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
         columns = {name: encoded[name] for name in names}
         if word_offsets:
@@ -310,16 +317,7 @@ def _isolated_encoder(
     tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
 ) -> Encoder:
     def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(
-            rows["text"],
-            truncation=True,
-            max_length=max_seq_length,
-            add_special_tokens=special_tokens,
-            return_overflowing_tokens=True,
-            return_special_tokens_mask=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )
+        encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens, return_overflowing_tokens=True)
         names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
         pieces = {name: encoded[name] for name in names}
         packed = _first_fit([len(ids) for ids in encoded["input_ids"]], max_seq_length)
