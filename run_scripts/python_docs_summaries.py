@@ -1,14 +1,15 @@
 """Write texts with summaries that every machine already has: the docstrings of Python's standard library.
 
-The summary is the first paragraph of a docstring, the text is the name of what it documents and the rest. The files
-are made with `ast`; nothing of the library is executed.
+A summary is the name of a function or class, as words, and the text is its docstring: shorter than any summary that a
+reader would want, but what a small model can learn something of within a minute. The files are read with `ast`;
+nothing of the library is executed.
 
     python -m tokenmixers.run_scripts.python_docs_summaries --output_dir outputs/summaries
 """
 
 import ast
-import inspect
 import json
+import re
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from pathlib import Path
 
 from .arguments import check_new_folder, parse_arguments
 from .python_docs_corpus import is_held_out, library_files
+
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")  # of snake_case and CamelCase
 
 
 @dataclass
@@ -27,18 +31,16 @@ class SummaryArguments:
 
 
 def summaries(source: bytes) -> Iterator[tuple[str, str]]:
-    """The text and the summary of every docstring of at least two paragraphs; none if it is not valid Python."""
+    """The docstring and the name of every public function and class with one; none if it is not valid Python."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = inspect.cleandoc(ast.get_docstring(node, clean=False) or "")
-            summary, _, rest = (part.strip() for part in text.partition("\n\n"))
-            if summary and rest:
-                words = node.name.replace("_", " ").strip()
-                yield f"{words}: {' '.join(rest.split())}", " ".join(summary.split())
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            text = " ".join((ast.get_docstring(node) or "").split())
+            if text:
+                yield text, " ".join(_WORD.findall(node.name)).lower()
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -52,9 +54,9 @@ def main(argv: list[str] | None = None) -> None:
     for file in library_files(root):
         held_out = is_held_out(file.relative_to(root).as_posix(), arguments.validation_percentage)
         for text, summary in summaries(file.read_bytes()):
-            if summary not in seen:  # modules repeat each other's: none may stand in both sets
+            if text not in seen:  # modules repeat each other's: none may stand in both sets
                 splits["validation" if held_out else "train"][text] = summary
-            seen.add(summary)
+            seen.add(text)
     for name, pairs in splits.items():
         lines = [json.dumps({"source": text, "target": summary}) for text, summary in pairs.items()]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

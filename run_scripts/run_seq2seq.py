@@ -38,7 +38,7 @@ from .language_modeling import build_model, perplexity, row_losses
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer, sequence_length
 from .reporting import print_plan, print_table
-from .seq2seq_data import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, tokenize_pairs
+from .seq2seq_data import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, rows_of_length, tokenize_pairs
 from .training import ScriptSeq2SeqTrainer, train_and_evaluate
 
 
@@ -221,6 +221,8 @@ def build(
             rows[name] = tokenize_pairs(
                 pairs, tokenizer, source_length, target_length, truncation_side, data_args.preprocessing_num_workers
             )
+    if args.process_index == 0:
+        print_truncation(rows, source_length, target_length)
     evaluations = {
         name: (
             rows[name].add_column("example", list(range(len(rows[name])))),
@@ -243,6 +245,16 @@ def build(
         compute_metrics=None if evaluation is None else evaluation.metrics,
     )
     return trainer, evaluations
+
+
+def print_truncation(rows: Mapping[str, datasets.Dataset], source_length: int, target_length: int) -> None:
+    """Say how many texts were as long as is allowed, or longer: too short a limit is easily overlooked."""
+    for name, split in rows.items():
+        for kind, column, length in (("source", "input_ids", source_length), ("target", "labels", target_length)):
+            full = rows_of_length(split, column, length)
+            if full:
+                limit = f"--max_{kind}_length {length}"
+                print(f"{full:,} of {len(split):,} {name} {kind}s fill {limit}: what is longer was cut")
 
 
 def set_generation(

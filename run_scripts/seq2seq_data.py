@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import datasets
+from pyarrow import compute
 from transformers import PreTrainedTokenizerBase
 
 from .arguments import UserError
@@ -314,3 +315,9 @@ def tokenize_pairs(
         return {"input_ids": sources["input_ids"], "labels": targets["input_ids"]}
 
     return pairs.map(encode, batched=True, remove_columns=pairs.column_names, num_proc=num_workers, desc="tokenizing")
+
+
+def rows_of_length(rows: datasets.Dataset, column: str, length: int) -> int:
+    """How many lists of a column have just this length."""
+    lengths = compute.list_value_length(rows.with_format("arrow")[:][column])
+    return compute.sum(compute.equal(lengths, length)).as_py()
