@@ -1,13 +1,12 @@
 """Write texts with summaries that every machine already has: the docstrings of Python's standard library.
 
-A summary is the name of a function or class, as words, and the text is its docstring: shorter than any summary that a
+A summary is the path of the module that a docstring is from, as words ("email mime text"): shorter than any that a
 reader would want, but what a small model can learn something of within a minute. The files are read with `ast`;
 nothing of the library is executed.
 
     python -m tokenmixers.run_scripts.python_docs_summaries --output_dir outputs/summaries
 """
 
-import ast
 import json
 import re
 import sysconfig
@@ -16,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .arguments import check_new_folder, parse_arguments
-from .python_docs_corpus import is_held_out, library_files
+from .python_docs_corpus import docstrings, is_held_out, library_files
 
 
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")  # of snake_case and CamelCase
+_WORD = re.compile(r"[A-Za-z]+|[0-9]+")
 
 
 @dataclass
@@ -27,20 +26,18 @@ class SummaryArguments:
     """What to write."""
 
     output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
-    validation_percentage: float = field(default=10.0, metadata={"help": "Share of the modules held out."})
+    validation_percentage: float = field(default=5.0, metadata={"help": "Share of the docstrings held out."})
 
 
-def summaries(source: bytes) -> Iterator[tuple[str, str]]:
-    """The docstring and the name of every public function and class with one; none if it is not valid Python."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-            text = " ".join((ast.get_docstring(node) or "").split())
-            if text:
-                yield text, " ".join(_WORD.findall(node.name)).lower()
+def texts_and_summaries(root: Path) -> Iterator[tuple[str, str]]:
+    """The docstrings of a standard library, each once, and the paths of their modules."""
+    seen: set[str] = set()
+    for file in library_files(root):
+        words = _WORD.findall(file.relative_to(root).with_suffix("").as_posix())
+        for text in docstrings(file.read_bytes()):
+            if text not in seen:
+                seen.add(text)
+                yield text, " ".join(words)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -48,19 +45,13 @@ def main(argv: list[str] | None = None) -> None:
     (arguments,) = parse_arguments((SummaryArguments,), argv)
     folder = check_new_folder(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    root = Path(sysconfig.get_path("stdlib"))
-    splits: dict[str, dict[str, str]] = {"train": {}, "validation": {}}
-    seen: set[str] = set()
-    for file in library_files(root):
-        held_out = is_held_out(file.relative_to(root).as_posix(), arguments.validation_percentage)
-        for text, summary in summaries(file.read_bytes()):
-            if text not in seen:  # modules repeat each other's: none may stand in both sets
-                splits["validation" if held_out else "train"][text] = summary
-            seen.add(text)
-    for name, pairs in splits.items():
-        lines = [json.dumps({"source": text, "target": summary}) for text, summary in pairs.items()]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        print(f"{name}: {len(pairs):,} texts with their summaries")
+    splits: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
+    for text, summary in texts_and_summaries(Path(sysconfig.get_path("stdlib"))):
+        held_out = is_held_out(text, arguments.validation_percentage)
+        splits["validation" if held_out else "train"].append({"source": text, "target": summary})
+    for name, rows in splits.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        print(f"{name}: {len(rows):,} texts with their summaries")
 
 
 if __name__ == "__main__":
