@@ -117,8 +117,8 @@ def test_dialogues(tmp_path):
 def test_limits_and_skipping_count_for_their_split(tmp_path):
     sources = write_lines(tmp_path, "source", ["one", "", "three", "four"])
     targets = write_lines(tmp_path, "target", ["1", "2", "3", " "])
-    files = {f"{split}_{kind}_file": names for split in ("train", "test") for kind, names in
-             (("source", sources), ("target", targets))}  # fmt: skip
+    kinds = {"source": sources, "target": targets}
+    files = {f"{split}_{kind}_file": names for split in ("train", "test") for kind, names in kinds.items()}
     assert loaded(**files, skip_empty_examples=True) == [("one", "1"), ("three", "3")]
     assert loaded("test", **files, max_eval_samples=1, max_train_samples=4) == [("one", "1")]
     with pytest.raises(SystemExit, match="row 2 of the test data has an empty 'source'"):
@@ -167,8 +167,11 @@ def test_mistakes_are_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("hello\thi\n", "line 1: a dialogue's lines begin with a number"), ("1 your persona: x\n2 hello\n", "line 2: there is no tab")],
-)  # fmt: skip
+    [
+        ("hello\thi\n", "line 1: a dialogue's lines begin with a number"),
+        ("1 your persona: x\n2 hello\n", "line 2: there is no tab"),
+    ],
+)
 def test_text_that_is_no_dialogue(tmp_path, text, message):
     (tmp_path / "dialogues.txt").write_text(text)
     assert message in refusal(train_file=[str(tmp_path / "dialogues.txt")])
