@@ -130,14 +130,9 @@ class GenerationEvaluation:
         """
         (losses, *generated), labels = self._in_order(prediction)
         metrics = perplexity(EvalPrediction(losses, labels))
-        for name in self.arguments.metric if generated else ():
-            texts = self.texts(generated[0])
-            if name == "rouge":
-                metrics |= rouge(texts, self.references)
-            else:
-                order = 1 if name == "bleu_1" else 4
-                metrics[name], signature = corpus_bleu(texts, self.references, order, self.arguments.bleu_tokenize)
-                self.signature = signature
+        if generated:
+            scores, self.signature = score_texts(self.texts(generated[0]), self.references, self.arguments)
+            metrics |= scores
         return metrics
 
     def write(self, output: PredictionOutput, folder: str, prefix: str = "") -> None:
@@ -175,6 +170,20 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def score_texts(
+    texts: list[str], references: list[list[str]], arguments: MetricArguments
+) -> tuple[dict[str, float], str | None]:
+    """What `--metric` asks for, in percent, and sacreBLEU's signature if it asks for BLEU."""
+    scores, signature = {}, None
+    for name in arguments.metric:
+        if name == "rouge":
+            scores |= rouge(texts, references)
+        else:
+            order = 1 if name == "bleu_1" else 4
+            scores[name], signature = corpus_bleu(texts, references, order, arguments.bleu_tokenize)
+    return scores, signature
+
+
 def build(
     model_args: ModelArguments,
     data_args: Seq2SeqDataArguments,
@@ -193,6 +202,8 @@ def build(
     wanted = dict(zip(SPLITS, (args.do_train, args.do_eval, args.do_predict), strict=True))
     if not any(wanted.values()):
         raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
+    if args.predict_with_generate and (args.do_eval or args.do_predict):
+        score_texts(["a"], [["a"]], metric_args)  # a package that is missing should be missed before training
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the texts"):
         loaded = {name: load_pairs(data_args, name, model_args.token) for name in SPLITS if wanted[name]}
@@ -212,9 +223,9 @@ def build(
         if getattr(tokenizer, f"{role}_token_id") is None:
             raise UserError(f"the tokenizer has no {role}_token, which this script needs: set one and save it again.")
     fit_vocabulary(config, tokenizer, new_tokenizer)
-    sides = config, config.get_text_config(decoder=True)
-    source_length = sequence_length(data_args.max_source_length, sides[0], tokenizer, "--max_source_length")
-    target_length = sequence_length(data_args.max_target_length, sides[1], tokenizer, "--max_target_length")
+    decoder = config.get_text_config(decoder=True)
+    source_length = sequence_length(data_args.max_source_length, config, tokenizer, "--max_source_length")
+    target_length = sequence_length(data_args.max_target_length, decoder, tokenizer, "--max_target_length")
     rows = {}
     with args.main_process_first(local=False, desc="tokenizing"):
         for name, (pairs, truncation_side) in loaded.items():
@@ -232,7 +243,7 @@ def build(
         if wanted[name]
     }
     model = build_model(model_args, config, AutoModelForSeq2SeqLM)
-    set_generation(model, args, target_length, sides[1])
+    set_generation(model, args, target_length, decoder)
     args.remove_unused_columns = False  # evaluation reads the column `example`
     validation, evaluation = evaluations.get("validation", (None, None))
     trainer = GenerationTrainer(
@@ -314,14 +325,16 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
     write = partial(evaluations["validation"][1].write, folder=args.output_dir) if args.do_eval else None
     results = train_and_evaluate(trainer, card, resume_from, write)
     if args.do_predict:
-        results |= test(trainer, *evaluations["test"])
+        results |= predict_test_data(trainer, *evaluations["test"])
     if trainer.is_world_process_zero():
         report(results, names, evaluations, trainer.model.config.model_type)
     trainer.accelerator.end_training()
     return results
 
 
-def test(trainer: GenerationTrainer, rows: datasets.Dataset, evaluation: GenerationEvaluation) -> dict[str, float]:
+def predict_test_data(
+    trainer: GenerationTrainer, rows: datasets.Dataset, evaluation: GenerationEvaluation
+) -> dict[str, float]:
     """Predict the test data: writes `test_predictions.txt`, `test_references.txt` and `test_results.json`."""
     trainer.compute_metrics = evaluation.metrics
     output = trainer.predict(rows, metric_key_prefix="test")

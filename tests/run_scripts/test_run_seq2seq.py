@@ -168,6 +168,7 @@ def test_models_of_transformers_itself(writing, tmp_path):
     [
         ({"do_train": None, "do_eval": None}, "there is nothing to do"),
         ({"metric": "meteor"}, "--metric meteor is not possible; there are bleu, bleu_1, rouge"),
+        ({"bleu_tokenize": "words"}, "--bleu_tokenize 'words' is unknown. Known: none"),
         ({"max_source_length": 25}, "--max_source_length 25 does not fit the model"),
         ({"max_target_length": 1}, "--max_target_length 1 leaves no room for text; the least is 2"),
         ({"generation_max_length": 26}, "--generation_max_length 26 does not fit the model: at most 25"),
