@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
 
-.PHONY: quickstart test test-slow test-transformers style check clean
+.PHONY: quickstart test test-slow test-extras test-transformers style check clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
@@ -39,6 +39,10 @@ test: $(VENV)/.installed  ## the fast tests
 
 test-slow: $(VENV)/.installed  ## the tests that take more than a few seconds
 	$(RUN) -m pytest -m slow
+
+test-extras: $(VENV)/.installed  ## exports to every format, quantisation: with the extras that the fast tests do without
+	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,export,quantize]'
+	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py
 
 # Transformers' own model tests ship in its source distribution alone.
 SUITE := $(VENV)/transformers-suite

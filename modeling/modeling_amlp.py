@@ -7,7 +7,11 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_causal_mask,
+    packed_sequence_mask_function,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -162,13 +166,15 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
 
     layer_class = AMLPLayer
 
-    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values) -> dict:
-        layer_inputs = super()._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values)
+    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values, seq_idx) -> dict:
+        layer_inputs = super()._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
         inputs = {
             "config": self.config,
             "inputs_embeds": hidden_states,
             "attention_mask": attention_mask if self.config.mask_padding else None,
         }
+        if seq_idx is not None:
+            inputs["and_mask_function"] = packed_sequence_mask_function(seq_idx)
         layer_inputs["attention_mask"] = (
             create_causal_mask(**inputs, past_key_values=past_key_values)
             if self.config.is_decoder

@@ -86,6 +86,7 @@ class GMLPPreTrainedModel(SelfContained, CountsFlops, ResizableTokens, PreTraine
     _can_record_outputs = {"hidden_states": GMLPLayer}
     _can_compile_fullgraph = True
     _token_mixing_module = SpatialProjection
+    _supports_seq_idx = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -138,9 +139,13 @@ class GMLPModel(GMLPPreTrainedModel):
         pixel_values: torch.FloatTensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
+        seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
+        seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+            For several documents packed in a row: the number of each token's document. Tokens see their own document
+            alone, and positions count from 0 in each.
         attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
             1 for real tokens, 0 for padding; with a cache, over its tokens as well. For images: over the class token,
             if any, and the patches, with 0 for patches that are to have no influence on the others.
@@ -148,13 +153,13 @@ class GMLPModel(GMLPPreTrainedModel):
         if self.config.image_size is None:
             hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds, pixel_values)
         else:
-            text_inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
+            text_inputs = (input_ids, token_type_ids, position_ids, inputs_embeds, seq_idx)
             if pixel_values is None or any(tensor is not None for tensor in text_inputs):
                 raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")
             hidden_states = self.embed_patches(pixel_values)
 
         past_key_values = self._prepare_cache(past_key_values, use_cache)
-        layer_inputs = self._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values)
+        layer_inputs = self._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
         hidden_states = self.dropout(hidden_states)
         for layer in self.layers:
             hidden_states = layer(hidden_states, **layer_inputs, **kwargs)
@@ -181,9 +186,9 @@ class GMLPModel(GMLPPreTrainedModel):
             return None
         return DynamicCache(config=self.config) if past_key_values is None and use_cache else past_key_values
 
-    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values) -> dict:
+    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values, seq_idx) -> dict:
         padding_mask, positions = padding_and_positions(
-            self.config, hidden_states, attention_mask, position_ids, past_key_values
+            self.config, hidden_states, attention_mask, position_ids, past_key_values, seq_idx
         )
         return {"padding_mask": padding_mask, "positions": positions, "past_key_values": past_key_values}
 

@@ -125,6 +125,7 @@ class MLPMixerPreTrainedModel(GMLPPreTrainedModel):
     _no_split_modules = ["MLPMixerLayer"]
     _can_record_outputs = {"hidden_states": MLPMixerLayer}
     _token_mixing_module = TokenMixingMLP
+    _supports_seq_idx = False
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -140,6 +141,14 @@ class MLPMixerModel(MLPMixerPreTrainedModel, GMLPModel):
     """The MLP-Mixer encoder: `GMLPModel` with other blocks."""
 
     layer_class = MLPMixerLayer
+
+    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values, seq_idx) -> dict:
+        if seq_idx is not None:
+            raise ValueError(
+                "MLP-Mixer takes no `seq_idx`: its token mixing adds up all tokens before the activation, so that "
+                "documents in a row cannot be kept apart. Give each a row of its own."
+            )
+        return super()._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
 
 
 class MLPMixerForMaskedLM(MaskedLMHead, MLPMixerPreTrainedModel):

@@ -7,7 +7,11 @@ import torch
 from torch import nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers import initialization as init
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_causal_mask,
+    packed_sequence_mask_function,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -370,6 +374,7 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
     _input_embed_layer = "shared"
     supports_gradient_checkpointing = True
     _no_split_modules = ["SynthesizerLayer"]
+    _supports_seq_idx = True
     _skip_keys_device_placement = ["past_key_values"]
     _keep_in_fp32_modules = ["down_proj"]
     _supports_sdpa = True
@@ -546,15 +551,23 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         encoder_attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
+        seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        r"""
+        seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+            For several documents packed in a row: the number of each token's document. Tokens see their own document
+            alone, and positions count from 0 in each.
+        """
+        if self.has_cross_attention and seq_idx is not None:
+            raise ValueError("Encoder-decoders take no `seq_idx`: give each pair of texts a row of its own.")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         past_key_values = self._prepare_cache(past_key_values, use_cache)
         cache = past_key_values.self_attention_cache if self._is_double(past_key_values) else past_key_values
-        layout = token_layout(self.config, inputs_embeds, attention_mask, position_ids, cache)
+        layout = token_layout(self.config, inputs_embeds, attention_mask, position_ids, cache, seq_idx)
         encoder_mask = None
         if self.has_cross_attention and encoder_hidden_states is not None:
             encoder_mask = create_bidirectional_mask(
@@ -563,7 +576,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
-        attention_mask = self._interface_mask(inputs_embeds, attention_mask, cache)
+        attention_mask = self._interface_mask(inputs_embeds, attention_mask, cache, seq_idx)
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
         hidden_states = self.dropout(inputs_embeds + self._added_embeddings(layout, token_type_ids))
         for layer in self.layers:
@@ -595,18 +608,21 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         return cache
 
     def _interface_mask(
-        self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None
+        self,
+        inputs_embeds: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        cache: Cache | None,
+        seq_idx: torch.Tensor | None,
     ) -> torch.Tensor | None:
         """The mask for `vanilla` attention; other components work from the layout."""
         if "vanilla" not in self.config.attention_components:
             return None
+        inputs = {"config": self.config, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        if seq_idx is not None:
+            inputs["and_mask_function"] = packed_sequence_mask_function(seq_idx)
         if self.config.is_decoder:
-            return create_causal_mask(
-                config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask, past_key_values=cache
-            )
-        return create_bidirectional_mask(
-            config=self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask
-        )
+            return create_causal_mask(**inputs, past_key_values=cache)
+        return create_bidirectional_mask(**inputs)
 
     def _added_embeddings(self, layout: TokenLayout, token_type_ids: torch.Tensor | None) -> torch.Tensor | float:
         added = 0.0

@@ -29,12 +29,42 @@ def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
     return (attention_mask != 0).long().argmax(dim=-1)
 
 
+def positions_in_documents(seq_idx: torch.Tensor) -> torch.Tensor:
+    """Positions that count from 0 in every document of a packed row.
+
+    Args:
+        seq_idx: Number of each token's document, shape `(batch, length)`; tokens of a document stand together.
+
+    Returns:
+        Shape `(batch, length)`.
+    """
+    index = torch.arange(seq_idx.shape[1], device=seq_idx.device)
+    begins = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0), value=True)
+    return index - torch.where(begins, index, 0).cummax(dim=1).values
+
+
+def check_seq_idx(seq_idx: torch.Tensor, hidden_states: torch.Tensor, past_key_values: Cache | None) -> None:
+    """Refuse document numbers that do not fit.
+
+    Raises:
+        ValueError: If the shape is wrong, or there is a cache.
+    """
+    if seq_idx.shape != hidden_states.shape[:2]:
+        raise ValueError(
+            f"`seq_idx` has shape {tuple(seq_idx.shape)}, expected {tuple(hidden_states.shape[:2])}: the number of "
+            "each token's document."
+        )
+    if past_key_values is not None and past_key_values.get_seq_length():
+        raise ValueError("`seq_idx` is for whole rows: it cannot be given with tokens in a cache.")
+
+
 def padding_and_positions(
     config: PreTrainedConfig,
     hidden_states: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     position_ids: torch.LongTensor | None = None,
     past_key_values: Cache | None = None,
+    seq_idx: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor | None, TokenPositions | None]:
     """Turn a model's inputs into what its spatial weights need.
 
@@ -49,6 +79,7 @@ def padding_and_positions(
         position_ids: Shape `(batch or 1, length)`; taken from the mask when `None`. With tokens in a cache they have
             to be those that the mask gives.
         past_key_values: The cache.
+        seq_idx: Number of each token's document, shape `(batch, length)`; `None` if a row is one document.
 
     Returns:
         The mask in the dtype of `hidden_states`, shape `(batch, length, 1)`, and the positions, those of the tokens in
@@ -70,6 +101,11 @@ def padding_and_positions(
             f"{'those in the cache included, ' if key_length > length else ''}1 for real tokens and 0 for padding."
         )
     padding_mask = None if mask is None else mask[:, outputs, None].to(hidden_states.dtype)
+    if seq_idx is not None:
+        check_seq_idx(seq_idx, hidden_states, past_key_values)
+        if position_ids is None:
+            return padding_mask, TokenPositions(positions_in_documents(seq_idx), True, outputs, seq_idx)
+        return padding_mask, TokenPositions(position_ids.expand(batch, length), False, outputs, seq_idx)
     if position_ids is not None and key_length == length:
         return padding_mask, TokenPositions(position_ids.expand(batch, length), False, outputs)
     ids = None

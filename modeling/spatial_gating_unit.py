@@ -12,15 +12,18 @@ class TokenPositions(NamedTuple):
 
     Attributes:
         ids: Positions, shape `(batch, length)`, integers in `[0, max_length)`; `None` for 0, 1, 2, ...
-        shifted: Whether each row of `ids` is `0, 1, 2, ...` moved by one offset (left padding). A Toeplitz matrix
-            depends on distances alone, so such rows can use it unchanged.
+        shifted: Whether each row of `ids` is `0, 1, 2, ...` moved by one offset (left padding), or by one for each of
+            its documents. A Toeplitz matrix depends on distances alone, so such rows can use it unchanged.
         outputs: Which tokens to compute, if others come from a cache: consecutive ones, as a slice, or as their
             indices where those are known to the device alone.
+        seq_idx: Number of the document that each token belongs to, shape `(batch, length)`: tokens see their own
+            alone. `None` if a row is one document.
     """
 
     ids: torch.Tensor | None = None
     shifted: bool = False
     outputs: slice | torch.Tensor = slice(None)
+    seq_idx: torch.Tensor | None = None
 
 
 class SpatialProjection(nn.Module):
@@ -48,13 +51,16 @@ class SpatialProjection(nn.Module):
         """The spatial weights in use, from `length` tokens to those asked for (all, without `positions`).
 
         Returns:
-            Shape `(outputs, length)`, or `(batch, outputs, length)` for free positions.
+            Shape `(outputs, length)`, or `(batch, outputs, length)` for free positions or several documents in a row.
         """
         positions = TokenPositions() if positions is None else positions
-        matrix = self._rows(length, *positions)
+        matrix = self._rows(length, *positions[:3])
         if self.is_causal:
             tokens = torch.arange(length, device=matrix.device)
             matrix = matrix.masked_fill(tokens > tokens[positions.outputs, None], 0.0)
+        if positions.seq_idx is not None:
+            other_document = positions.seq_idx[:, positions.outputs, None] != positions.seq_idx[:, None, :]
+            matrix = matrix.masked_fill(other_document, 0.0)
         return matrix
 
     def _rows(
@@ -78,7 +84,7 @@ class SpatialProjection(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, positions: TokenPositions | None = None) -> torch.Tensor:
         """Mix tokens: all of `hidden_states`, those from a cache first, into those that `positions` asks for."""
-        ids, _, outputs = TokenPositions() if positions is None else positions
+        ids, _, outputs, _ = TokenPositions() if positions is None else positions
         # A static cache has room for tokens that are still to come.
         hidden_states = hidden_states[:, : outputs.stop if isinstance(outputs, slice) else self.max_length]
         batch, length, _ = hidden_states.shape

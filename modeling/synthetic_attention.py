@@ -15,7 +15,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 
 from .decoder_cache import cached_lengths
-from .padding import check_length, first_token_index
+from .padding import check_length, check_seq_idx, first_token_index, positions_in_documents
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,7 @@ def token_layout(
     attention_mask: torch.Tensor | None = None,
     position_ids: torch.Tensor | None = None,
     past_key_values: Cache | None = None,
+    seq_idx: torch.Tensor | None = None,
 ) -> TokenLayout:
     """Turn a model's inputs into a `TokenLayout`.
 
@@ -141,6 +142,7 @@ def token_layout(
             of four dimensions as in `TokenLayout.full_mask`.
         position_ids: Shape `(batch or 1, length)`.
         past_key_values: The self-attention cache.
+        seq_idx: Number of each token's document, shape `(batch, length)`; `None` if a row is one document.
 
     Raises:
         ValueError: If there are more tokens than the model has positions for, or shapes do not match.
@@ -151,6 +153,13 @@ def token_layout(
         check_length(key_length, config.max_sequence_length, "position-dependent weights")
     if position_ids is not None and (position_ids.dim() != 2 or position_ids.shape[1] != length):
         raise ValueError(f"`position_ids` has shape {tuple(position_ids.shape)}, expected {(batch, length)}.")
+    if seq_idx is not None:
+        check_seq_idx(seq_idx, inputs_embeds, past_key_values)
+        position_ids = positions_in_documents(seq_idx) if position_ids is None else position_ids
+        visible = seq_idx[:, :, None] == seq_idx[:, None, :]
+        if attention_mask is not None:
+            visible = visible & (attention_mask != 0)[:, None, :]
+        attention_mask = (visible.tril() if config.is_decoder else visible)[:, None]
     layout = TokenLayout(
         length, key_length, past_length, config.is_decoder, inputs_embeds.device, None, None, position_ids
     )

@@ -44,7 +44,8 @@ class ModelArguments:
     config_overrides: str | None = field(
         default=None,
         metadata={
-            "help": "Changes to config_name, e.g. hidden_size=128,num_hidden_layers=6,spatial_weight_type=full."
+            "help": "Changes to config_name, e.g. hidden_size=128,num_hidden_layers=6,spatial_weight_type=full. Of a "
+            "checkpoint the dropout rates can be changed, e.g. hidden_dropout_prob=0.1."
         },
     )
     tokenizer_name: str | None = field(

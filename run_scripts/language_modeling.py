@@ -1,6 +1,5 @@
 """What the language modelling scripts share: corpus, tokenizer, seeded collators, perplexity, the run itself."""
 
-import dataclasses
 import math
 import zlib
 from collections.abc import Callable
@@ -23,9 +22,9 @@ from transformers import (
 
 from .arguments import ModelArguments, UserError, parse_arguments
 from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
 from .reporting import print_plan, print_table
-from .text_data import Split, TextDataArguments, iterate_texts, load_documents
+from .text_data import Split, TextDataArguments, iterate_texts, load_documents, pad_seq_idx
 from .training import ScriptTrainer, train_and_evaluate
 
 
@@ -50,8 +49,6 @@ def load_corpus(
 ) -> Corpus:
     """Load what the command line names.
 
-    A resumed run takes the tokenizer of its checkpoint: training one again need not give the same.
-
     Args:
         model_args: Which configuration and tokenizer.
         data_args: Which text.
@@ -65,24 +62,24 @@ def load_corpus(
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the text"):
         documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
-    new_tokenizer = model_args.train_tokenizer is not None
-    if new_tokenizer and resume_from is not None:
-        model_args = dataclasses.replace(model_args, train_tokenizer=None, tokenizer_name=resume_from)
-    tokenizer = load_tokenizer(
-        model_args,
-        getattr(config, "max_position_embeddings", None),
-        iterate_texts(documents["train"]),
-        args.process_index == 0,
-        kind,
-    )
-    fit_vocabulary(config, tokenizer, new_tokenizer)
+    tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
 
 
-def build_model(arguments: ModelArguments, config: PreTrainedConfig, auto_class: type) -> PreTrainedModel:
-    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes."""
+def build_model(
+    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
+) -> PreTrainedModel:
+    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
+
+    Args:
+        arguments: Which.
+        config: Its configuration.
+        auto_class: E.g. `AutoModelForMaskedLM`.
+        options: Further arguments of `from_pretrained`.
+    """
     if arguments.model_name_or_path is not None:
-        return auto_class.from_pretrained(arguments.model_name_or_path, config=config, **arguments.hub_arguments())
+        options |= arguments.hub_arguments()
+        return auto_class.from_pretrained(arguments.model_name_or_path, config=config, **options)
     return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
 
 
@@ -177,8 +174,17 @@ def build_trainer(
     pad = DataCollatorForSeq2Seq(corpus.tokenizer)
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        return dict(pad(rows) if "labels" in rows[0] else collator(rows))
+        inputs = [{name: value for name, value in row.items() if name != "seq_idx"} for row in rows]
+        batch = dict(pad(inputs) if "labels" in rows[0] else collator(rows))
+        if "seq_idx" in rows[0]:
+            batch["seq_idx"] = pad_seq_idx(rows, batch["input_ids"].shape[1], corpus.tokenizer.padding_side)
+        return batch
 
+    if "seq_idx" in (evaluation.column_names or ()) and not getattr(model, "_supports_seq_idx", False):
+        raise UserError(
+            f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
+            "Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
+        )
     args.remove_unused_columns = False  # the collators read more than the models do
     return ScriptTrainer(
         model=model,

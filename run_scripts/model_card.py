@@ -36,7 +36,7 @@ SNIPPETS = {
     "text2text-generation": """
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained("{model}")
+        tokenizer = AutoTokenizer.from_pretrained("{model}"{options})
         model = AutoModelForSeq2SeqLM.from_pretrained("{model}"{options})
         answer = model.generate(**tokenizer("This is a text.", return_tensors="pt"), max_new_tokens=20)
         print(tokenizer.decode(answer[0]))
@@ -50,7 +50,7 @@ SNIPPETS = {
     "multiple-choice": """
         from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained("{model}")
+        tokenizer = AutoTokenizer.from_pretrained("{model}"{options})
         model = AutoModelForMultipleChoice.from_pretrained("{model}"{options})
         choices = tokenizer(["It rained."] * 2, ["The road is wet.", "It is noon."], padding=True, return_tensors="pt")
         print(model(**{{name: tensor[None] for name, tensor in choices.items()}}).logits)

@@ -1,6 +1,7 @@
 """Configurations, tokenizers and models from the command line's arguments."""
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,6 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     """
     if (arguments.model_name_or_path is None) == (arguments.config_name is None):
         raise UserError("give either --model_name_or_path (a checkpoint) or --config_name (to train from scratch).")
-    if arguments.model_name_or_path is not None and arguments.config_overrides:
-        raise UserError("--config_overrides changes a --config_name; the sizes of a checkpoint cannot be changed.")
     name = arguments.model_name_or_path or arguments.config_name
     if (MODEL_CARDS / name / "config.json").is_file():
         name = MODEL_CARDS / name
@@ -38,6 +37,8 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
     overrides = parse_overrides(arguments.config_overrides or "")
     for key in overrides:
+        if arguments.model_name_or_path is not None and "drop" not in key:
+            raise UserError(f"--config_overrides {key}: of a checkpoint only the dropout rates can be changed.")
         if not hasattr(config, key):
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:
@@ -123,6 +124,57 @@ def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase,
             setattr(config, name, getattr(tokenizer, name))
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = config.pad_token_id  # as T5 does
+
+
+def fitting_tokenizer(
+    arguments: ModelArguments,
+    config: PreTrainedConfig,
+    texts: Iterable[str],
+    args: TrainingArguments,
+    saved_in: str | None = None,
+    kind: str = "encoder",
+) -> PreTrainedTokenizerBase:
+    """The tokenizer to use with a configuration, which is made to agree with it.
+
+    Args:
+        arguments: Where it comes from.
+        config: Changed in place, see `fit_vocabulary`.
+        texts: Training texts of a new tokenizer; not touched otherwise.
+        args: For the processes.
+        saved_in: Where a run that goes on has its new tokenizer: training one again need not give the same.
+        kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
+
+    Raises:
+        UserError: If it cannot be loaded or trained, or does not fit.
+    """
+    new_tokenizer = arguments.train_tokenizer is not None
+    if new_tokenizer and saved_in is not None:
+        arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
+    length = getattr(config, "max_position_embeddings", None)
+    tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind)
+    fit_vocabulary(config, tokenizer, new_tokenizer)
+    return tokenizer
+
+
+def set_label_names(config: PreTrainedConfig, names: Sequence[str], trained: bool) -> None:
+    """Make the configuration that of a classifier.
+
+    Args:
+        config: Changed in place.
+        names: What the model predicts, in order; a single name for a number.
+        trained: Whether it is going to learn that. Otherwise it must have learned it before.
+
+    Raises:
+        UserError: If it predicts something else.
+    """
+    known = [config.id2label[index] for index in range(config.num_labels)]
+    if not trained and known != list(names):
+        raise UserError(
+            f"the model predicts {', '.join(map(repr, known))}, the data ask for {', '.join(map(repr, names))}: "
+            "finetune it first, with --do_train."
+        )
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: index for index, name in enumerate(names)}
 
 
 def sequence_length(

@@ -1,9 +1,11 @@
 """What the scripts tell: the plan before a run, tables and a picture after it."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -13,9 +15,12 @@ def print_plan(trainer: Trainer, resume_from: str | None) -> None:
     if not trainer.is_world_process_zero():
         return
     args, config = trainer.args, trainer.model.config
+    evaluation = (
+        trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"evaluation": trainer.eval_dataset}
+    )
     sizes = [
         f"{name} set: {len(split):,} rows" if hasattr(split, "__len__") else f"{name} set: streamed"
-        for name, split in (("training", trainer.train_dataset), ("evaluation", trainer.eval_dataset))
+        for name, split in ({"training": trainer.train_dataset} | evaluation).items()
         if split is not None
     ]
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -43,6 +48,32 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a `markdown_table`."""
     print(f"\n{markdown_table(head, rows)}\n", flush=True)
+
+
+def write_predictions(path: Path, predictions: np.ndarray, labels: np.ndarray | None, names: Sequence[str]) -> None:
+    """Write a csv file with a line per row: its label if known, the prediction, and the predicted class's probability.
+
+    Args:
+        path: The file.
+        predictions: Logits, shape `(rows, classes)`; or numbers, shape `(rows,)` or `(rows, 1)`.
+        labels: Class indices or numbers, shape `(rows,)`.
+        names: The classes; empty if numbers are predicted.
+    """
+    table: dict[str, Sequence[Any]] = {"index": range(len(predictions))}
+    if labels is not None:
+        table["label"] = [names[int(label)] if names else f"{label:g}" for label in labels]
+    if names:
+        logits = np.asarray(predictions, dtype=np.float64)
+        logits -= logits.max(axis=-1, keepdims=True)
+        scores = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+        table["prediction"] = [names[index] for index in scores.argmax(axis=-1)]
+        table["score"] = [f"{score:.6f}" for score in scores.max(axis=-1)]
+    else:
+        table["prediction"] = [f"{number:.6f}" for number in predictions.reshape(-1)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(table)
+        writer.writerows(zip(*table.values(), strict=True))
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -8,6 +8,7 @@ Works for every checkpoint that `AutoModelForCausalLM` loads. Configurations of 
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, Trainer, TrainingArguments
@@ -51,6 +52,7 @@ def build(
                 length,
                 pack=not data_args.line_by_line,
                 num_workers=data_args.preprocessing_num_workers,
+                isolate=data_args.isolate_documents,
             )
             for name, split in corpus.documents.items()
         }
@@ -58,6 +60,9 @@ def build(
 
     def label(row: dict[str, Any]) -> dict[str, Any]:
         asked = [own.predict_separators or not special for special in row["special_tokens_mask"]]
+        if "seq_idx" in row:  # nothing is known of a document before its first token
+            first = [True, *(one != other for one, other in pairwise(row["seq_idx"]))]
+            asked = [ask and not begins for ask, begins in zip(asked, first, strict=True)]
         labels = [token if ask else -100 for token, ask in zip(row["input_ids"], asked, strict=True)]
         return {"input_ids": row["input_ids"], "labels": labels}
 

@@ -6,7 +6,6 @@
 Works for every checkpoint that `AutoModelForImageClassification` loads, and needs no torchvision.
 """
 
-import csv
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +33,7 @@ from .arguments import ModelArguments, UserError, parse_arguments
 from .language_modeling import build_model
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, load_config
-from .reporting import print_plan, print_table
+from .reporting import print_plan, print_table, write_predictions
 from .training import ScriptTrainer, train_and_evaluate
 
 
@@ -192,25 +191,17 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         author=card_args,
         hyper_parameters={name: getattr(data_args, name) for name in ("random_shift", "horizontal_flip")},
     )
-    metrics = train_and_evaluate(
-        trainer, card, resume_from, lambda output: write_predictions(output, trainer.model.config, args.output_dir)
-    )
+    classes = [trainer.model.config.id2label[index] for index in range(trainer.model.config.num_labels)]
+
+    def write(output: PredictionOutput) -> None:
+        write_predictions(Path(args.output_dir) / "predictions.csv", output.predictions, output.label_ids, classes)
+
+    metrics = train_and_evaluate(trainer, card, resume_from, write)
     if args.do_eval and trainer.is_world_process_zero():
         rows = [("accuracy", f"{metrics['eval_accuracy']:.2%}"), ("loss", f"{metrics['eval_loss']:.4f}")]
         print_table(("on the validation images", trainer.model.config.model_type), rows)
     trainer.accelerator.end_training()
     return metrics
-
-
-def write_predictions(output: PredictionOutput, config: PreTrainedConfig, folder: str) -> None:
-    """Write `predictions.csv`: a line per validation image with its class, the predicted one and that one's score."""
-    scores = torch.from_numpy(output.predictions).float().softmax(dim=-1).numpy()
-    with (Path(folder) / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("index", "label", "prediction", "score"))
-        for index, (label, row) in enumerate(zip(output.label_ids, scores, strict=True)):
-            best = int(row.argmax())
-            writer.writerow((index, config.id2label[int(label)], config.id2label[best], f"{row[best]:.6f}"))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ class MaskingCollator(DataCollatorForLanguageModeling):
 
     def __call__(self, rows: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
         """Pad and mask."""
+        rows = [{name: value for name, value in row.items() if name != "seq_idx"} for row in rows]
         return super().__call__(self._pad_offsets(rows) if self.whole_word_mask else rows, return_tensors)
 
     def _pad_offsets(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -82,6 +83,7 @@ def build(
                 pack=not data_args.line_by_line,
                 word_offsets=masking.whole_word_mask,
                 num_workers=data_args.preprocessing_num_workers,
+                isolate=data_args.isolate_documents,
             )
             for name, split in corpus.documents.items()
         }

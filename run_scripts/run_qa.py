@@ -8,7 +8,6 @@ gets `predictions.json`, which SQuAD's official script reads, `nbest_predictions
 `null_odds.json`.
 """
 
-import dataclasses
 import json
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from ..modeling.question_answering import Window, null_odds, select_spans
 from .arguments import ModelArguments, UserError, parse_arguments
 from .language_modeling import build_model
 from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer, sequence_length
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
 from .reporting import print_plan, print_table
 from .squad_data import QuestionDataArguments, answers_in_no_window, load_questions, make_windows
 from .squad_metrics import squad_v1_metrics, squad_v2_metrics
@@ -128,19 +127,14 @@ def build(
     new_tokenizer = model_args.train_tokenizer is not None
     if new_tokenizer and not args.do_train:
         raise UserError("--train_tokenizer needs --do_train: the tokenizer learns from the training questions.")
-    if new_tokenizer and resume_from is not None:  # training it again need not give the same
-        model_args = dataclasses.replace(model_args, train_tokenizer=None, tokenizer_name=resume_from)
     texts = (
         {**dict.fromkeys(splits["train"]["context"]), **dict.fromkeys(splits["train"]["question"])}
         if new_tokenizer
         else ()
     )
-    tokenizer = load_tokenizer(
-        model_args, getattr(config, "max_position_embeddings", None), texts, args.process_index == 0
-    )
+    tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from)
     if tokenizer.pad_token_id is None:
         raise UserError("the tokenizer has no padding token, which batches need: set one and save it again.")
-    fit_vocabulary(config, tokenizer, new_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
     with args.main_process_first(local=False, desc="cutting contexts into windows"):
         windows = {name: make_windows(split, tokenizer, length, data_args) for name, split in splits.items()}

@@ -8,7 +8,6 @@ Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads.
 `test_predictions.txt` and `test_references.txt`.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +35,7 @@ from .arguments import ModelArguments, UserError, parse_arguments
 from .generation_metrics import corpus_bleu, rouge
 from .language_modeling import build_model, perplexity, row_losses
 from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fit_vocabulary, load_config, load_tokenizer, sequence_length
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
 from .reporting import print_plan, print_table
 from .seq2seq_data import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, rows_of_length, tokenize_pairs
 from .training import ScriptSeq2SeqTrainer, train_and_evaluate
@@ -210,19 +209,11 @@ def build(
     new_tokenizer = model_args.train_tokenizer is not None
     if new_tokenizer and not args.do_train:
         raise UserError("--train_tokenizer needs --do_train: the tokenizer learns from the training texts.")
-    if new_tokenizer and resume_from is not None:  # training it again need not give the same
-        model_args = dataclasses.replace(model_args, train_tokenizer=None, tokenizer_name=resume_from)
-    tokenizer = load_tokenizer(
-        model_args,
-        getattr(config, "max_position_embeddings", None),
-        iterate_pair_texts(loaded["train"][0]) if new_tokenizer else (),
-        args.process_index == 0,
-        kind="encoder-decoder",
-    )
+    texts = iterate_pair_texts(loaded["train"][0]) if new_tokenizer else ()
+    tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from, kind="encoder-decoder")
     for role in ("pad", "eos"):
         if getattr(tokenizer, f"{role}_token_id") is None:
             raise UserError(f"the tokenizer has no {role}_token, which this script needs: set one and save it again.")
-    fit_vocabulary(config, tokenizer, new_tokenizer)
     decoder = config.get_text_config(decoder=True)
     source_length = sequence_length(data_args.max_source_length, config, tokenizer, "--max_source_length")
     target_length = sequence_length(data_args.max_target_length, decoder, tokenizer, "--max_target_length")

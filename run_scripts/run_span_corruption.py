@@ -41,6 +41,8 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
+    if data_args.isolate_documents:
+        raise UserError("--isolate_documents is for run_mlm and run_clm; --line_by_line keeps documents apart here.")
     corpus = load_corpus(model_args, data_args, args, resume_from, kind="encoder-decoder")
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
     try:

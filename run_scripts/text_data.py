@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from .arguments import UserError
@@ -48,7 +49,17 @@ class TextDataArguments:
     line_by_line: bool = field(
         default=False, metadata={"help": "One document per sequence, truncated, instead of packed documents."}
     )
+    isolate_documents: bool = field(
+        default=False,
+        metadata={
+            "help": "Pack whole documents that do not see each other; longer ones are cut. Fewer padding tokens."
+        },
+    )
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
+
+    def __post_init__(self):
+        if self.line_by_line and self.isolate_documents:
+            raise UserError("--line_by_line gives each document a row, --isolate_documents packs them: give one.")
 
 
 def _builder_for(file: str) -> str:
@@ -101,16 +112,30 @@ def find_files(patterns: list[str]) -> list[str]:
 
 
 def load_named(
-    name: str, config_name: str | None, split: str, streaming: bool = False, token: str | None = None
+    name: str, config_name: str | None, split: str, streaming: bool = False, token: str | None = None, **options: Any
 ) -> Split:
     """One split of a data set on the Hub, or of a local data set folder.
+
+    Args:
+        name: Hub id or folder.
+        config_name: Its configuration.
+        split: E.g. `"train"`.
+        streaming: Whether to read while iterating.
+        token: Hub token.
+        options: Further arguments of `datasets.load_dataset`.
 
     Raises:
         UserError: If it cannot be loaded.
     """
     try:
-        return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token)
-    except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
+        return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
+    except (
+        datasets.exceptions.DatasetNotFoundError,
+        FileNotFoundError,
+        ConnectionError,
+        ValueError,
+        RuntimeError,  # a data set that is a script
+    ) as error:
         raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {error}") from error
 
 
@@ -194,6 +219,7 @@ def tokenize(
     word_offsets: bool = False,
     special_tokens: bool = True,
     num_workers: int | None = None,
+    isolate: bool = False,
 ) -> Split:
     """Turn documents into sequences of at most `max_seq_length` tokens.
 
@@ -206,11 +232,13 @@ def tokenize(
         word_offsets: Whether to add the column `offset_mapping` that whole-word masking needs.
         special_tokens: `False` leaves out all special tokens, separators too.
         num_workers: Processes.
+        isolate: Pack whole documents, or pieces of long ones, each with special tokens of its own, and number them in
+            the column `seq_idx`; in place of `pack`.
 
     Returns:
         Rows with `input_ids` and `special_tokens_mask` (and `offset_mapping`); without special tokens `input_ids`.
     """
-    encode = _packed_encoder if pack else _line_encoder
+    encode = _isolated_encoder if isolate else _packed_encoder if pack else _line_encoder
     options = {} if isinstance(split, datasets.IterableDataset) else {"num_proc": num_workers, "desc": "Tokenizing"}
     encoder = encode(tokenizer, max_seq_length, word_offsets, special_tokens)
     return split.map(encoder, batched=True, remove_columns=["text"], **options)
@@ -279,6 +307,66 @@ def _packed_encoder(
     return encode
 
 
+def _isolated_encoder(
+    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
+) -> Encoder:
+    def encode(rows: dict[str, list]) -> dict[str, list]:
+        encoded = tokenizer(
+            rows["text"],
+            truncation=True,
+            max_length=max_seq_length,
+            add_special_tokens=special_tokens,
+            return_overflowing_tokens=True,
+            return_special_tokens_mask=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )
+        names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
+        pieces = {name: encoded[name] for name in names}
+        packed = _first_fit([len(ids) for ids in encoded["input_ids"]], max_seq_length)
+        columns = {
+            name: [[token for piece in row for token in values[piece]] for row in packed]
+            for name, values in pieces.items()
+        }
+        columns["seq_idx"] = [
+            [number for number, piece in enumerate(row) for _ in encoded["input_ids"][piece]] for row in packed
+        ]
+        if word_offsets:
+            words = [
+                [None if word is None else (piece, word) for piece in row for word in encoded.word_ids(piece)]
+                for row in packed
+            ]
+            columns["offset_mapping"] = [_offsets_of(row) for row in words]
+        return columns
+
+    return encode
+
+
+def _first_fit(lengths: list[int], room: int) -> list[list[int]]:
+    """Indices of pieces in rows of at most `room` tokens, the longest placed first."""
+    rows: list[list[int]] = []
+    left: list[int] = []
+    for piece in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        row = next((row for row, free in enumerate(left) if free >= lengths[piece]), None)
+        if row is None:
+            rows.append([])
+            left.append(room)
+            row = len(rows) - 1
+        rows[row].append(piece)
+        left[row] -= lengths[piece]
+    return rows
+
+
+def pad_seq_idx(rows: list[dict[str, Any]], width: int, padding_side: str = "right") -> torch.Tensor:
+    """The column `seq_idx` as a tensor of shape `(batch, width)`, -1 at padding."""
+    padded = torch.full((len(rows), width), -1)
+    for index, row in enumerate(rows):
+        numbers = torch.tensor(row["seq_idx"])
+        place = slice(len(numbers)) if padding_side == "right" else slice(width - len(numbers), width)
+        padded[index, place] = numbers
+    return padded
+
+
 def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """The ids that the tokenizer puts before and behind a single sequence."""
     inner = tokenizer("a", add_special_tokens=False)["input_ids"]
@@ -309,13 +397,16 @@ def labelled_once(split: Split, collator: Callable[[list[dict[str, Any]]], dict[
         collator: A seeded collator; called on single rows.
 
     Returns:
-        Rows with `input_ids` and `labels` (-100 where nothing is asked).
+        Rows with `input_ids`, `labels` (-100 where nothing is asked) and, if the split has it, `seq_idx`.
     """
     rows = []
     for row in split:
         batch = collator([row])
         asked = batch["attention_mask"][0].bool() if "attention_mask" in batch else slice(None)
-        rows.append({"input_ids": batch["input_ids"][0][asked].tolist(), "labels": batch["labels"][0].tolist()})
+        kept = {"seq_idx": row["seq_idx"]} if "seq_idx" in row else {}
+        rows.append(
+            {"input_ids": batch["input_ids"][0][asked].tolist(), "labels": batch["labels"][0].tolist(), **kept}
+        )
     return datasets.Dataset.from_list(rows)
 
 

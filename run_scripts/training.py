@@ -8,7 +8,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PredictionOutput
 
 from .arguments import UserError
 from .model_card import CardFacts, training_card
@@ -82,7 +81,7 @@ def train_and_evaluate(
     trainer: ScriptTrainer,
     card: CardFacts,
     resume_from: str | None,
-    write_predictions: Callable[[PredictionOutput], None] | None = None,
+    write_predictions: Callable[..., None] | None = None,
     results: dict[str, float] | None = None,
 ) -> dict[str, float]:
     """Train and evaluate as the arguments say, and leave everything in the output folder.
@@ -94,7 +93,8 @@ def train_and_evaluate(
         trainer: With model and data.
         card: What the model card says beyond what the Trainer knows.
         resume_from: Checkpoint to continue from.
-        write_predictions: Called in the main process with the predictions for the evaluation set.
+        write_predictions: Called in the main process with the predictions for the evaluation set (a
+            `PredictionOutput`); of several evaluation sets with those for each, and its name.
         results: Figures known already, to be reported with the others.
 
     Returns:
@@ -132,13 +132,15 @@ def train_and_evaluate(
     return results
 
 
-def _evaluate(
-    trainer: Trainer, write_predictions: Callable[[PredictionOutput], None] | None = None
-) -> dict[str, float]:
+def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = None) -> dict[str, float]:
     if write_predictions is None:
         return trainer.evaluate()
-    output = trainer.predict(trainer.eval_dataset, metric_key_prefix="eval")
-    trainer.log(dict(output.metrics))
-    if trainer.is_world_process_zero():
-        write_predictions(output)
-    return output.metrics
+    sets, metrics = trainer.eval_dataset, {}
+    several = isinstance(sets, dict)
+    for name, rows in sets.items() if several else [("", sets)]:
+        output = trainer.predict(rows, metric_key_prefix=f"eval_{name}" if several else "eval")
+        metrics |= output.metrics
+        if trainer.is_world_process_zero():
+            write_predictions(output, *([name] if several else []))
+    trainer.log(dict(metrics))
+    return metrics

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tokenmixers import GMLPForMaskedLM
+import tokenmixers
+from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts.push_to_hub import main
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 STAND_IN = runpy.run_path(str(Path(__file__).with_name("hub_stand_in.py")))
@@ -124,7 +127,8 @@ def test_the_models_own_push_is_complete(hub, call, checkpoint):
 
 TRAIN = """
 import torch
-from tokenmixers import GMLPForMaskedLM
+import tokenmixers
+from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from transformers import Trainer, TrainingArguments
 model = GMLPForMaskedLM.from_pretrained({checkpoint!r})
 row = {{"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}}
@@ -172,6 +176,23 @@ def test_a_script_pushes_its_card(hub, call, tmp_path):
     assert "perplexity" in card
     snippet = card.split("```python\n")[1].split("```")[0]
     assert call("import sys; sys.modules['tokenmixers'] = None\n" + snippet).strip()
+
+
+def test_the_code_of_the_readme_runs_without_the_package(hub, call, corpus, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("transformers.exporters.runners")
+    tokenizer = train_unigram_tokenizer((corpus / "train.txt").read_text().splitlines(), 60, 32)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 32}
+    GMLPForMaskedLM(GMLPConfig(**sizes, vocab_size=len(tokenizer))).save_pretrained(tmp_path / "my-gmlp")
+    tokenizer.save_pretrained(tmp_path / "my-gmlp")
+    call(push("--source", tmp_path / "my-gmlp", "--repo_id", "me/my-gmlp"))
+    text = (Path(tokenmixers.__file__).parent / "README.md").read_text()
+    sections = text.split("## Load, finetune and push without this package")[1].split("## Answer questions")[0]
+    code = "\n".join(re.findall(r"```python\n(.+?)```", sections, flags=re.DOTALL))
+    assert "push_to_hub()" in code and "OnnxConfig" in code
+    printed = call("import sys; sys.modules['tokenmixers'] = None\n" + code)
+    assert "LABEL_1" in printed
+    assert {"me/my-gmlp", "me/my-reviews"} == set(hub[0].branches)
 
 
 def test_what_goes_wrong_is_said_in_a_sentence(hub, call, checkpoint):

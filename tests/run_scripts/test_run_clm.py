@@ -78,3 +78,21 @@ def test_models_of_transformers_itself(causal, tmp_path):
     results = run_clm.main(causal(config_name=tmp_path / "gpt2", config_overrides=None))
     assert math.isfinite(results["trained"])
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "gpt2"
+
+
+def test_isolated_documents_are_asked_for_all_but_their_first_tokens(causal, corpus, tmp_path):
+    sizes = SIZES.replace("max_position_embeddings=16", "max_position_embeddings=128")
+    results = run_clm.main(causal(max_steps=20, isolate_documents=True, config_overrides=sizes))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    total, tokens = 0.0, 0
+    for line in (corpus / "validation.txt").read_text().splitlines():
+        ids = tokenizer(line, return_tensors="pt").input_ids
+        assert ids.shape[1] <= 128
+        with torch.no_grad():
+            logits = model(ids).logits[0, :-1]
+        labels = ids[0, 1:]
+        special = torch.isin(labels, torch.tensor([tokenizer.bos_token_id or -1]))
+        total += torch.nn.functional.cross_entropy(logits[~special], labels[~special], reduction="sum").item()
+        tokens += int((~special).sum())
+    assert results["trained"] == pytest.approx(math.exp(total / tokens), rel=1e-4)

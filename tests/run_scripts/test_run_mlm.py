@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, pipeline
 
 from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.text_data import labelled_once
 
 
 def test_trains_saves_and_reports(command, tmp_path, capsys):
@@ -158,3 +160,44 @@ def test_launchers_train_the_same_model(command, tmp_path, launcher, batch):
     launched = load_file(tmp_path / "launched" / "model.safetensors")
     for name in single:
         torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["gmlp-base", "amlp-base"])
+def test_isolated_documents_are_learned_as_well_as_separate_rows(model, command, tmp_path):
+    options = {"config_name": model, "max_steps": 40, "per_device_train_batch_size": 4}
+    sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=64"
+    packed = run_mlm.main(command(**options, config_overrides=sizes, isolate_documents=True))
+    assert packed["trained"] < 0.6 * packed["untrained"]
+    # The same questions, row by row: a packed document answers as it does alone.
+    rows = {}
+
+    def keep(split, collator):
+        rows["validation"] = labelled_once(split, collator)
+        return rows["validation"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_mlm, "labelled_once", keep)
+        evaluation = {"do_train": None, "config_name": None, "train_tokenizer": None, "config_overrides": None}
+        evaluated = run_mlm.main(
+            command(
+                **evaluation, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "e", isolate_documents=True
+            )
+        )
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run").eval()
+    total, asked = 0.0, 0
+    for row in rows["validation"]:
+        for number in set(row["seq_idx"]):
+            piece = [index for index, other in enumerate(row["seq_idx"]) if other == number]
+            ids, labels = (torch.tensor([[row[name][index] for index in piece]]) for name in ("input_ids", "labels"))
+            if (labels != -100).any():
+                with torch.no_grad():
+                    logits = model(ids).logits
+                total += torch.nn.functional.cross_entropy(logits[0], labels[0], reduction="sum").item()
+                asked += int((labels != -100).sum())
+    assert evaluated["trained"] == pytest.approx(math.exp(total / asked), rel=1e-4)
+
+
+def test_models_that_cannot_isolate_documents_say_so(command):
+    sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16,token_mixing_size=8"
+    with pytest.raises(UserError, match="MLPMixerForMaskedLM cannot keep the documents of a row apart"):
+        run_mlm.main(command(config_name="mlp-mixer-table3", config_overrides=sizes, isolate_documents=True))

@@ -2,12 +2,19 @@ import gzip
 
 import datasets
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DataCollatorForLanguageModeling
 
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.text_data import TextDataArguments, labelled_once, load_documents, tokenize
+from tokenmixers.run_scripts.text_data import (
+    TextDataArguments,
+    _first_fit,
+    labelled_once,
+    load_documents,
+    pad_seq_idx,
+    tokenize,
+)
 
 
 DOCUMENTS = [f"document number {i} has some words, and unbelievably long ones too" for i in range(40)]
@@ -160,3 +167,36 @@ def test_evaluation_is_labelled_once(tokenizer):
     for ids, masked, labels in zip(rows["input_ids"], first["input_ids"], first["labels"], strict=True):
         assert all(label in (-100, token) for label, token in zip(labels, ids, strict=True))
         assert all(a == b for a, b, label in zip(masked, ids, labels, strict=True) if label == -100)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=9), st.integers(6, 16))
+@settings(max_examples=20)
+def test_isolated_documents_are_packed_whole(tokenizer, sentences, max_seq_length):
+    texts = [" ".join(DOCUMENTS[index] for _ in range(count)) for index, count in enumerate(sentences)]
+    data = datasets.Dataset.from_dict({"text": texts})
+    rows = tokenize(data, tokenizer, max_seq_length, pack=True, isolate=True)
+    found = []
+    for row in rows:
+        assert len(row["input_ids"]) <= max_seq_length
+        assert row["seq_idx"] == sorted(row["seq_idx"])
+        for number in sorted(set(row["seq_idx"])):
+            piece = [index for index, other in enumerate(row["seq_idx"]) if other == number]
+            found.append([row["input_ids"][index] for index in piece])
+            assert [row["special_tokens_mask"][index] for index in piece] == [1, *[0] * (len(piece) - 2), 1]
+    room, expected = max_seq_length - 2, []
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        pieces = [ids[start : start + room] for start in range(0, len(ids), room)]
+        expected += [[tokenizer.cls_token_id, *piece, tokenizer.sep_token_id] for piece in pieces]
+    assert sorted(found) == sorted(expected)
+
+
+def test_isolated_rows_are_as_full_as_first_fit_makes_them():
+    rows = _first_fit([5, 3, 9, 2, 7, 10], 10)
+    assert sorted(map(sorted, rows)) == [[0, 3], [1, 4], [2], [5]]
+
+
+def test_document_numbers_are_padded_on_the_tokenizers_side():
+    rows = [{"seq_idx": [0, 0, 1]}, {"seq_idx": [0]}]
+    assert pad_seq_idx(rows, 4).tolist() == [[0, 0, 1, -1], [0, -1, -1, -1]]
+    assert pad_seq_idx(rows, 4, "left").tolist() == [[-1, 0, 0, 1], [-1, -1, -1, 0]]

@@ -1,7 +1,12 @@
 import errno
 import json
 import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +60,46 @@ def test_an_incomplete_checkpoint_does_not_count(step, written, whole, tmp_path)
                 path.unlink()
     run_mlm.main(command)
     assert equal(folder, weights)
+
+
+KILLED_RUN = Path(__file__).with_name("killed_run.py")
+KILL_POINTS = ["checkpoint-4/model.safetensors", "step:1", "step:5", "checkpoint-2/model.safetensors"]
+KILL_POINTS += ["checkpoint-4/optimizer.pt", "checkpoint-4/trainer_state.json", "run/model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "point", [KILL_POINTS[0], *(pytest.param(p, marks=pytest.mark.slow) for p in KILL_POINTS[1:])]
+)
+def test_a_killed_run_ends_as_an_uninterrupted_one(point, whole, tmp_path):
+    weights, command = whole
+    process = subprocess.run(
+        [sys.executable, KILLED_RUN, point, *command], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
+    assert not (tmp_path / "run" / "all_results.json").exists()
+    run_mlm.main(command)
+    assert equal(tmp_path / "run", weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_runs_killed_at_random_moments_end_as_an_uninterrupted_one(seed, whole, tmp_path):
+    weights, command = whole
+    chance, killed = random.Random(seed), 0
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, KILLED_RUN, "never", *command], stderr=subprocess.DEVNULL)
+        # Importing takes most of the time: wait until there is something to lose.
+        while process.poll() is None and not list((tmp_path / "run").glob("checkpoint-*")):
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.5))
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        if (tmp_path / "run" / "all_results.json").exists():
+            break
+    assert killed
+    if not (tmp_path / "run" / "all_results.json").exists():
+        run_mlm.main(command)
+    assert equal(tmp_path / "run", weights)
 
 
 @pytest.mark.parametrize("save_steps", [1, 3])

@@ -1,0 +1,221 @@
+"""Size, latency and accuracy of masked language models in the formats in which they can be served on a CPU.
+
+    python -m tokenmixers.run_scripts.serving_formats --models outputs/quickstart/gmlp --validation_file held_out.txt
+    python -m tokenmixers.run_scripts.serving_formats --models gmlp-base amlp-base bert-config/ --length 128
+
+Models take turns within every round, and the medians over the rounds are reported.
+"""
+
+import gc
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
+
+import tokenmixers  # noqa: F401  (registers the models)
+
+from .arguments import MODEL_CARDS, UserError, check_new_folder, parse_arguments
+from .language_modeling import SeededCollator, row_losses
+from .model_card import versions
+from .reporting import print_table
+from .run_mlm import MaskingCollator
+from .text_data import labelled_once, load_files, tokenize
+
+
+Call = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+
+
+@dataclass
+class ServingArguments:
+    """Which models, in which formats, on what."""
+
+    models: list[str] = field(
+        metadata={"help": "Checkpoints, folders with a config.json, or shipped model cards (random weights)."}
+    )
+    formats: list[str] = field(
+        default_factory=lambda: ["float32", "bfloat16", "onnx", "onnx-int8", "openvino"],
+        metadata={
+            "help": "float32, bfloat16, int8 (torchao), onnx, onnx-int8, openvino, openvino-float32, or int8-spatial: "
+            "int8 and the spatial or synthetic weights rounded to int8 too (accuracy only)."
+        },
+    )
+    length: int = field(default=128, metadata={"help": "Tokens of a sequence."})
+    batch_size: int = field(default=1, metadata={"help": "Sequences at a time."})
+    rounds: int = field(default=15, metadata={"help": "Timed calls of each model and format."})
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Text for the perplexity of checkpoints with a tokenizer."}
+    )
+    max_eval_samples: int = field(default=100, metadata={"help": "Use this many sequences of it only."})
+    output_dir: str | None = field(default=None, metadata={"help": "New folder for results.json."})
+
+
+def load(name: str) -> PreTrainedModel:
+    """A checkpoint, or a model with random weights from a configuration.
+
+    Raises:
+        UserError: If there is neither.
+    """
+    folder = MODEL_CARDS / name if (MODEL_CARDS / name / "config.json").is_file() else Path(name)
+    try:
+        if folder.is_dir() and not list(folder.glob("*.safetensors")):
+            torch.manual_seed(0)
+            return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).eval()
+        return AutoModelForMaskedLM.from_pretrained(name).eval()
+    except (OSError, ValueError) as error:
+        raise UserError(f"no masked language model can be loaded from {name!r}: {error}") from error
+
+
+def _torch_call(model: PreTrainedModel) -> Call:
+    def call(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.inference_mode():
+            return model(**inputs).logits.float()
+
+    return call
+
+
+def _exported(model: PreTrainedModel, folder: Path, kind: str) -> Call:
+    from transformers.exporters.auto import AutoHfExporter
+    from transformers.exporters.configs import OnnxConfig, OpenVINOConfig
+
+    if kind == "onnx-int8":
+        from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
+
+        config = OnnxConfig(dynamic=True, quantizer=OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig()))
+    else:
+        config = OnnxConfig(dynamic=True) if kind == "onnx" else OpenVINOConfig(dynamic=True)
+    ids = torch.randint(5, model.config.vocab_size, (2, 8))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    exported = AutoHfExporter.from_config(config).export(model, inputs, config=config)
+    exported.save_pretrained(folder)
+    if kind == "openvino-float32":  # by itself it computes in bfloat16 where the processor does
+        exported.to(config={"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda inputs: torch.as_tensor(exported(**inputs)["logits"]).float()
+
+
+def _quantized(folder: Path, target: Path, spatial: bool) -> Call:
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig
+    from transformers import TorchAoConfig
+
+    model = AutoModelForMaskedLM.from_pretrained(
+        folder, quantization_config=TorchAoConfig(Int8DynamicActivationInt8WeightConfig())
+    ).eval()
+    model.save_pretrained(target)
+    if spatial:
+        for name, parameter in model.named_parameters():
+            if any(part in name for part in ("spatial_proj.weight", "token_mixing.weight", "components")):
+                round_to_int8(parameter)
+    return _torch_call(model)
+
+
+@torch.no_grad()
+def round_to_int8(weights: torch.Tensor) -> None:
+    """Round to 255 steps between the largest magnitude of each row and its negative, in place."""
+    scale = weights.abs().amax(dim=-1, keepdim=True).clamp_min(1e-12) / 127
+    weights.copy_((weights / scale).round() * scale)
+
+
+def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]:
+    """A model in a format, as a function of its inputs, and its size on disk in bytes.
+
+    Raises:
+        UserError: If the format is unknown, or a package for it is missing.
+    """
+    known = ServingArguments.__dataclass_fields__["formats"].metadata["help"].split(": ")[0]
+    target = folder / kind
+    try:
+        if kind in ("float32", "bfloat16"):
+            model = model.to(getattr(torch, kind))
+            model.save_pretrained(target)
+            call = _torch_call(model)
+        elif kind in ("int8", "int8-spatial"):
+            model.save_pretrained(folder / "source")
+            call = _quantized(folder / "source", target, kind == "int8-spatial")
+        elif kind in ("onnx", "onnx-int8", "openvino", "openvino-float32"):
+            call = _exported(model, target, kind)
+        else:
+            raise UserError(f"--formats {kind!r} is unknown; there are {known}.")
+    except ImportError as error:
+        raise UserError(f"the format {kind!r} needs pip install 'tokenmixers[export,quantize]': {error}") from error
+    weights = (".safetensors", ".onnx", ".data", ".bin", ".xml")
+    return call, sum(path.stat().st_size for path in target.iterdir() if path.suffix in weights)
+
+
+def questions(name: str, arguments: ServingArguments) -> Iterator[dict[str, torch.Tensor]]:
+    """Masked sequences of the validation text, the same for every format."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    text = load_files(arguments.validation_file).select_columns(["text"])
+    rows = tokenize(text, tokenizer, min(arguments.length, tokenizer.model_max_length), pack=True)
+    collator = SeededCollator(MaskingCollator(tokenizer), 0)
+    for row in labelled_once(rows.take(min(len(rows), arguments.max_eval_samples)), collator):
+        ids = torch.tensor([row["input_ids"]])
+        yield {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([row["labels"]])}
+
+
+def perplexity_of(call: Call, rows: list[dict[str, torch.Tensor]]) -> float:
+    """Perplexity at the masked tokens."""
+    losses, asked = 0.0, 0
+    for row in rows:
+        inputs = {key: row[key] for key in ("input_ids", "attention_mask")}
+        losses += row_losses(call(inputs), row["labels"]).sum().item()
+        asked += int((row["labels"] != -100).sum())
+    return float(torch.tensor(losses / asked).exp())
+
+
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Entry point; returns one result for every model and format."""
+    (arguments,) = parse_arguments((ServingArguments,), argv)
+    logging.set_verbosity_error()
+    output = check_new_folder(arguments.output_dir) if arguments.output_dir else None
+    results = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for kind in arguments.formats:
+            calls, timings = {}, {}
+            for index, name in enumerate(arguments.models):
+                model = load(name)
+                calls[name], size = prepare(model, kind, Path(temporary) / str(index))
+                result = {"model": name, "format": kind, "parameters": model.num_parameters(), "bytes": size}
+                if arguments.validation_file:
+                    result["perplexity"] = perplexity_of(calls[name], list(questions(name, arguments)))
+                vocab_size = model.config.vocab_size
+                ids = torch.randint(5, vocab_size, (arguments.batch_size, arguments.length))
+                timings[name] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, []
+                results.append(result)
+            for round_number in range(-2, arguments.rounds):  # two to warm up
+                for name, call in calls.items():
+                    inputs, seconds = timings[name]
+                    start = time.perf_counter()
+                    call(inputs)
+                    if round_number >= 0:
+                        seconds.append(time.perf_counter() - start)
+            for result in results[-len(arguments.models) :]:
+                result["milliseconds"] = 1000 * statistics.median(timings[result["model"]][1])
+            del calls
+            gc.collect()
+    rows = [
+        (
+            f"{Path(result['model']).name}, {result['format']}",
+            f"{result['bytes'] / 1e6:,.1f} MB",
+            f"{result['milliseconds']:,.1f} ms",
+            f"{result['perplexity']:.2f}" if "perplexity" in result else "",
+        )
+        for result in results
+    ]
+    print(f"batch {arguments.batch_size}, {arguments.length} tokens, {torch.get_num_threads()} threads; {versions()}")
+    print_table(("model, format", "size", "latency", "perplexity"), rows)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        report = {"arguments": asdict(arguments), "versions": versions(), "results": results}
+        (output / "results.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What PEFT, gradient checkpointing and device maps ask of a model, for every class of every family."""
+
+import pytest
+import torch
+
+import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
+
+
+CLASSES = {name: family.config for family in FAMILIES.values() for name in family.models.values()}
+# What a user would name who wants adapters in the feed-forward layers only.
+NAMED = {"GMLP": ["proj_in", "proj_out"], "AMLP": ["qkv_proj", "out_proj"], "MLPMixer": ["proj_in"]}
+NAMED["Synthesizer"] = ["v_proj", "o_proj"]
+
+
+@pytest.fixture
+def build(tiny_config, randomise):
+    def model(name, seed=0):
+        changes = {"hidden_dropout_prob": 0.0}
+        if "Synthesizer" in name:
+            changes |= {"num_attention_heads": 2, "head_dim": 4, "attention_dropout": 0.0}
+            changes |= {"is_encoder_decoder": "ConditionalGeneration" in name, "decoder_start_token_id": 0}
+        if "Image" in name:
+            changes |= {"image_size": 8, "patch_size": 4}
+        changes |= {"is_decoder": True} if "CausalLM" in name else {}
+        torch.manual_seed(seed)
+        built = getattr(tokenmixers, name)(tiny_config(getattr(tokenmixers, CLASSES[name]), **changes))
+        return randomise(built).eval()
+
+    return model
+
+
+def example_of(model):
+    name = type(model).__name__
+    if "Image" in name:
+        return {"pixel_values": torch.randn(2, 3, 8, 8), "labels": torch.tensor([0, 1])}
+    ids = torch.randint(1, 37, (2, 3, 6) if "MultipleChoice" in name else (2, 6))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if "QuestionAnswering" in name:
+        return {**inputs, "start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([3, 4])}
+    if "SequenceClassification" in name or "MultipleChoice" in name:
+        return {**inputs, "labels": torch.tensor([0, 1])}
+    if "TokenClassification" in name:
+        return {**inputs, "labels": ids % 2}
+    return inputs if name.endswith("Model") else {**inputs, "labels": ids}
+
+
+def scalar(model, inputs):
+    """The loss, or of a model without one something that depends on all it computes."""
+    outputs = model(**inputs)
+    return outputs.loss if "labels" in inputs or "start_positions" in inputs else outputs[0].square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated")  # transformers 5.17 has no other
+@pytest.mark.parametrize("name", CLASSES)
+def test_activation_checkpointing(name, build):
+    model = build(name).train()
+    inputs = example_of(model)
+
+    def gradients():
+        model.zero_grad()
+        scalar(model, inputs).backward()
+        return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+
+    expected, runs = gradients(), []
+    side = getattr(model.base_model, "encoder", getattr(model.base_model, "decoder", model.base_model))
+    layers = side.layers
+    norm = next(module for key, module in layers[0].named_modules() if "norm" in key)
+    norm.register_forward_hook(lambda *_: runs.append(1))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    found = gradients()
+    assert found.keys() == expected.keys()
+    for key, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[key], rtol=1e-4, atol=1e-6)
+    assert len(runs) == 2  # once more in the backward pass
+
+
+@pytest.mark.filterwarnings("ignore:The following device_map keys")
+@pytest.mark.parametrize("name", CLASSES)
+def test_device_map_with_offload(name, build, tmp_path):
+    model = build(name)
+    model.save_pretrained(tmp_path / "model")
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    loaded = type(model).from_pretrained(
+        tmp_path / "model", device_map="auto", max_memory={"cpu": int(0.6 * size)}, offload_folder=tmp_path / "disk"
+    )
+    assert any(parameter.is_meta for parameter in loaded.parameters()), loaded.hf_device_map
+    inputs = example_of(model)
+    with torch.no_grad():
+        assert torch.equal(scalar(loaded, inputs), scalar(model, inputs))
+
+
+@pytest.mark.parametrize("target", ["all-linear", "named"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_lora_trains_merges_saves_and_reloads(name, target, build, tmp_path):
+    peft = pytest.importorskip("peft")
+    family = name.split("For")[0].removesuffix("Model")
+    model, inputs = build(name), None
+    head = [key for key, _ in model.named_children() if key in ("classifier", "qa_outputs")]
+    config = peft.LoraConfig(
+        target_modules="all-linear" if target == "all-linear" else NAMED[family], r=2, modules_to_save=head or None
+    )
+    torch.manual_seed(0)
+    adapted = peft.get_peft_model(model, config)
+    inputs = example_of(model)
+    optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.02)
+    losses = []
+    for _ in range(6):
+        loss = scalar(adapted, inputs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    adapted.save_pretrained(tmp_path / "adapter")
+    adapted.eval()
+    reloaded = peft.PeftModel.from_pretrained(build(name), tmp_path / "adapter").eval()
+    with torch.no_grad():
+        expected = scalar(adapted, inputs)
+        assert torch.equal(scalar(reloaded, inputs), expected)
+        merged = reloaded.merge_and_unload()
+        torch.testing.assert_close(scalar(merged, inputs), expected, rtol=1e-4, atol=1e-6)
+        merged.save_pretrained(tmp_path / "merged")
+        again = type(merged).from_pretrained(tmp_path / "merged").eval()
+        torch.testing.assert_close(scalar(again, inputs), scalar(merged, inputs))

@@ -1,0 +1,369 @@
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, pipeline
+
+from tokenmixers.run_scripts import run_glue
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+pytest.importorskip("sklearn")
+
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=64,classifier_pooling=mean"
+GOOD, BAD = ("fine", "lovely", "great"), ("dull", "awful", "poor")
+
+
+def sentences(count: int, start: int = 0) -> list[tuple[str, int]]:
+    """Sentences with one of six telling words."""
+    words = [(word, int(word in GOOD)) for word in (*GOOD, *BAD)]
+    return [
+        (f"the film number {index} is {words[index % 6][0]} and it is over", words[index % 6][1])
+        for index in range(start, start + count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_unigram_tokenizer([text for text, _ in sentences(60)], 80, 64).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """SST-2, MNLI, STS-B and COPA in their official formats, with sentences of our own."""
+    folder = tmp_path_factory.mktemp("glue")
+    for task in ("SST-2", "MNLI", "STS-B", "COPA"):
+        (folder / task).mkdir()
+    for name, count in (("train", 60), ("dev", 18), ("test", 6)):
+        rows = sentences(count, start=len(name))
+        hidden = name == "test"
+        lines = ["index\tsentence" if hidden else "sentence\tlabel"]
+        lines += [f"{index}\t{text}" if hidden else f"{text}\t{label}" for index, (text, label) in enumerate(rows)]
+        (folder / "SST-2" / f"{name}.tsv").write_text("\n".join(lines))
+        lines = ["index\tsentence1\tsentence2" + ("" if hidden else "\tscore")]
+        lines += [
+            f"{i}\t{text}\tit is" + ("" if hidden else f"\t{5 * label:.3f}") for i, (text, label) in enumerate(rows)
+        ]
+        (folder / "STS-B" / f"{name}.tsv").write_text("\n".join(lines))
+        kinds = ("neutral", "entailment", "contradiction")
+        for part in ("",) if name == "train" else ("_matched", "_mismatched"):
+            lines = ["index\tsentence1\tsentence2" + ("" if hidden else "\tgold_label")]
+            lines += [
+                f"{i}\t{text}\tit is" + ("" if hidden else f"\t{kinds[i % 3]}") for i, (text, _) in enumerate(rows)
+            ]
+            (folder / "MNLI" / f"{name}{part}.tsv").write_text("\n".join(lines))
+        choices = []
+        for index in range(count):
+            row = {"premise": "the film", "question": "cause", "choice1": "it is fine", "choice2": "it is over"}
+            choices.append(row | {"idx": index + 100} | ({} if hidden else {"label": index % 2}))
+        content = "\n".join(map(json.dumps, choices))
+        (folder / "COPA" / f"{ {'dev': 'val'}.get(name, name) }.jsonl").write_text(content)
+    return folder
+
+
+@pytest.fixture
+def command(data, tokenizer, tmp_path):
+    """`command(name=value, ...)`: arguments of a tiny run, with changes; `None` leaves an argument out."""
+
+    def build(**changes) -> list[str]:
+        settings = {
+            "task_name": "sst2",
+            "data_dir": data,
+            "config_name": "gmlp-base",
+            "config_overrides": f"{SIZES},vocab_size=80",
+            "tokenizer_name": tokenizer,
+            "output_dir": tmp_path / "run",
+            "do_train": True,
+            "do_eval": True,
+            "use_cpu": True,
+            "max_steps": 2,
+            "per_device_train_batch_size": 6,
+            "per_device_eval_batch_size": 9,  # half of the rows: those of a short last batch would weigh more
+            "learning_rate": 1e-2,
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            **changes,
+        }
+        parts = []
+        for name, value in settings.items():
+            values = value if isinstance(value, list) else [value]
+            parts += [] if value is None else [f"--{name}", *map(str, values)]
+        return parts
+
+    return build
+
+
+#: Of a checkpoint: nothing that describes one from scratch.
+TRAINED = {"do_train": None, "config_name": None, "config_overrides": None, "tokenizer_name": None}
+
+
+def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys):
+    results = run_glue.main(command(max_steps=150, do_predict=True))
+    printed = capsys.readouterr().out
+    assert "GMLPForSequenceClassification (gmlp)" in printed
+    assert "| accuracy     | 100.00 |               50.00 |" in printed
+    assert results["eval_accuracy"] == 1.0 and results["majority_accuracy"] == 0.5
+    folder = tmp_path / "run"
+    assert json.loads((folder / "all_results.json").read_text())["eval_accuracy"] == 1.0
+    expected = [label for _, label in sentences(6, start=4)]
+    lines = ["index\tprediction", *(f"{index}\t{label}" for index, label in enumerate(expected))]
+    assert (folder / "SST-2.tsv").read_text().splitlines() == lines
+    with (folder / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [row["prediction"] for row in rows]
+    assert "SST-2" in (folder / "README.md").read_text()
+
+    classify = pipeline("text-classification", model=str(folder))
+    assert [classify(text)[0]["label"] for text, _ in sentences(2, start=2)] == ["positive", "negative"]
+
+    # The reported loss, computed over again in the plainest way from what was saved.
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    losses = []
+    for text, label in sentences(18, start=3):
+        with torch.no_grad():
+            losses.append(-model(**tokenizer(text, return_tensors="pt")).logits.log_softmax(-1)[0, label].item())
+    assert results["eval_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-3)
+    evaluated = run_glue.main(command(**TRAINED, model_name_or_path=folder, output_dir=tmp_path / "evaluation"))
+    assert evaluated["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-4)
+
+
+def test_mnli_has_two_evaluation_and_two_test_sets(command, tmp_path, capsys):
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True}
+    results = run_glue.main(command(task_name="mnli", do_predict=True, **{**options, "save_strategy": "steps"}))
+    assert {"eval_matched_accuracy", "eval_mismatched_accuracy"} <= results.keys()
+    assert "matched set: 18 rows; mismatched set: 18 rows" in capsys.readouterr().out
+    for name in ("MNLI-m.tsv", "MNLI-mm.tsv"):
+        lines = (tmp_path / "run" / name).read_text().splitlines()
+        assert len(lines) == 7 and lines[1].split("\t")[1] in ("entailment", "neutral", "contradiction")
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "matched accuracy" in card and "mismatched accuracy" in card
+    assert (tmp_path / "run" / "predictions_mismatched.csv").is_file()
+
+
+def test_stsb_is_a_regression(command, tmp_path):
+    results = run_glue.main(command(task_name="stsb", max_steps=150, do_predict=True))
+    assert results["eval_pearson"] > 0.5 and results["eval_spearman"] > 0.5
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval()
+    assert model.config.problem_type == "regression" and model.config.num_labels == 1
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    lines = (tmp_path / "run" / "STS-B.tsv").read_text().splitlines()[1:]
+    for line, (text, _) in zip(lines, sentences(6, start=4), strict=True):
+        with torch.no_grad():
+            score = model(**tokenizer(text, "it is", return_tensors="pt")).logits.item()
+        assert float(line.split("\t")[1]) == pytest.approx(score, abs=1e-3)
+
+
+def test_copa_is_multiple_choice(command, tmp_path):
+    results = run_glue.main(command(task_name="copa", do_predict=True))
+    assert results["eval_accuracy"] == 0.5
+    rows = [json.loads(line) for line in (tmp_path / "run" / "COPA.jsonl").read_text().splitlines()]
+    assert [row["idx"] for row in rows] == list(range(100, 106)) and {row["label"] for row in rows} <= {0, 1}
+
+
+def own_files(folder, suffix: str):
+    for name, count in (("train", 60), ("validation", 18), ("test", 6)):
+        rows = [{"body": text, "other": "it is", "kind": ("no", "yes")[label]} for text, label in sentences(count)]
+        with (folder / f"{name}.{suffix}").open("w", newline="") as file:
+            if suffix == "jsonl":
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            else:
+                writer = csv.DictWriter(file, rows[0], delimiter="\t" if suffix == "tsv" else ",")
+                writer.writeheader()
+                writer.writerows(rows)
+    return {f"{name}_file": folder / f"{name}.{suffix}" for name in ("train", "validation", "test")}
+
+
+OWN = {"task_name": None, "data_dir": None, "text_column": "body", "label_column": "kind"}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_own_files(suffix, command, tmp_path):
+    options = {**OWN, **own_files(tmp_path, suffix), "text_pair_column": "other", "do_predict": True}
+    results = run_glue.main(command(**options, max_steps=150))
+    assert results["eval_accuracy"] == results["eval_macro_f1"] == results["test_accuracy"] == 1.0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert list(config["id2label"].values()) == ["no", "yes"]
+    assert (tmp_path / "run" / "predictions_test.csv").is_file()
+    options |= {"train_file": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "evaluation"}
+    assert run_glue.main(command(**{**options, **TRAINED}))["test_accuracy"] == 1.0
+
+
+def test_own_data_set_with_class_labels(command, tmp_path):
+    import datasets
+
+    labels = datasets.ClassLabel(names=["no", "yes"])
+    features = datasets.Features({"body": datasets.Value("string"), "kind": labels})
+    for name in ("train", "validation"):
+        texts, numbers = zip(*sentences(12), strict=True)
+        rows = datasets.Dataset.from_dict({"body": texts, "kind": numbers}, features=features)
+        rows.to_parquet(tmp_path / "data" / f"{name}.parquet")
+    run_glue.main(command(**OWN, dataset_name=tmp_path / "data", max_train_samples=9, max_eval_samples=5))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["label2id"] == {"no": 0, "yes": 1}
+
+
+def test_models_of_transformers_and_heads_of_other_tasks(command, tmp_path):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    BertConfig(max_position_embeddings=32, vocab_size=80, **sizes).save_pretrained(tmp_path / "bert")
+    run_glue.main(command(config_name=tmp_path / "bert", config_overrides=None, task_name="mnli"))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "bert"
+    options = {**TRAINED, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}
+    with pytest.raises(SystemExit, match="the model predicts 'entailment', 'neutral', 'contradiction', the data ask"):
+        run_glue.main(command(**options))
+    run_glue.main(command(**{**options, "do_train": True, "config_overrides": "hidden_dropout_prob=0.2"}))
+    config = json.loads((tmp_path / "next" / "config.json").read_text())
+    assert len(config["id2label"]) == 2 and config["hidden_dropout_prob"] == 0.2
+    with pytest.raises(SystemExit, match="of a checkpoint only the dropout rates can be changed"):
+        run_glue.main(command(**{**options, "config_overrides": "hidden_size=9"}))
+
+
+def test_a_grid_reports_medians_and_repeats_nothing(command, tmp_path, capsys):
+    options = {"seeds": [1, 2, 3], "learning_rates": ["1e-2", "1e-9"], "batch_sizes": [6], "max_steps": 60}
+    options |= {"train_tokenizer": 80, "tokenizer_name": None}
+    summary = run_glue.main(command(**options))
+    folder = tmp_path / "run"
+    assert json.loads((folder / "grid_results.json").read_text()) == summary
+    assert summary["best"]["learning_rate"] == 1e-2 and summary["best"]["runs"] == 3
+    for configuration in summary["configurations"]:
+        group = [run for run in summary["runs"] if run["learning_rate"] == configuration["learning_rate"]]
+        assert configuration["eval_accuracy"] == sorted(run["eval_accuracy"] for run in group)[1]
+        for run in group:
+            saved = json.loads((folder / run["folder"] / "all_results.json").read_text())
+            assert saved["eval_accuracy"] == run["eval_accuracy"]
+    weights = [load_file(folder / f"lr1e-09_batch6_seed{seed}" / "model.safetensors") for seed in (1, 2)]
+    assert not torch.equal(weights[0]["classifier.weight"], weights[1]["classifier.weight"])
+    assert "lr 0.01, 6 rows a step (best)" in capsys.readouterr().out
+
+    # An interrupted grid goes on: one run is missing, the others and the tokenizer stay as they are.
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+    missing = folder / "lr0.01_batch6_seed2"
+    old = load_file(missing / "model.safetensors")
+    shutil.rmtree(missing)
+    assert run_glue.main(command(**options)) == summary
+    changed = [path for path, time in before.items() if path.stat().st_mtime_ns != time]
+    assert changed == [missing / "model.safetensors"]
+    again = load_file(missing / "model.safetensors")
+    assert all(torch.equal(old[name], again[name]) for name in old)
+    with pytest.raises(SystemExit, match=r"were made with weight_decay=0.0, now it is 0.5"):
+        run_glue.main(command(**options, weight_decay=0.5))
+
+
+def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    run_glue.main(command(**options))
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+    run_glue.main(command(**options, output_dir=interrupted))
+    whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_the_papers_recipe(command, tmp_path):
+    small = dict.fromkeys(("do_train", "do_eval", "max_steps", "learning_rate", "config_overrides"))
+    small |= {"num_train_epochs": 0.1, "batch_sizes": [4, 6], "config_name": None, "tokenizer_name": None}
+    small |= {"seeds": [1], "learning_rates": None, "per_device_train_batch_size": None, "max_seq_length": 32}
+    run_glue.main(command(max_steps=1, output_dir=tmp_path / "checkpoint"))
+    summary = run_glue.main(["glue_gmlp.yaml", *command(**small, model_name_or_path=tmp_path / "checkpoint")])
+    assert {(run["learning_rate"], run["batch_size"]) for run in summary["runs"]} == {
+        (rate, size) for rate in (1e-5, 2e-5, 3e-5) for size in (4, 6)
+    }
+    state = json.loads((tmp_path / "run" / "lr1e-05_batch4_seed1" / "config.json").read_text())
+    assert state["hidden_dropout_prob"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task_name": "sst3"}, "'sst3' is no task"),
+        ({"task_name": None, "data_dir": None}, "give the data as one of --task_name"),
+        ({"task_name": None}, "give the data as one of --task_name"),
+        ({"task_name": None, "train_file": "x.csv"}, "--data_dir holds the files of a benchmark"),
+        ({**OWN, "train_file": "missing.csv", "validation_file": "x"}, "there is no file 'missing.csv'"),
+        ({**OWN, "train_file": "missing.csv"}, "--validation_file is missing"),
+        ({"task_name": "cola"}, "there is no file"),
+        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
+        ({"max_seq_length": 65}, "--max_seq_length 65 does not fit the model"),
+        ({"seeds": [1, 1]}, "--seeds takes different numbers"),
+        ({"seeds": [1], "do_predict": True}, "--do_predict is for a single run"),
+        ({"seeds": [1], "do_eval": None}, "need --do_train and --do_eval"),
+        (
+            {"batch_sizes": [3], "gradient_accumulation_steps": 2},
+            "--batch_sizes 3 cannot be divided into 2 equal parts",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence_before_anything_is_written(command, tmp_path, changes, message):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_glue.main(command(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"body": "text", "kind": "maybe"}', "line 2: the label 'maybe' is not one of 'no', 'yes'"),
+        ('{"body": "  ", "kind": "no"}', "line 2: the text is empty"),
+        ('{"body": 3, "kind": "no"}', "line 2: a text is 3 instead of text"),
+        ('{"kind": "no"}', "line 2: there is no column 'body'"),
+        ('{"body": "text"}', "line 2: there is no column 'kind'"),
+        ('{"body": "text", "kind": null}', "line 2: the label None is not one of"),
+    ],
+)
+def test_a_bad_row_is_named(row, message, command, tmp_path):
+    files = own_files(tmp_path, "jsonl")
+    files["validation_file"].write_text('{"body": "text", "kind": "no"}\n' + row + "\n")
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_glue.main(command(**OWN, **files))
+    assert f"{files['validation_file']}, {message}" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (['{"body": "text", "kind": "no"}', '{"body": "text", "kind": null}'], "line 2: the label is missing"),
+        (['{"body": "text", "kind": "no"}'] * 2, "has no label but 'no'"),
+    ],
+)
+def test_training_labels_must_say_what_classes_there_are(rows, message, command, tmp_path):
+    files = own_files(tmp_path, "jsonl")
+    files["train_file"].write_text("\n".join(rows))
+    with pytest.raises(SystemExit, match=message):
+        run_glue.main(command(**OWN, **files))
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
+    options = {
+        "max_steps": 8,
+        "logging_steps": 1,
+        "optim": "sgd",
+        "max_grad_norm": 1e9,
+        "per_device_eval_batch_size": 9,
+    }
+    run_glue.main(command(**options))
+    arguments = command(**options, per_device_train_batch_size=3, output_dir=tmp_path / "launched")
+    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_glue", *arguments],
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    curves = []
+    for name in ("run", "launched"):
+        history = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
+        curves.append([entry["loss"] for entry in history if "loss" in entry])
+    assert len(curves[0]) == 8 and max(curves[0]) - min(curves[0]) > 1e-3
+    assert curves[0] == pytest.approx(curves[1], abs=2e-4)
+    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("run", "launched")]
+    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-3)

@@ -1,0 +1,254 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForTokenClassification, BertConfig, pipeline
+
+from tokenmixers.run_scripts import run_token_classification
+from tokenmixers.run_scripts.run_token_classification import tag_names, tokenize, write_conll
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32,vocab_size=90"
+PEOPLE, PLACES = ("Ada", "Kurt", "Emmy"), ("Rome", "Oslo", "Lima")
+
+
+def sentences(count: int) -> list[list[tuple[str, str]]]:
+    """People with a surname go to places."""
+    return [
+        [
+            (PEOPLE[i % 3], "B-PER"),
+            ("Smith", "I-PER"),
+            ("went", "O"),
+            ("to", "O"),
+            (PLACES[i % 2], "B-LOC"),
+            (".", "O"),
+        ]
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The same sentences as CoNLL text, JSON lines and, with class numbers, parquet; and a tokenizer."""
+    folder = tmp_path_factory.mktemp("ner")
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    tags = datasets.List(datasets.ClassLabel(names=names))
+    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": tags})
+    for name, count in (("train", 40), ("validation", 8), ("test", 4)):
+        rows = [
+            {"tokens": [word for word, _ in sentence], "ner_tags": [tag for _, tag in sentence]}
+            for sentence in sentences(count)
+        ]
+        blocks = ["\n".join(f"{word} X {tag}" for word, tag in sentence) for sentence in sentences(count)]
+        (folder / f"{name}.conll").write_text("-DOCSTART- X O\n\n" + "\n\n".join(blocks) + "\n")
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        columns = {
+            "tokens": [row["tokens"] for row in rows],
+            "ner_tags": [[names.index(tag) for tag in row["ner_tags"]] for row in rows],
+        }
+        datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / "hub" / f"{name}.parquet")
+    texts = (" ".join(word for word, _ in sentence) for sentence in sentences(12))
+    train_unigram_tokenizer(texts, 90, 32).save_pretrained(folder / "tokenizer")
+    return folder
+
+
+@pytest.fixture
+def command(data, tmp_path):
+    def build(**changes) -> list[str]:
+        settings = {
+            "train_file": data / "train.conll",
+            "validation_file": data / "validation.conll",
+            "config_name": "gmlp-base",
+            "config_overrides": SIZES,
+            "tokenizer_name": data / "tokenizer",
+            "output_dir": tmp_path / "run",
+            "do_train": True,
+            "do_eval": True,
+            "use_cpu": True,
+            "max_steps": 2,
+            "per_device_train_batch_size": 8,
+            "learning_rate": 1e-2,
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            **changes,
+        }
+        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+
+    return build
+
+
+def test_learns_entities_and_writes_conll(command, data, tmp_path, capsys):
+    results = run_token_classification.main(
+        command(max_steps=40, do_predict=True, test_file=data / "test.conll", label_all_tokens=True)
+    )
+    assert results["eval_f1"] == results["eval_f1_PER"] == results["test_f1"] == 1.0
+    assert "| f1                                 | 100.00 |" in capsys.readouterr().out
+    lines = (tmp_path / "run" / "predictions_test.conll").read_text().splitlines()
+    assert lines[:7] == [f"{word} {tag} {tag}" for word, tag in sentences(1)[0]] + [""]
+    find = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="first")
+    text = "Kurt Smith went to Oslo ."
+    found = [(entity["entity_group"], text[entity["start"] : entity["end"]].strip()) for entity in find(text)]
+    assert found == [("PER", "Kurt Smith"), ("LOC", "Oslo")]
+    assert "token-classification" in (tmp_path / "run" / "README.md").read_text()
+    evaluated = run_token_classification.main(
+        command(
+            do_train=None,
+            config_name=None,
+            config_overrides=None,
+            tokenizer_name=None,
+            model_name_or_path=tmp_path / "run",
+            output_dir=tmp_path / "evaluation",
+        )
+    )
+    assert evaluated["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-4)
+
+
+def test_all_formats_are_the_same_data(command, data, tmp_path):
+    losses = []
+    for name in ("conll", "jsonl", "hub"):
+        source = {"train_file": data / f"train.{name}", "validation_file": data / f"validation.{name}"}
+        if name == "hub":
+            source = {"train_file": None, "validation_file": None, "dataset_name": data / "hub"}
+        results = run_token_classification.main(command(**source, output_dir=tmp_path / name))
+        losses.append(results["eval_loss"])
+    assert losses[0] == losses[1] == losses[2]
+
+
+@pytest.fixture
+def rows(data):
+    """`rows(max_seq_length, ...)`: one sentence with words of several tokens, as sequences."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
+    sentence = {"tokens": [["Ada", "zqzq", "\u200b", "went", "Rome"]], "tags": [["B-PER", "I-PER", "O", "O", "B-LOC"]]}
+    names = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    sentences = datasets.Dataset.from_dict(sentence)
+    return lambda length, **options: (sentences, tokenize(sentences, tokenizer, length, names, **options), tokenizer)
+
+
+def test_first_tokens_have_the_labels(rows):
+    _, (row,), tokenizer = rows(32)
+    words = tokenizer([["Ada", "zqzq", "\u200b", "went", "Rome"]], is_split_into_words=True).word_ids(0)
+    assert len(row["labels"]) == len(row["input_ids"]) == len(words)
+    for position, word in enumerate(words):
+        first = word is not None and words.index(word) == position
+        assert row["labels"][position] == ({0: 3, 1: 4, 2: 0, 3: 0, 4: 1}[word] if first else -100)
+    _, (all_labelled,), _ = rows(32, label_all_tokens=True)
+    assert [label != -100 for label in all_labelled["labels"]] == [word is not None for word in words]
+    inside = {0: 4, 1: 4, 4: 2}  # further tokens of a word that begins an entity are inside it
+    assert all(
+        label == inside.get(word, 0)
+        for label, first, word in zip(all_labelled["labels"], row["labels"], words, strict=True)
+        if word is not None and first == -100
+    )
+
+
+@pytest.mark.parametrize("length", [3, 4, 6, 32])
+def test_no_word_is_lost_when_a_sentence_is_cut(length, rows, tmp_path):
+    sentences, cut, _ = rows(length)
+    assert max(map(len, cut["input_ids"])) <= length
+    assert (len(cut) > 1) == (length < 32)
+    labels = np.full((len(cut), length), -100)
+    for index, row in enumerate(cut["labels"]):
+        labels[index, : len(row)] = row
+    write_conll(tmp_path / "out.conll", sentences, cut, labels, ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"])
+    lines = (tmp_path / "out.conll").read_text().split("\n")
+    assert [line.split(" ")[1:] for line in lines[:5]] == [[tag, tag] for tag in sentences[0]["tags"]]
+
+
+def test_tags_that_are_no_entities(command, tmp_path):
+    rows = [{"tokens": ["dogs", "bark"], "pos": [0, 1]}] * 4
+    (tmp_path / "pos.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {"train_file": tmp_path / "pos.jsonl", "validation_file": tmp_path / "pos.jsonl", "tags_column": "pos"}
+    results = run_token_classification.main([*command(**options), "--tag_names", "NOUN", "VERB"])
+    assert "eval_f1" not in results and 0 <= results["eval_accuracy"] <= 1
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["label2id"] == {"NOUN": 0, "VERB": 1}
+    assert tag_names(datasets.Dataset.from_dict({"tags": [["10", "9"]]})) == ["9", "10"]
+
+
+def test_test_sentences_need_no_tags(command, tmp_path):
+    (tmp_path / "words.txt").write_text("Ada\nwent\n\nKurt\n")
+    run_token_classification.main(command(do_predict=True, test_file=tmp_path / "words.txt"))
+    lines = (tmp_path / "run" / "predictions_test.conll").read_text().splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["Ada", "went", "", "Kurt", ""]
+
+
+def test_models_of_transformers_itself(command, data, tmp_path):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    BertConfig(max_position_embeddings=32, vocab_size=90, **sizes).save_pretrained(tmp_path / "bert")
+    run_token_classification.main(command(config_name=tmp_path / "bert", config_overrides=None))
+    assert AutoModelForTokenClassification.from_pretrained(tmp_path / "run").config.model_type == "bert"
+
+
+def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    run_token_classification.main(command(**options))
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+    run_token_classification.main(command(**options, output_dir=interrupted))
+    whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"tokens": ["a"], "ner_tags": ["B-DOG"]}', "the validation sentences have the tag 'B-DOG'"),
+        ('{"tokens": ["a", "b"], "ner_tags": ["O"]}', "line 1: 'ner_tags' must be a list of 2 tags, not ['O']"),
+        ('{"tokens": [], "ner_tags": []}', "line 1: 'tokens' must be a list of words, not []"),
+        ('{"tokens": "a", "ner_tags": ["O"]}', "line 1: 'tokens' must be a list of words, not 'a'"),
+        ('{"tokens": ["a", " "], "ner_tags": ["O", "O"]}', "line 1: a word is empty"),
+        ('{"tokens": ["a"]}', "line 1: there is no column 'ner_tags'"),
+    ],
+)
+def test_a_bad_row_is_named(content, message, command, tmp_path):
+    (tmp_path / "bad.jsonl").write_text(content)
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_token_classification.main(command(validation_file=tmp_path / "bad.jsonl"))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_file": None, "validation_file": None}, "either --dataset_name, or --train_file"),
+        ({"validation_file": None}, "--validation_file is missing"),
+        ({"validation_file": "missing.conll"}, "there is no file 'missing.conll'"),
+        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
+        ({"do_train": None}, "not among LABEL_0, LABEL_1, those of the model"),
+        ({"tag_names": "O"}, "the tag 'B-PER' is not one of --tag_names O"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_anything_is_written(changes, message, command, tmp_path):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_token_classification.main(command(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
+    options = {"max_steps": 5, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.1}
+    run_token_classification.main(command(**options))
+    arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
+    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_token_classification", *arguments],
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    single, launched = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "launched"))
+    for name in single:
+        torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)
+    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("run", "launched")]
+    assert results[0]["eval_f1"] == results[1]["eval_f1"]
