@@ -107,14 +107,23 @@ class GenerationEvaluation:
     Args:
         pairs: The examples, with their `references`.
         tokenizer: Decodes.
-        arguments: Which metrics.
+        arguments: Which metrics; `None` if no texts are generated.
+
+    Attributes:
+        signature: sacreBLEU's, if BLEU is asked for.
+
+    Raises:
+        UserError: If a package that a metric needs is missing: before training rather than at its end.
     """
 
-    def __init__(self, pairs: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: MetricArguments):
+    def __init__(self, pairs: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: MetricArguments | None):
         self.references = list(pairs["references"])
         self.tokenizer = tokenizer
         self.arguments = arguments
-        self.signature: str | None = None  # sacreBLEU's, once BLEU was computed
+        self.signature: str | None = None
+        if arguments is not None:  # the signature says how many references there are, or that this varies
+            some = list({len(texts): texts for texts in self.references}.values())
+            _, self.signature = score_texts([texts[0] for texts in some], some, arguments)
 
     def texts(self, ids: np.ndarray) -> list[str]:
         """Generated ids, padded with -100 or the padding token, as texts of one line."""
@@ -130,14 +139,11 @@ class GenerationEvaluation:
         (losses, *generated), labels = self._in_order(prediction)
         metrics = perplexity(EvalPrediction(losses, labels))
         if generated:
-            scores, self.signature = score_texts(self.texts(generated[0]), self.references, self.arguments)
-            metrics |= scores
+            metrics |= score_texts(self.texts(generated[0]), self.references, self.arguments)[0]
         return metrics
 
     def write(self, output: PredictionOutput, folder: str, prefix: str = "") -> None:
         """Write `predictions.txt` and `references.txt`, one example a line, several references with tabs between them.
-
-        Also adds sacreBLEU's signature to the metrics: not earlier, as loggers take numbers alone.
 
         Args:
             output: From `GenerationTrainer.predict`.
@@ -153,8 +159,6 @@ class GenerationEvaluation:
         }
         for name, texts in lines.items():
             Path(folder, f"{prefix}{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-        if self.signature is not None:
-            output.metrics["bleu_signature"] = self.signature
 
     def _in_order(self, output: EvalPrediction | PredictionOutput) -> tuple[list[np.ndarray], np.ndarray]:
         """Predictions (without the column of examples) and labels: one row for each example, in their order."""
@@ -201,8 +205,6 @@ def build(
     wanted = dict(zip(SPLITS, (args.do_train, args.do_eval, args.do_predict), strict=True))
     if not any(wanted.values()):
         raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
-    if args.predict_with_generate and (args.do_eval or args.do_predict):
-        score_texts(["a"], [["a"]], metric_args)  # a package that is missing should be missed before training
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the texts"):
         loaded = {name: load_pairs(data_args, name, model_args.token) for name in SPLITS if wanted[name]}
@@ -228,7 +230,7 @@ def build(
     evaluations = {
         name: (
             rows[name].add_column("example", list(range(len(rows[name])))),
-            GenerationEvaluation(loaded[name][0], tokenizer, metric_args),
+            GenerationEvaluation(loaded[name][0], tokenizer, metric_args if args.predict_with_generate else None),
         )
         for name in ("validation", "test")
         if wanted[name]
@@ -313,8 +315,12 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
         hyper_parameters={name: getattr(data_args, name) for name in settings if getattr(data_args, name)}
         | {"generation_max_length": generation.max_length, "generation_num_beams": generation.num_beams or 1},
     )
-    write = partial(evaluations["validation"][1].write, folder=args.output_dir) if args.do_eval else None
-    results = train_and_evaluate(trainer, card, resume_from, write)
+    write, known = None, {}
+    if args.do_eval:
+        evaluation = evaluations["validation"][1]
+        write = partial(evaluation.write, folder=args.output_dir)
+        known = {"bleu_signature": evaluation.signature} if evaluation.signature else {}
+    results = train_and_evaluate(trainer, card, resume_from, write, known)
     if args.do_predict:
         results |= predict_test_data(trainer, *evaluations["test"])
     if trainer.is_world_process_zero():
@@ -331,8 +337,9 @@ def predict_test_data(
     output = trainer.predict(rows, metric_key_prefix="test")
     if trainer.is_world_process_zero():
         evaluation.write(output, trainer.args.output_dir, prefix="test_")
-    trainer.save_metrics("test", output.metrics)
-    return output.metrics
+    metrics = output.metrics | ({"test_bleu_signature": evaluation.signature} if evaluation.signature else {})
+    trainer.save_metrics("test", metrics)
+    return metrics
 
 
 def report(
