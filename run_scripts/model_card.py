@@ -184,7 +184,7 @@ def describe_data(arguments: Any) -> dict[str, str | None]:
             "data": f"{Path(name).name if known is None else name}{f' ({config})' if config else ''}",
             "dataset_id": known,
         }
-    for field_name in ("validation_file", "validation_dir", "train_file", "train_dir"):
+    for field_name in ("validation_file", "validation_source_file", "validation_dir", "train_file", "train_dir"):
         files = getattr(arguments, field_name, None)
         if files:
             files = [files] if isinstance(files, str) else files

@@ -177,8 +177,19 @@ def set_label_names(config: PreTrainedConfig, names: Sequence[str], trained: boo
     config.label2id = {name: index for index, name in enumerate(names)}
 
 
-def sequence_length(requested: int | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+def sequence_length(
+    requested: int | None,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    argument: str = "--max_seq_length",
+) -> int:
     """Tokens per training sequence: what was asked for, else the most that model and tokenizer allow.
+
+    Args:
+        requested: What was asked for, if anything.
+        config: The model's; of an encoder-decoder, that of the side in question.
+        tokenizer: Whose special tokens have to fit too.
+        argument: What the user calls it.
 
     Raises:
         UserError: If more was asked for than the model has positions, or too little for any text.
@@ -186,16 +197,16 @@ def sequence_length(requested: int | None, config: PreTrainedConfig, tokenizer: 
     most = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
     if requested is None:
         if min(most, tokenizer.model_max_length) > LONGEST_PLAUSIBLE:
-            raise UserError("neither the model nor the tokenizer has a maximum length: give --max_seq_length.")
+            raise UserError(f"neither the model nor the tokenizer has a maximum length: give {argument}.")
         return min(most, tokenizer.model_max_length)
     if requested > most:
         raise UserError(
-            f"--max_seq_length {requested} does not fit the model, whose sequences have at most {most} tokens "
+            f"{argument} {requested} does not fit the model, whose sequences have at most {most} tokens "
             "(max_position_embeddings)."
         )
     least = tokenizer.num_special_tokens_to_add() + 1
     if requested < least:
-        raise UserError(f"--max_seq_length {requested} leaves no room for text; the least is {least}.")
+        raise UserError(f"{argument} {requested} leaves no room for text; the least is {least}.")
     return requested
 
 

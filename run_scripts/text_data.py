@@ -74,18 +74,19 @@ def _builder_for(file: str) -> str:
     return _BUILDERS[suffixes[-1]]
 
 
-def load_files(patterns: list[str], streaming: bool = False) -> Split:
+def load_files(patterns: list[str], streaming: bool = False, builder: str | None = None) -> Split:
     """The rows of local files of one kind.
 
     Args:
         patterns: Files or glob patterns.
         streaming: Whether to read while iterating.
+        builder: How `datasets` is to read them, e.g. "text"; by default their endings say it.
 
     Raises:
         UserError: If a file is missing, of an unknown or another kind, or malformed.
     """
     files = find_files(patterns)
-    builders = {_builder_for(file) for file in files}
+    builders = {builder or _builder_for(file) for file in files}
     if len(builders) > 1:
         raise UserError(f"the files {patterns} are of different kinds ({', '.join(sorted(builders))}): give one kind.")
     (builder,) = builders

@@ -1,7 +1,9 @@
 """Every shipped recipe: its script reads it, a few of its steps run, and whole (slow) it learns."""
 
 import importlib
+import json
 import re
+import shutil
 from pathlib import Path
 
 import datasets
@@ -12,16 +14,21 @@ from transformers import TrainingArguments
 from tokenmixers.run_scripts import (
     digits_images,
     docstring_tasks,
+    number_names,
     python_docs_corpus,
     python_docs_questions,
+    python_docs_summaries,
     run_qa,
+    run_seq2seq,
 )
 from tokenmixers.run_scripts.arguments import RECIPES
+from tokenmixers.run_scripts.generation_metrics import rouge
 from tokenmixers.run_scripts.squad_data import load_squad_files
 
 
 #: Of papers: they are run with data and checkpoints of one's own, by the tests of their scripts.
 OF_PAPERS = {"glue_gmlp.yaml"}
+SMALL_SIZES = "hidden_size=16,intermediate_size=16,num_hidden_layers=1,num_attention_heads=2,head_dim=8"
 NAMES = sorted(path.name for path in RECIPES.glob("*.yaml") if path.name not in OF_PAPERS)
 
 
@@ -59,6 +66,54 @@ def texts_for(recipe: dict, corpus: Path) -> dict[str, str | int]:
     return {**small, "train_tokenizer": 60, "bf16": "false"}
 
 
+def pairs_for(recipe: dict, folder: Path) -> dict[str, str]:
+    """Small data in the form that a recipe of `run_seq2seq` reads."""
+    pytest.importorskip("sacrebleu")
+    pytest.importorskip("rouge_score")
+    made, sides = folder / "made", {"source": "digits", "target": "words"}
+    number_names.main(["--output_dir", str(made), "--train_count", "30", "--validation_count", "6"])
+    files = {}
+    for split in ("train", "validation"):
+        lines = {side: made / f"{split}.{kind}.txt" for side, kind in sides.items()}
+        if "train_source_file" in recipe:
+            files |= {f"{split}_{side}_file": str(file) for side, file in lines.items()}
+            continue
+        rows = list(zip(*(file.read_text().splitlines() for file in lines.values()), strict=True))
+        dialogue = str(recipe.get("train_file", "")).endswith(".txt']")
+        file = made / f"{split}.{'txt' if dialogue else 'jsonl'}"
+        if dialogue:
+            file.write_text("".join(f"{i} {source}\t{target}\n" for i, (source, target) in enumerate(rows, 1)))
+        else:
+            file.write_text("".join(json.dumps(example(recipe, *row)) + "\n" for row in rows))
+        files[f"{split}_file"] = str(file)
+    if "dataset_name" in recipe:
+        data_set = Path(recipe["dataset_name"])
+        data_set.mkdir(parents=True)
+        shutil.copy(files.pop("train_file"), data_set / "train.jsonl")
+        for split in ("validation", "test"):
+            shutil.copy(files["validation_file"], data_set / f"{split}.jsonl")
+        paths = "".join(f"  - {{split: {name}, path: {name}.jsonl}}\n" for name in ("train", "validation", "test"))
+        configuration = f"configs:\n- config_name: {recipe['dataset_config_name']}\n  data_files:\n{paths}"
+        (data_set / "README.md").write_text(f"---\n{configuration}---\n")
+        return {}
+    return files
+
+
+def example(recipe: dict, source: str, target: str) -> dict:
+    """A row with the columns that a recipe names; `a.b` is `b` inside `a`."""
+    row: dict = {}
+    for column, text in (
+        (recipe.get("source_column", "source"), source),
+        (recipe.get("target_column", "target"), target),
+    ):
+        outer, _, inner = column.partition(".")
+        if inner:
+            row.setdefault(outer, {})[inner] = text
+        else:
+            row[outer] = text
+    return row
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_few_steps(name, corpus, tmp_path):
     recipe = yaml.safe_load((RECIPES / name).read_text())
@@ -71,14 +126,22 @@ def test_a_few_steps(name, corpus, tmp_path):
         small |= questions_for(recipe, tmp_path)
     elif recipe.get("dataset_name") == "allenai/c4":
         small |= texts_for(recipe, corpus)
+    elif script_of(name) is run_seq2seq:
+        small |= pairs_for(recipe, tmp_path) | {"train_tokenizer": 160, "generation_max_length": 5}
     elif "train_file" in recipe:
         small |= {"train_file": corpus / "train.txt", "validation_file": corpus / "validation.txt"}
     else:
         pytest.importorskip("sklearn")
         digits_images.main(["--output_dir", recipe["dataset_name"]])
+    if "train_tokenizer" in recipe and "use_cpu" not in recipe:  # a large model
+        small |= {
+            "config_overrides": f"{recipe.get('config_overrides', '')},{SMALL_SIZES}".lstrip(","),
+            "bf16": "false",
+        }
+        small |= {"gradient_accumulation_steps": 1, "preprocessing_num_workers": 1}
     arguments = [part for key, value in small.items() for part in (f"--{key}", str(value))]
     results = script_of(name).main([name, *arguments])
-    assert all(value >= 0 for key, value in results.items() if not key.endswith("thresh"))
+    assert all(value >= 0 for key, value in results.items() if not key.endswith(("thresh", "signature")))
     assert results
     assert (tmp_path / recipe["output_dir"] / "model.safetensors").is_file()
     assert {key for key in recipe if hasattr(TrainingArguments, key)} >= {"max_steps", "learning_rate", "seed"}
@@ -115,3 +178,24 @@ def test_the_whole_squad_recipe_is_better_than_chance():
     python_docs_questions.main(["--output_dir", "outputs/questions"])
     results = script_of("squad_tiny.yaml").main(["squad_tiny.yaml", "--disable_tqdm", "true"])
     assert results["eval_exact_match"] > 30  # one of the four names at random would be 25
+
+
+@pytest.mark.slow
+def test_the_whole_translation_recipe_writes_numbers_it_has_not_seen():
+    number_names.main(["--output_dir", "outputs/numbers"])
+    assert (
+        script_of("translation_tiny.yaml").main(["translation_tiny.yaml", "--disable_tqdm", "true"])["eval_bleu"] > 90
+    )
+
+
+@pytest.mark.slow
+def test_the_whole_summarization_recipe_is_better_than_one_summary_for_all():
+    python_docs_summaries.main(["--output_dir", "outputs/summaries"])
+    results = script_of("summarization_tiny.yaml").main(["summarization_tiny.yaml", "--disable_tqdm", "true"])
+    train, validation = (
+        [json.loads(line)["target"] for line in Path(f"outputs/summaries/{split}.jsonl").read_text().splitlines()]
+        for split in ("train", "validation")
+    )
+    most_frequent = max(set(train), key=train.count)
+    constant = rouge([most_frequent] * len(validation), [[text] for text in validation])
+    assert results["eval_rouge1"] > constant["rouge1"] + 5

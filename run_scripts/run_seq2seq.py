@@ -1,0 +1,366 @@
+"""Train a model to write a text for a text: translation, summarisation, dialogue. Reports BLEU, ROUGE and perplexity.
+
+    python -m tokenmixers.run_scripts.run_seq2seq recipe.yaml --output_dir outputs/run
+    torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_seq2seq ...
+
+Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads. The output folder also gets
+`predictions.txt` and `references.txt`, one example a line, and with `--do_predict` the same of the test data, as
+`test_predictions.txt` and `test_references.txt`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import PredictionOutput
+
+import tokenmixers  # noqa: F401  (registers the models)
+
+from .arguments import ModelArguments, UserError, parse_arguments
+from .generation_metrics import corpus_bleu, rouge
+from .language_modeling import build_model, perplexity, row_losses
+from .model_card import CardArguments, CardFacts, describe_data
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
+from .reporting import print_plan, print_table
+from .seq2seq_data import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, rows_of_length, tokenize_pairs
+from .training import ScriptSeq2SeqTrainer, train_and_evaluate
+
+
+#: What `--metric` adds to the results -> what the Hub calls it.
+METRICS = {
+    "bleu": {"bleu": "bleu"},
+    "bleu_1": {"bleu_1": "bleu"},
+    "rouge": dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "rouge"),
+}
+
+
+@dataclass
+class MetricArguments:
+    """How generated texts are compared with the references."""
+
+    metric: list[str] = field(
+        default_factory=lambda: ["bleu"],
+        metadata={"help": "bleu (sacreBLEU), bleu_1 (of single words, for dialogue), rouge, or several of them."},
+    )
+    bleu_tokenize: str = field(default="13a", metadata={"help": "sacreBLEU's tokenization: 13a, intl, zh, char, ..."})
+
+    def __post_init__(self):
+        unknown = [name for name in self.metric if name not in METRICS]
+        if unknown or not self.metric:
+            raise UserError(f"--metric {' '.join(self.metric)} is not possible; there are {', '.join(METRICS)}.")
+
+
+@dataclass
+class GenerationTrainingArguments(Seq2SeqTrainingArguments):
+    """Transformers' arguments; evaluation generates texts unless told otherwise."""
+
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Generate texts in evaluations; without it they give perplexity alone."}
+    )
+
+
+class GenerationTrainer(ScriptSeq2SeqTrainer):
+    """A Trainer whose predictions say which example they belong to, and how likely the right text was.
+
+    Evaluation may see the examples sorted by length, and with several processes some of them twice. Its rows have the
+    column `example`, their index.
+    """
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
+        """Loss, `(examples, row losses, generated ids)` and labels; without `predict_with_generate` no ids."""
+        inputs = self._prepare_inputs(inputs)
+        examples, labels = inputs.pop("example"), inputs.pop("labels")
+        inputs.pop("decoder_input_ids", None)  # made for label smoothing, which evaluation does without
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs, labels=labels)
+        predictions = [examples, row_losses(outputs["logits"], labels)]
+        if self.args.predict_with_generate:
+            predictions.append(super().prediction_step(model, inputs, False, ignore_keys, **gen_kwargs)[1])
+        return outputs["loss"].detach().mean(), tuple(predictions), labels
+
+
+class GenerationEvaluation:
+    """Turns what `GenerationTrainer` predicts into texts and metrics.
+
+    Args:
+        pairs: The examples, with their `references`.
+        tokenizer: Decodes.
+        arguments: Which metrics; `None` if no texts are generated.
+
+    Attributes:
+        signature: sacreBLEU's, if BLEU is asked for.
+
+    Raises:
+        UserError: If a package that a metric needs is missing: before training rather than at its end.
+    """
+
+    def __init__(self, pairs: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: MetricArguments | None):
+        self.references = list(pairs["references"])
+        self.tokenizer = tokenizer
+        self.arguments = arguments
+        self.signature: str | None = None
+        if arguments is not None:  # the signature says how many references there are, or that this varies
+            some = list({len(texts): texts for texts in self.references}.values())
+            _, self.signature = score_texts([texts[0] for texts in some], some, arguments)
+
+    def texts(self, ids: np.ndarray) -> list[str]:
+        """Generated ids, padded with -100 or the padding token, as texts of one line."""
+        ids = np.where(ids == -100, self.tokenizer.pad_token_id, ids)
+        return [_one_line(text) for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+    def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Perplexity of the tokens of the (truncated) targets, and what `--metric` asks for.
+
+        Raises:
+            ValueError: If an example has no prediction.
+        """
+        (losses, *generated), labels = self._in_order(prediction)
+        metrics = perplexity(EvalPrediction(losses, labels))
+        if generated:
+            metrics |= score_texts(self.texts(generated[0]), self.references, self.arguments)[0]
+        return metrics
+
+    def write(self, output: PredictionOutput, folder: str, prefix: str = "") -> None:
+        """Write `predictions.txt` and `references.txt`, one example a line, several references with tabs between them.
+
+        Args:
+            output: From `GenerationTrainer.predict`.
+            folder: Where to write.
+            prefix: Of the names of the files.
+        """
+        (_, *generated), _ = self._in_order(output)
+        if not generated:
+            return
+        lines = {
+            "predictions": self.texts(generated[0]),
+            "references": ["\t".join(map(_one_line, texts)) for texts in self.references],
+        }
+        for name, texts in lines.items():
+            Path(folder, f"{prefix}{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+    def _in_order(self, output: EvalPrediction | PredictionOutput) -> tuple[list[np.ndarray], np.ndarray]:
+        """Predictions (without the column of examples) and labels: one row for each example, in their order."""
+        examples, *predictions = output.predictions
+        found, rows = np.unique(examples, return_index=True)
+        if len(found) != len(self.references):
+            raise ValueError(f"there are {len(self.references)} examples, but predictions for {len(found)}.")
+        return [array[rows] for array in predictions], output.label_ids[rows]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def score_texts(
+    texts: list[str], references: list[list[str]], arguments: MetricArguments
+) -> tuple[dict[str, float], str | None]:
+    """What `--metric` asks for, in percent, and sacreBLEU's signature if it asks for BLEU."""
+    scores, signature = {}, None
+    for name in arguments.metric:
+        if name == "rouge":
+            scores |= rouge(texts, references)
+        else:
+            order = 1 if name == "bleu_1" else 4
+            scores[name], signature = corpus_bleu(texts, references, order, arguments.bleu_tokenize)
+    return scores, signature
+
+
+def build(
+    model_args: ModelArguments,
+    data_args: Seq2SeqDataArguments,
+    metric_args: MetricArguments,
+    args: Seq2SeqTrainingArguments,
+    resume_from: str | None = None,
+) -> tuple[GenerationTrainer, dict[str, tuple[datasets.Dataset, GenerationEvaluation]]]:
+    """Load texts, tokenizer and model, and join them in a Trainer.
+
+    Returns:
+        The Trainer, and the tokenized rows and the evaluation of the splits `validation` and `test`, as far as needed.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    wanted = dict(zip(SPLITS, (args.do_train, args.do_eval, args.do_predict), strict=True))
+    if not any(wanted.values()):
+        raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
+    config = load_config(model_args)
+    with args.main_process_first(local=False, desc="loading the texts"):
+        loaded = {name: load_pairs(data_args, name, model_args.token) for name in SPLITS if wanted[name]}
+    new_tokenizer = model_args.train_tokenizer is not None
+    if new_tokenizer and not args.do_train:
+        raise UserError("--train_tokenizer needs --do_train: the tokenizer learns from the training texts.")
+    texts = iterate_pair_texts(loaded["train"][0]) if new_tokenizer else ()
+    tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from, kind="encoder-decoder")
+    for role in ("pad", "eos"):
+        if getattr(tokenizer, f"{role}_token_id") is None:
+            raise UserError(f"the tokenizer has no {role}_token, which this script needs: set one and save it again.")
+    decoder = config.get_text_config(decoder=True)
+    source_length = sequence_length(data_args.max_source_length, config, tokenizer, "--max_source_length")
+    target_length = sequence_length(data_args.max_target_length, decoder, tokenizer, "--max_target_length")
+    rows = {}
+    with args.main_process_first(local=False, desc="tokenizing"):
+        for name, (pairs, truncation_side) in loaded.items():
+            rows[name] = tokenize_pairs(
+                pairs, tokenizer, source_length, target_length, truncation_side, data_args.preprocessing_num_workers
+            )
+    if args.process_index == 0:
+        print_truncation(rows, source_length, target_length)
+    evaluations = {
+        name: (
+            rows[name].add_column("example", list(range(len(rows[name])))),
+            GenerationEvaluation(loaded[name][0], tokenizer, metric_args if args.predict_with_generate else None),
+        )
+        for name in ("validation", "test")
+        if wanted[name]
+    }
+    model = build_model(model_args, config, AutoModelForSeq2SeqLM)
+    set_generation(model, args, target_length, decoder)
+    args.remove_unused_columns = False  # evaluation reads the column `example`
+    validation, evaluation = evaluations.get("validation", (None, None))
+    trainer = GenerationTrainer(
+        model=model,
+        args=args,
+        train_dataset=rows.get("train"),
+        eval_dataset=validation,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model if args.label_smoothing_factor else None),
+        processing_class=tokenizer,
+        compute_metrics=None if evaluation is None else evaluation.metrics,
+    )
+    return trainer, evaluations
+
+
+def print_truncation(rows: Mapping[str, datasets.Dataset], source_length: int, target_length: int) -> None:
+    """Say how many texts were as long as is allowed, or longer: too short a limit is easily overlooked."""
+    for name, split in rows.items():
+        for kind, column, length in (("source", "input_ids", source_length), ("target", "labels", target_length)):
+            full = rows_of_length(split, column, length)
+            if full:
+                limit = f"--max_{kind}_length {length}"
+                print(f"{full:,} of {len(split):,} {name} {kind}s fill {limit}: what is longer was cut")
+
+
+def set_generation(
+    model: PreTrainedModel, args: Seq2SeqTrainingArguments, target_length: int, config: PreTrainedConfig
+) -> None:
+    """Have the model generate, in evaluations and from its saved checkpoint, texts as long as the targets.
+
+    `--generation_max_length` and `--generation_num_beams` go first; a `--generation_config` decides alone.
+
+    Args:
+        model: Its `generation_config` is changed.
+        args: The Trainer's arguments.
+        target_length: Most tokens of a target; the decoder's start token comes before them.
+        config: The decoder's.
+
+    Raises:
+        UserError: If the decoder has not as many positions.
+    """
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and (args.generation_max_length or 0) > longest + 1:
+        raise UserError(
+            f"--generation_max_length {args.generation_max_length} does not fit the model: at most {longest + 1}, its "
+            f"{longest} positions and the start token."
+        )
+    if args.generation_config is None:
+        model.generation_config.max_length = args.generation_max_length or target_length + 1
+        if args.generation_num_beams is not None:
+            model.generation_config.num_beams = args.generation_num_beams
+
+
+def main(argv: list[str] | None = None) -> dict[str, float | str]:
+    """Entry point; returns the metrics of the evaluations and training tokens per second."""
+    model_args, data_args, metric_args, card_args, args = parse_arguments(
+        (ModelArguments, Seq2SeqDataArguments, MetricArguments, CardArguments, GenerationTrainingArguments), argv
+    )
+    resume_from = checkpoint_to_resume(args)
+    args.include_num_input_tokens_seen = "non_padding"
+    set_seed(args.seed)
+    trainer, evaluations = build(model_args, data_args, metric_args, args, resume_from)
+    print_plan(trainer, resume_from)
+    names = {"perplexity": "perplexity"}
+    if args.predict_with_generate:
+        for metric in metric_args.metric:
+            names |= METRICS[metric]
+    settings = ("source_prefix", "max_source_length", "max_target_length", "max_history")
+    generation = trainer.model.generation_config
+    card = CardFacts(
+        "text2text-generation",
+        **describe_data(data_args),
+        metrics=names,
+        base_model=model_args.model_name_or_path,
+        author=card_args,
+        notes="BLEU is sacreBLEU's, its signature is in eval_results.json." if "bleu" in names else "",
+        hyper_parameters={name: getattr(data_args, name) for name in settings if getattr(data_args, name)}
+        | {"generation_max_length": generation.max_length, "generation_num_beams": generation.num_beams or 1},
+    )
+    write, known = None, {}
+    if args.do_eval:
+        evaluation = evaluations["validation"][1]
+        write = partial(evaluation.write, folder=args.output_dir)
+        known = {"bleu_signature": evaluation.signature} if evaluation.signature else {}
+    results = train_and_evaluate(trainer, card, resume_from, write, known)
+    if args.do_predict:
+        results |= predict_test_data(trainer, *evaluations["test"])
+    if trainer.is_world_process_zero():
+        report(results, names, evaluations, trainer.model.config.model_type)
+    trainer.accelerator.end_training()
+    return results
+
+
+def predict_test_data(
+    trainer: GenerationTrainer, rows: datasets.Dataset, evaluation: GenerationEvaluation
+) -> dict[str, float]:
+    """Predict the test data: writes `test_predictions.txt`, `test_references.txt` and `test_results.json`."""
+    trainer.compute_metrics = evaluation.metrics
+    output = trainer.predict(rows, metric_key_prefix="test")
+    if trainer.is_world_process_zero():
+        evaluation.write(output, trainer.args.output_dir, prefix="test_")
+    metrics = output.metrics | ({"test_bleu_signature": evaluation.signature} if evaluation.signature else {})
+    trainer.save_metrics("test", metrics)
+    return metrics
+
+
+def report(
+    results: Mapping[str, float | str],
+    metrics: Iterable[str],
+    evaluations: Mapping[str, tuple[datasets.Dataset, GenerationEvaluation]],
+    model_type: str,
+) -> None:
+    """Print the metrics of all evaluated splits as a table."""
+    if "tokens_per_second" in results:
+        print(f"{results['tokens_per_second']:,.0f} source tokens a second in training")
+    if not evaluations:
+        return
+    prefixes = {"validation": "eval", "test": "test"}
+    rows = [(name, *(f"{results[f'{prefixes[split]}_{name}']:.2f}" for split in evaluations)) for name in metrics]
+    heads = (f"{len(rows):,} {split} examples" for split, (rows, _) in evaluations.items())
+    print_table((model_type, *heads), rows)
+    signatures = [evaluation.signature for _, evaluation in evaluations.values() if evaluation.signature]
+    if signatures:
+        print(f"sacreBLEU's signature: {signatures[-1]}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+import json
+import math
+import random
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
+
+from tokenmixers.run_scripts import run_seq2seq
+from tokenmixers.run_scripts.generation_metrics import corpus_bleu, rouge
+
+
+pytest.importorskip("sacrebleu")
+pytest.importorskip("rouge_score")
+
+WORDS = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
+SIZES = (
+    "is_encoder_decoder=true,hidden_size=16,intermediate_size=32,num_hidden_layers=1,num_decoder_layers=1,"
+    "num_attention_heads=2,head_dim=8,max_position_embeddings=24,hidden_dropout_prob=0.0,attention_dropout=0.0"
+)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Lines, and the same in capitals; also as jsonl, and as dialogues."""
+    folder, draw = tmp_path_factory.mktemp("texts"), random.Random(0)
+    for split, count in (("train", 64), ("validation", 12), ("test", 7)):
+        sources = [" ".join(draw.choices(WORDS, k=draw.randint(1, 3))) for _ in range(count)]
+        targets = [source.upper() for source in sources]
+        (folder / f"{split}.source").write_text("\n".join(sources) + "\n")
+        (folder / f"{split}.target").write_text("\n".join(targets) + "\n")
+        rows = [{"source": s.split(), "target": [t, t[:4]]} for s, t in zip(sources, targets, strict=True)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        turns = [f"{1 + i % 4} {s}\t{t}\n" for i, (s, t) in enumerate(zip(sources, targets, strict=True))]
+        (folder / f"{split}.txt").write_text("".join(turns))
+    return folder
+
+
+@pytest.fixture
+def writing(command, texts):
+    """`writing(name=value, ...)`: arguments of a tiny run."""
+    lines = {f"{split}_{kind}_file": texts / f"{split}.{kind}" for split in ("train", "validation", "test")
+             for kind in ("source", "target")}  # fmt: skip
+
+    def build(**changes):
+        if any(name.endswith("_file") for name in changes):
+            lines.clear()
+        defaults = {"train_file": None, "validation_file": None, **lines, "config_name": "synthesizer-random-dense"}
+        return command(**{**defaults, "config_overrides": SIZES, "train_tokenizer": 160, **changes})
+
+    return build
+
+
+def lines_of(file):
+    return file.read_text().splitlines()
+
+
+def test_trains_predicts_saves_and_reports(writing, texts, tmp_path, capsys):
+    results = run_seq2seq.main(writing(max_steps=40, do_predict=True, per_device_eval_batch_size=5))
+    run = tmp_path / "run"
+    printed = capsys.readouterr().out
+    assert "SynthesizerForConditionalGeneration (synthesizer)" in printed
+    assert "| 12 validation examples | 7 test examples |" in printed
+    assert results["bleu_signature"] in printed
+    assert json.loads((run / "eval_results.json").read_text())["bleu_signature"].startswith("nrefs:1|case:mixed|")
+    assert json.loads((run / "test_results.json").read_text())["test_bleu"] == results["test_bleu"]
+    card = (run / "README.md").read_text()
+    assert "validation.source" in card
+    assert "perplexity" in card
+    assert (run / "history.png").is_file()
+    for prefix, split in (("", "validation"), ("test_", "test")):
+        assert lines_of(run / f"{prefix}references.txt") == lines_of(texts / f"{split}.target")
+        predictions = lines_of(run / f"{prefix}predictions.txt")
+        expected = corpus_bleu(predictions, [[line] for line in lines_of(texts / f"{split}.target")])[0]
+        assert results[f"{'test' if prefix else 'eval'}_bleu"] == pytest.approx(expected)
+    # The saved checkpoint writes by itself what the script wrote.
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run).eval(), AutoTokenizer.from_pretrained(run)
+    assert model.generation_config.max_length == 25
+    for source, prediction in zip(lines_of(texts / "test.source"), predictions, strict=True):
+        ids = model.generate(**tokenizer(source, return_tensors="pt"))
+        assert " ".join(tokenizer.decode(ids[0], skip_special_tokens=True).split()) == prediction
+
+
+def test_perplexity_is_that_of_every_target_token(writing, texts, tmp_path):
+    results = run_seq2seq.main(writing(per_device_eval_batch_size=5, label_smoothing_factor=0.1))
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    total = tokens = 0
+    for source, target in zip(*(lines_of(texts / f"validation.{kind}") for kind in ("source", "target")), strict=True):
+        labels = tokenizer(target, return_tensors="pt").input_ids
+        start = torch.full((1, 1), model.config.decoder_start_token_id)
+        shifted = torch.cat([start, labels[:, :-1]], dim=1)
+        ids = tokenizer(source, return_tensors="pt").input_ids
+        logits = model(input_ids=ids, decoder_input_ids=shifted).logits.detach()
+        total += float(F.cross_entropy(logits[0].double(), labels[0], reduction="sum"))
+        tokens += labels.shape[1]
+    assert results["eval_perplexity"] == pytest.approx(math.exp(total / tokens), rel=1e-5)
+
+
+def test_rows_sorted_by_length_keep_their_references(writing, texts, tmp_path):
+    plain = run_seq2seq.main(writing(do_train=True))
+    checkpoint = {"model_name_or_path": tmp_path / "run", "config_name": None, "config_overrides": None}
+    again = {**checkpoint, "train_tokenizer": None, "do_train": None, "per_device_eval_batch_size": 4}
+    grouped = run_seq2seq.main(
+        writing(**again, output_dir=tmp_path / "grouped", train_sampling_strategy="group_by_length")
+    )
+    assert lines_of(tmp_path / "grouped" / "references.txt") == lines_of(texts / "validation.target")
+    assert lines_of(tmp_path / "grouped" / "predictions.txt") == lines_of(tmp_path / "run" / "predictions.txt")
+    for name in ("eval_bleu", "eval_perplexity"):
+        assert grouped[name] == pytest.approx(plain[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_an_interrupted_run_goes_on_where_it_was(writing, tmp_path, strategy):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "train_sampling_strategy": strategy}
+    options |= {"predict_with_generate": False, "do_eval": None}
+    run_seq2seq.main(writing(**options))
+    whole = load_file(tmp_path / "run" / "model.safetensors")
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+    run_seq2seq.main(writing(**options, output_dir=interrupted))
+    resumed = load_file(interrupted / "model.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_summaries_with_several_references(writing, texts, tmp_path):
+    files = {"train_file": texts / "train.jsonl", "validation_file": texts / "validation.jsonl"}
+    results = run_seq2seq.main(writing(**files, metric="rouge", max_steps=20, generation_num_beams=2))
+    rows = [json.loads(line) for line in lines_of(texts / "validation.jsonl")]
+    assert lines_of(tmp_path / "run" / "references.txt") == ["\t".join(row["target"]) for row in rows]
+    predictions = lines_of(tmp_path / "run" / "predictions.txt")
+    for name, value in rouge(predictions, [row["target"] for row in rows]).items():
+        assert results[f"eval_{name}"] == pytest.approx(value)
+    assert "eval_bleu" not in results
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").generation_config.num_beams == 2
+
+
+def test_dialogues_with_evaluations_while_training(writing, texts, tmp_path):
+    files = {"train_file": texts / "train.txt", "validation_file": texts / "validation.txt"}
+    options = {"eval_strategy": "steps", "eval_steps": 2, "max_history": 2}
+    arguments = [*writing(**files, **options), "--metric", "bleu", "bleu_1", "rouge"]
+    results = run_seq2seq.main(arguments)
+    assert {f"eval_{name}" for name in ("bleu", "bleu_1", "rougeL", "perplexity")} <= results.keys()
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in history if "eval_bleu_1" in entry] == [2, 4]
+
+
+def test_without_generation_there_is_perplexity_alone(writing, tmp_path):
+    results = run_seq2seq.main(writing(predict_with_generate=False))
+    assert math.isfinite(results["eval_perplexity"])
+    assert "eval_bleu" not in results
+    assert not (tmp_path / "run" / "predictions.txt").exists()
+
+
+def test_models_of_transformers_itself(writing, tmp_path):
+    T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2).save_pretrained(tmp_path / "t5")
+    model = {"config_name": tmp_path / "t5", "config_overrides": None}
+    results = run_seq2seq.main(writing(**model, max_source_length=24, max_target_length=12))
+    assert math.isfinite(results["eval_perplexity"])
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").generation_config.max_length == 13
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
+        ({"metric": "meteor"}, "--metric meteor is not possible; there are bleu, bleu_1, rouge"),
+        ({"bleu_tokenize": "words"}, "--bleu_tokenize 'words' is unknown. Known: none"),
+        ({"max_source_length": 25}, "--max_source_length 25 does not fit the model"),
+        ({"max_target_length": 1}, "--max_target_length 1 leaves no room for text; the least is 2"),
+        ({"generation_max_length": 26}, "--generation_max_length 26 does not fit the model: at most 25"),
+        ({"do_train": None}, "--train_tokenizer needs --do_train"),
+        ({"train_tokenizer": None}, "--tokenizer_name"),
+    ],
+)
+def test_mistakes_are_one_sentence(writing, tmp_path, changes, message):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_seq2seq.main(writing(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
