@@ -82,8 +82,8 @@ def main(argv: list[str] | None = None) -> None:
     for split, (images, labels) in arrays.items():
         if images.ndim != 3 or images.size == 0 or labels.shape != images.shape[:1]:
             raise UserError(
-                f"the {split} files are no pictures with their classes: shapes {images.shape} and {labels.shape}, where "
-                "(pictures, height, width) and (pictures,) are expected."
+                f"the {split} files are no pictures with their classes: shapes {images.shape} and {labels.shape}; "
+                "expected are (pictures, height, width) and (pictures,)."
             )
     num_labels = 1 + max(int(labels.max()) for _, labels in arrays.values())
     names = arguments.class_names or [str(label) for label in range(num_labels)]
