@@ -8,7 +8,13 @@ import pytest
 import yaml
 from transformers import TrainingArguments
 
-from tokenmixers.run_scripts import digits_images, python_docs_corpus, python_docs_questions, run_qa
+from tokenmixers.run_scripts import (
+    digits_images,
+    python_docs_corpus,
+    python_docs_questions,
+    run_image_classification,
+    run_qa,
+)
 from tokenmixers.run_scripts.arguments import RECIPES
 from tokenmixers.run_scripts.squad_data import load_squad_files
 
@@ -45,6 +51,11 @@ def test_a_few_steps(name, corpus, tmp_path):
     recipe = yaml.safe_load((RECIPES / name).read_text())
     small = {"max_steps": 2, "per_device_train_batch_size": 4, "warmup_steps": 1, "eval_steps": 2, "save_steps": 2}
     small |= {"disable_tqdm": True}
+    if script_of(name) is run_image_classification:
+        small |= {"gradient_accumulation_steps": 1, "dataloader_num_workers": 0, "bf16": "false"}
+        small["max_eval_samples"] = 10
+        if "config_overrides" not in recipe:
+            small["config_overrides"] = "image_size=32,hidden_size=8,intermediate_size=16,num_hidden_layers=2"
     if script_of(name) is run_qa:
         small |= questions_for(recipe, tmp_path)
     elif "train_file" in recipe:
@@ -60,11 +71,20 @@ def test_a_few_steps(name, corpus, tmp_path):
     assert {key for key in recipe if hasattr(TrainingArguments, key)} >= {"max_steps", "learning_rate", "seed"}
 
 
+@pytest.mark.parametrize("size", ["ti", "s", "b"])
+def test_imagenet_recipes_are_300_epochs_of_4096_pictures(size):
+    recipe = yaml.safe_load((RECIPES / f"imagenet_gmlp_{size}16.yaml").read_text())
+    rows = recipe["per_device_train_batch_size"] * recipe["gradient_accumulation_steps"]
+    assert rows == 4096
+    assert recipe["max_steps"] * rows / 1_281_167 == pytest.approx(300, abs=1e-2)
+
+
 @pytest.mark.slow
-def test_the_whole_digits_recipe_reaches_95_percent():
+@pytest.mark.parametrize(("name", "least"), [("digits.yaml", 0.95), ("imagenet_tiny.yaml", 0.8)])
+def test_whole_recipes_learn_digits(name, least):
     pytest.importorskip("sklearn")
     digits_images.main(["--output_dir", "outputs/quickstart/digits"])
-    assert script_of("digits.yaml").main(["digits.yaml", "--disable_tqdm", "true"])["eval_accuracy"] > 0.95
+    assert script_of(name).main([name, "--disable_tqdm", "true"])["eval_accuracy"] > least
 
 
 @pytest.mark.slow
