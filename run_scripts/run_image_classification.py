@@ -16,6 +16,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+from PIL import Image
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
@@ -96,9 +97,16 @@ def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict
 
 
 def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) -> Any:
-    """The checkpoint's own, or one that crops the centre to the model's size and scales to [-1, 1]."""
+    """The checkpoint's own, or one that crops the centre to the model's size and scales to [-1, 1].
+
+    Raises:
+        UserError: If the checkpoint has none, as those of text models.
+    """
     if arguments.model_name_or_path is not None:
-        return AutoImageProcessor.from_pretrained(arguments.model_name_or_path, **arguments.hub_arguments())
+        try:
+            return AutoImageProcessor.from_pretrained(arguments.model_name_or_path, **arguments.hub_arguments())
+        except (OSError, ValueError) as error:
+            raise UserError(f"no image processor in {arguments.model_name_or_path!r}: {error}") from error
     height, width = np.broadcast_to(config.image_size, 2).tolist()
     return CLIPImageProcessorPil(
         size={"shortest_edge": min(height, width)},
@@ -106,6 +114,11 @@ def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) ->
         image_mean=[0.5] * 3,
         image_std=[0.5] * 3,
     )
+
+
+def processed_size(processor: Any) -> tuple[int, int]:
+    """Height and width, in pixels, of what an image processor makes of a square picture."""
+    return tuple(processor(Image.new("RGB", (64, 64)), return_tensors="pt").pixel_values.shape[-2:])
 
 
 @dataclass
@@ -174,7 +187,9 @@ def build(
             f"--label_smoothing_factor is a share, from 0 to less than 1; got {args.label_smoothing_factor}."
         )
     config = load_config(model_args)
-    if getattr(config, "image_size", None) is None:
+    # Convolutional networks have no such field, but their checkpoints bring a processor that knows a size.
+    from_checkpoint = model_args.model_name_or_path is not None
+    if getattr(config, "image_size", 0 if from_checkpoint else None) is None:
         raise UserError("the configuration is one for text: set image_size, e.g. --config_overrides image_size=224.")
     with args.main_process_first(local=False, desc="loading the images"):
         splits = load_images(data_args, model_args.token)
@@ -193,7 +208,7 @@ def build(
             processor,
             augmentation,
             num_labels=len(names),
-            image_size=tuple(np.broadcast_to(config.image_size, 2).tolist()),
+            image_size=processed_size(processor),
             label_smoothing=args.label_smoothing_factor,
             seed=args.seed,
         ),

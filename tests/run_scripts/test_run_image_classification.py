@@ -7,7 +7,16 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoModelForImageClassification, CLIPImageProcessorPil, ViTConfig, pipeline
+from transformers import (
+    AutoModelForImageClassification,
+    BertConfig,
+    CLIPImageProcessorPil,
+    ConvNextImageProcessorPil,
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    pipeline,
+)
 
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts import classify_images, digits_images, run_image_classification
@@ -103,6 +112,17 @@ def test_models_of_transformers_itself(command, vit):
     soft = {"label_smoothing_factor": 0.1, "mixup_alpha": 0.2, "cutmix_alpha": 0.2}
     changes = {"config_name": vit, "config_overrides": None, "max_steps": 60, "learning_rate": 2e-2}
     assert run_image_classification.main(command(**changes, **soft))["eval_accuracy"] > 0.8
+
+
+@pytest.mark.usefixtures("_auto_image_processor")
+def test_checkpoints_without_an_image_size(command, tmp_path):
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=2)
+    ResNetForImageClassification(config).save_pretrained(tmp_path / "resnet")
+    ConvNextImageProcessorPil(size={"shortest_edge": 12}).save_pretrained(tmp_path / "resnet")
+    start = {"config_name": None, "config_overrides": None, "model_name_or_path": tmp_path / "resnet"}
+    changes = {"max_steps": 60, "learning_rate": 2e-2, "mixup_alpha": 0.2, "random_resized_crop": True}
+    metrics = run_image_classification.main(command(**start, **changes, crop_min_area=0.8))
+    assert metrics["eval_accuracy"] > 0.8
 
 
 def test_parquet_files_of_digits(command, tmp_path):
@@ -217,6 +237,15 @@ def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
         run_image_classification.main(command(**changes))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("_auto_image_processor")
+def test_text_checkpoints_are_refused(command, tmp_path):
+    BertConfig(architectures=["BertModel"]).save_pretrained(tmp_path / "bert")
+    with pytest.raises(SystemExit, match=r"error: no image processor in '.*bert'"):
+        run_image_classification.main(
+            command(config_name=None, config_overrides=None, model_name_or_path=tmp_path / "bert")
+        )
 
 
 def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path, capsys):
