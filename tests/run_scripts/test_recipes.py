@@ -80,7 +80,7 @@ def test_imagenet_recipes_are_300_epochs_of_4096_pictures(size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("digits.yaml", 0.95), ("imagenet_tiny.yaml", 0.8)])
+@pytest.mark.parametrize(("name", "least"), [("digits.yaml", 0.95), ("imagenet_tiny.yaml", 0.5)])
 def test_whole_recipes_learn_digits(name, least):
     pytest.importorskip("sklearn")
     digits_images.main(["--output_dir", "outputs/quickstart/digits"])

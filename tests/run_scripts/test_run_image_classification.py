@@ -14,15 +14,21 @@ from transformers import (
     ConvNextImageProcessorPil,
     ResNetConfig,
     ResNetForImageClassification,
+    TrainingArguments,
     ViTConfig,
     pipeline,
 )
 
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts import classify_images, digits_images, run_image_classification
-from tokenmixers.run_scripts.arguments import ModelArguments
+from tokenmixers.run_scripts.arguments import ModelArguments, parse_arguments
 from tokenmixers.run_scripts.image_augmentation import AugmentationArguments
-from tokenmixers.run_scripts.run_image_classification import ImageCollator, load_image_processor
+from tokenmixers.run_scripts.run_image_classification import (
+    ImageCollator,
+    ImageDataArguments,
+    build,
+    load_image_processor,
+)
 
 
 SIZES = "image_size=8,patch_size=2,hidden_size=16,intermediate_size=32,num_hidden_layers=2,classifier_pooling=mean"
@@ -202,6 +208,14 @@ def test_accumulated_batches_are_one_batch(command, vit, tmp_path, family):
     assert start.config.problem_type == "single_label_classification"
     for name, tensor in weights[1].items():
         torch.testing.assert_close(weights[2][name], tensor, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_training_labels_are_smoothed(command):
+    types = (ModelArguments, ImageDataArguments, AugmentationArguments, TrainingArguments)
+    trainer = build(*parse_arguments(types, command(label_smoothing_factor=0.3)))
+    labels = next(iter(trainer.get_train_dataloader()))["labels"]
+    assert torch.allclose(labels.sort(dim=1).values, torch.tensor([0.15, 0.85]))
+    assert next(iter(trainer.get_eval_dataloader()))["labels"].dtype == torch.int64
 
 
 def test_evaluation_counts_hard_labels(command, pictures, tmp_path):
