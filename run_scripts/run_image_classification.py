@@ -3,7 +3,8 @@
     python -m tokenmixers.run_scripts.run_image_classification recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_image_classification ...
 
-Works for every checkpoint that `AutoModelForImageClassification` loads, and needs no torchvision.
+Training pictures can be varied and mixed as ImageNet recipes do, see `image_augmentation.py`. Works for every
+checkpoint that `AutoModelForImageClassification` loads, and needs no torchvision.
 """
 
 import zlib
@@ -14,7 +15,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
@@ -30,6 +31,7 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .arguments import ModelArguments, UserError, parse_arguments
+from .image_augmentation import AugmentationArguments, classification_loss, mix, soft_labels, vary
 from .language_modeling import build_model
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, load_config
@@ -39,7 +41,7 @@ from .training import ScriptTrainer, train_and_evaluate
 
 @dataclass
 class ImageDataArguments:
-    """Where the images come from and how they are varied in training."""
+    """Where the images come from."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub, or a local folder of one."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
@@ -51,8 +53,6 @@ class ImageDataArguments:
     label_column: str = field(default="label", metadata={"help": "Column that holds the classes."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training images only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation images only."})
-    random_shift: int = field(default=0, metadata={"help": "Move training images by up to this many pixels."})
-    horizontal_flip: bool = field(default=False, metadata={"help": "Mirror half of the training images."})
 
 
 def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict[str, datasets.Dataset]:
@@ -96,9 +96,16 @@ def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict
 
 
 def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) -> Any:
-    """The checkpoint's own, or one that crops the centre to the model's size and scales to [-1, 1]."""
+    """The checkpoint's own, or one that crops the centre to the model's size and scales to [-1, 1].
+
+    Raises:
+        UserError: If the checkpoint has none, as those of text models.
+    """
     if arguments.model_name_or_path is not None:
-        return AutoImageProcessor.from_pretrained(arguments.model_name_or_path, **arguments.hub_arguments())
+        try:
+            return AutoImageProcessor.from_pretrained(arguments.model_name_or_path, **arguments.hub_arguments())
+        except (OSError, ValueError) as error:
+            raise UserError(f"no image processor in {arguments.model_name_or_path!r}: {error}") from error
     height, width = np.broadcast_to(config.image_size, 2).tolist()
     return CLIPImageProcessorPil(
         size={"shortest_edge": min(height, width)},
@@ -108,38 +115,54 @@ def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) ->
     )
 
 
+def processed_size(processor: Any) -> tuple[int, int]:
+    """Height and width, in pixels, of what an image processor makes of a square picture."""
+    return tuple(processor(Image.new("RGB", (64, 64)), return_tensors="pt").pixel_values.shape[-2:])
+
+
+@dataclass
 class ImageCollator:
-    """Makes batches of pictures, training pictures varied at random.
+    """Makes batches of pictures: training pictures varied at random, with soft labels.
 
     The random numbers depend on a seed and the batch alone: data loaders fetch batches ahead, so numbers from the
     global generator would differ in a resumed run.
+
+    Attributes:
+        processor: The model's image processor.
+        augmentation: How training pictures are varied and mixed.
+        num_labels: Number of classes.
+        image_size: Height and width of the model's pictures, in pixels.
+        label_smoothing: Share of a training label that is spread over all classes.
+        seed: Another one varies the same batch differently.
     """
 
-    def __init__(self, processor: Any, arguments: ImageDataArguments, seed: int):
-        self.processor = processor
-        self.arguments = arguments
-        self.seed = seed
+    processor: Any
+    augmentation: AugmentationArguments
+    num_labels: int
+    image_size: tuple[int, int]
+    label_smoothing: float = 0.0
+    seed: int = 0
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """From rows with `image`, `label` and `vary`, whether to change the picture."""
-        images = [row["image"].convert("RGB") for row in rows]
-        content = zlib.crc32(b"".join(image.tobytes() for image in images), self.seed & 0xFFFFFFFF)
-        generator = torch.Generator().manual_seed(content)
-        images = [
-            self.vary(image, generator) if row["vary"] else image for image, row in zip(images, rows, strict=True)
-        ]
-        pixel_values = self.processor(images, return_tensors="pt").pixel_values
-        return {"pixel_values": pixel_values, "labels": torch.tensor([row["label"] for row in rows])}
+        """From rows with `image`, `label` and `vary`, whether they are training rows.
 
-    def vary(self, image: Image.Image, generator: torch.Generator) -> Image.Image:
-        """Mirror and move."""
-        if self.arguments.horizontal_flip and torch.rand((), generator=generator) < 0.5:
-            image = ImageOps.mirror(image)
-        reach = self.arguments.random_shift
-        if reach:
-            x, y = torch.randint(0, 2 * reach + 1, (2,), generator=generator).tolist()
-            image = ImageOps.expand(image, reach).crop((x, y, x + image.width, y + image.height))
-        return image
+        Returns:
+            `pixel_values`, `(batch, channels, height, width)`, and `labels`: probabilities `(batch, num_labels)` of
+            training rows, classes `(batch,)` of others.
+        """
+        images = [row["image"].convert("RGB") for row in rows]
+        classes = torch.tensor([row["label"] for row in rows])
+        if not rows[0]["vary"]:
+            return {"pixel_values": self.processor(images, return_tensors="pt").pixel_values, "labels": classes}
+        content = zlib.crc32(b"".join(image.tobytes() for image in images), self.seed & 0xFFFFFFFF)
+        random = np.random.default_rng(content)
+        images = [vary(image, self.augmentation, self.image_size, random) for image in images]
+        # A processor may enlarge pictures before it cuts their middle out, which a random crop replaces.
+        sizing = {"do_resize": False, "do_center_crop": False} if self.augmentation.random_resized_crop else {}
+        pixel_values = self.processor(images, return_tensors="pt", **sizing).pixel_values
+        labels = soft_labels(classes, self.num_labels, self.label_smoothing)
+        pixel_values, labels = mix(pixel_values, labels, self.augmentation, random)
+        return {"pixel_values": pixel_values, "labels": labels}
 
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:
@@ -147,20 +170,32 @@ def accuracy(prediction: EvalPrediction) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}
 
 
-def build(model_args: ModelArguments, data_args: ImageDataArguments, args: TrainingArguments) -> Trainer:
+def build(
+    model_args: ModelArguments,
+    data_args: ImageDataArguments,
+    augmentation: AugmentationArguments,
+    args: TrainingArguments,
+) -> Trainer:
     """Load images and model, and join them in a Trainer.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
+    if not 0 <= args.label_smoothing_factor < 1:
+        raise UserError(
+            f"--label_smoothing_factor is a share, from 0 to less than 1; got {args.label_smoothing_factor}."
+        )
     config = load_config(model_args)
-    if getattr(config, "image_size", None) is None:
+    # Convolutional networks have no such field, but their checkpoints bring a processor that knows a size.
+    from_checkpoint = model_args.model_name_or_path is not None
+    if getattr(config, "image_size", 0 if from_checkpoint else None) is None:
         raise UserError("the configuration is one for text: set image_size, e.g. --config_overrides image_size=224.")
     with args.main_process_first(local=False, desc="loading the images"):
         splits = load_images(data_args, model_args.token)
     names = splits["train"].features["label"].names
     config.id2label = dict(enumerate(names))
     config.label2id = {name: index for index, name in enumerate(names)}
+    config.problem_type = "single_label_classification"  # whatever the checkpoint was for
     processor = load_image_processor(model_args, config)
     args.remove_unused_columns = False  # the collator reads the image
     return ScriptTrainer(
@@ -168,20 +203,29 @@ def build(model_args: ModelArguments, data_args: ImageDataArguments, args: Train
         args=args,
         train_dataset=splits["train"].add_column("vary", [True] * len(splits["train"])),
         eval_dataset=splits["validation"].add_column("vary", [False] * len(splits["validation"])),
-        data_collator=ImageCollator(processor, data_args, args.seed),
+        data_collator=ImageCollator(
+            processor,
+            augmentation,
+            num_labels=len(names),
+            image_size=processed_size(processor),
+            label_smoothing=args.label_smoothing_factor,
+            seed=args.seed,
+        ),
         processing_class=processor,
+        # Not the model's own loss, which would take soft labels for those of several classes at once.
+        compute_loss_func=classification_loss,
         compute_metrics=accuracy,
     )
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Entry point; returns the evaluation metrics."""
-    model_args, data_args, card_args, args = parse_arguments(
-        (ModelArguments, ImageDataArguments, CardArguments, TrainingArguments), argv
+    model_args, data_args, augmentation, card_args, args = parse_arguments(
+        (ModelArguments, ImageDataArguments, AugmentationArguments, CardArguments, TrainingArguments), argv
     )
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
-    trainer = build(model_args, data_args, args)
+    trainer = build(model_args, data_args, augmentation, args)
     print_plan(trainer, resume_from)
     card = CardFacts(
         "image-classification",
@@ -189,7 +233,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         metrics={"accuracy": "accuracy"},
         base_model=model_args.model_name_or_path,
         author=card_args,
-        hyper_parameters={name: getattr(data_args, name) for name in ("random_shift", "horizontal_flip")},
+        hyper_parameters=augmentation.in_use(),
     )
     classes = [trainer.model.config.id2label[index] for index in range(trainer.model.config.num_labels)]
 

@@ -18,6 +18,7 @@ from tokenmixers.run_scripts import (
     python_docs_corpus,
     python_docs_questions,
     python_docs_summaries,
+    run_image_classification,
     run_qa,
     run_seq2seq,
 )
@@ -119,6 +120,11 @@ def test_a_few_steps(name, corpus, tmp_path):
     recipe = yaml.safe_load((RECIPES / name).read_text())
     small = {"max_steps": 2, "per_device_train_batch_size": 4, "warmup_steps": 1, "eval_steps": 2, "save_steps": 2}
     small |= {"disable_tqdm": True}
+    if script_of(name) is run_image_classification:
+        small |= {"gradient_accumulation_steps": 1, "dataloader_num_workers": 0, "bf16": "false"}
+        small["max_eval_samples"] = 10
+        if "config_overrides" not in recipe:
+            small["config_overrides"] = "image_size=32,hidden_size=8,intermediate_size=16,num_hidden_layers=2"
     if "docstrings" in recipe["output_dir"]:
         docstring_tasks.main(["--output_dir", "outputs/docstrings"])
         small |= {"max_train_samples": 200, "max_eval_samples": 20, "train_tokenizer": 300}
@@ -147,11 +153,20 @@ def test_a_few_steps(name, corpus, tmp_path):
     assert {key for key in recipe if hasattr(TrainingArguments, key)} >= {"max_steps", "learning_rate", "seed"}
 
 
+@pytest.mark.parametrize("size", ["ti", "s", "b"])
+def test_imagenet_recipes_are_300_epochs_of_4096_pictures(size):
+    recipe = yaml.safe_load((RECIPES / f"imagenet_gmlp_{size}16.yaml").read_text())
+    rows = recipe["per_device_train_batch_size"] * recipe["gradient_accumulation_steps"]
+    assert rows == 4096
+    assert recipe["max_steps"] * rows / 1_281_167 == pytest.approx(300, abs=1e-2)
+
+
 @pytest.mark.slow
-def test_the_whole_digits_recipe_reaches_95_percent():
+@pytest.mark.parametrize(("name", "least"), [("digits.yaml", 0.95), ("imagenet_tiny.yaml", 0.5)])
+def test_whole_recipes_learn_digits(name, least):
     pytest.importorskip("sklearn")
     digits_images.main(["--output_dir", "outputs/quickstart/digits"])
-    assert script_of("digits.yaml").main(["digits.yaml", "--disable_tqdm", "true"])["eval_accuracy"] > 0.95
+    assert script_of(name).main([name, "--disable_tqdm", "true"])["eval_accuracy"] > least
 
 
 @pytest.mark.slow

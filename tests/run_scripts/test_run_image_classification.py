@@ -7,13 +7,32 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoModelForImageClassification, ViTConfig, pipeline
+from transformers import (
+    AutoModelForImageClassification,
+    BertConfig,
+    CLIPImageProcessorPil,
+    ConvNextImageProcessorPil,
+    ResNetConfig,
+    ResNetForImageClassification,
+    TrainingArguments,
+    ViTConfig,
+    pipeline,
+)
 
+from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts import classify_images, digits_images, run_image_classification
-from tokenmixers.run_scripts.run_image_classification import ImageCollator, ImageDataArguments
+from tokenmixers.run_scripts.arguments import ModelArguments, parse_arguments
+from tokenmixers.run_scripts.image_augmentation import AugmentationArguments
+from tokenmixers.run_scripts.run_image_classification import (
+    ImageCollator,
+    ImageDataArguments,
+    build,
+    load_image_processor,
+)
 
 
 SIZES = "image_size=8,patch_size=2,hidden_size=16,intermediate_size=32,num_hidden_layers=2,classifier_pooling=mean"
+ALL_AUGMENTATION = {"auto_augment": True, "random_resized_crop": True, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +85,7 @@ def test_trains_saves_and_classifies(command, pictures, tmp_path, capsys):
 @pytest.mark.usefixtures("_auto_image_processor")
 def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "random_shift": 1, "horizontal_flip": True}
+    options |= {"label_smoothing_factor": 0.1, **ALL_AUGMENTATION}
     run_image_classification.main(command(**options))
     whole = load_file(tmp_path / "run" / "model.safetensors")
     interrupted = tmp_path / "interrupted"
@@ -87,11 +107,28 @@ def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
     assert evaluated["eval_loss"] == pytest.approx(resumed["eval_loss"], rel=1e-5)
 
 
-def test_models_of_transformers_itself(command, tmp_path):
+@pytest.fixture
+def vit(tmp_path):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
     ViTConfig(image_size=8, patch_size=4, **sizes).save_pretrained(tmp_path / "vit")
-    metrics = run_image_classification.main(command(config_name=tmp_path / "vit", config_overrides=None, max_steps=2))
-    assert 0 <= metrics["eval_accuracy"] <= 1
+    return tmp_path / "vit"
+
+
+def test_models_of_transformers_itself(command, vit):
+    soft = {"label_smoothing_factor": 0.1, "mixup_alpha": 0.2, "cutmix_alpha": 0.2}
+    changes = {"config_name": vit, "config_overrides": None, "max_steps": 60, "learning_rate": 2e-2}
+    assert run_image_classification.main(command(**changes, **soft))["eval_accuracy"] > 0.8
+
+
+@pytest.mark.usefixtures("_auto_image_processor")
+def test_checkpoints_without_an_image_size(command, tmp_path):
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=2)
+    ResNetForImageClassification(config).save_pretrained(tmp_path / "resnet")
+    ConvNextImageProcessorPil(size={"shortest_edge": 12}).save_pretrained(tmp_path / "resnet")
+    start = {"config_name": None, "config_overrides": None, "model_name_or_path": tmp_path / "resnet"}
+    changes = {"max_steps": 60, "learning_rate": 2e-2, "mixup_alpha": 0.2, "random_resized_crop": True}
+    metrics = run_image_classification.main(command(**start, **changes, crop_min_area=0.8))
+    assert metrics["eval_accuracy"] > 0.8
 
 
 def test_parquet_files_of_digits(command, tmp_path):
@@ -108,14 +145,93 @@ def test_parquet_files_of_digits(command, tmp_path):
     assert list(model.config.id2label.values()) == [str(digit) for digit in range(10)]
 
 
-def test_augmentation_moves_and_mirrors():
-    picture = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3) + 1)
-    vary = ImageCollator(None, ImageDataArguments(random_shift=1, horizontal_flip=True), seed=0).vary
-    pixels, generator = np.asarray(picture), torch.Generator().manual_seed(0)
-    padded = [np.pad(image, ((1, 1), (1, 1), (0, 0))) for image in (pixels, pixels[:, ::-1])]
-    possible = {image[y : y + 4, x : x + 4].tobytes() for image in padded for x in range(3) for y in range(3)}
-    assert {np.asarray(vary(picture, generator)).tobytes() for _ in range(300)} == possible
-    assert ImageCollator(None, ImageDataArguments(), seed=0).vary(picture, generator) is picture
+@pytest.fixture
+def collate():
+    """`collate(training=..., **settings)`: a batch of noisy pictures of 12 by 10 pixels, for a model of 8 by 8."""
+    noise = np.random.default_rng(0).integers(0, 256, (4, 12, 10, 3), dtype=np.uint8)
+
+    def build(training=True, seed=0, smoothing=0.0, processor=None, **settings):
+        config = GMLPConfig(image_size=8, patch_size=2)
+        processor = processor or load_image_processor(ModelArguments(), config)
+        collator = ImageCollator(processor, AugmentationArguments(**settings), 3, (8, 8), smoothing, seed)
+        rows = [{"image": Image.fromarray(noise[i]), "label": i % 3, "vary": training} for i in range(4)]
+        return collator(rows)
+
+    return build
+
+
+def test_batches_depend_on_seed_and_content_alone(collate):
+    everything = {**ALL_AUGMENTATION, "random_shift": 1, "horizontal_flip": True}
+    first = collate(**everything)
+    torch.manual_seed(99)
+    np.random.seed(99)
+    again, other = collate(**everything), collate(**everything, seed=1)
+    for name in ("pixel_values", "labels"):
+        assert torch.equal(first[name], again[name])
+        assert not torch.equal(first[name], other[name])
+    assert first["pixel_values"].shape == (4, 3, 8, 8)
+    assert torch.allclose(first["labels"].sum(dim=1), torch.ones(4))
+
+
+def test_validation_pictures_are_left_alone(collate):
+    plain, varied = collate(training=False), collate(training=False, smoothing=0.1, **ALL_AUGMENTATION)
+    assert torch.equal(plain["pixel_values"], varied["pixel_values"])
+    assert varied["labels"].tolist() == [0, 1, 2, 0]
+    training = collate()
+    assert torch.equal(training["pixel_values"], plain["pixel_values"])
+    assert torch.equal(training["labels"], torch.eye(3)[[0, 1, 2, 0]])
+
+
+def test_random_crops_are_not_cropped_again(collate):
+    """timm's evaluation processors scale to more than they keep."""
+    zoom = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 8, "width": 8})
+    plain = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    zoomed, expected = (collate(random_resized_crop=True, processor=processor) for processor in (zoom, plain))
+    assert torch.equal(zoomed["pixel_values"], expected["pixel_values"])
+    assert not torch.equal(collate(processor=zoom)["pixel_values"], collate(processor=plain)["pixel_values"])
+
+
+@pytest.mark.parametrize("family", ["gmlp", "vit"])
+def test_accumulated_batches_are_one_batch(command, vit, tmp_path, family):
+    """With soft labels, a last step with fewer rows, and models that do and do not take the Trainer's count."""
+    model = {"config_name": vit, "config_overrides": None} if family == "vit" else {}
+    common = {"max_train_samples": 44, "max_steps": 3, "label_smoothing_factor": 0.1, "optim": "sgd", **model}
+    weights = {}
+    for accumulated, rows in ((1, 16), (2, 8)):
+        batches = {"gradient_accumulation_steps": accumulated, "per_device_train_batch_size": rows}
+        folder = tmp_path / str(accumulated)
+        run_image_classification.main(command(**common, **batches, learning_rate=0.1, output_dir=folder))
+        weights[accumulated] = load_file(folder / "model.safetensors")
+        results = json.loads((folder / "train_results.json").read_text())
+        assert results["train_loss"] == pytest.approx(np.log(2), rel=0.2)  # per picture, of a model that knows nothing
+    start = AutoModelForImageClassification.from_pretrained(tmp_path / "1")
+    assert start.config.problem_type == "single_label_classification"
+    for name, tensor in weights[1].items():
+        torch.testing.assert_close(weights[2][name], tensor, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_training_labels_are_smoothed(command):
+    types = (ModelArguments, ImageDataArguments, AugmentationArguments, TrainingArguments)
+    trainer = build(*parse_arguments(types, command(label_smoothing_factor=0.3)))
+    labels = next(iter(trainer.get_train_dataloader()))["labels"]
+    assert torch.allclose(labels.sort(dim=1).values, torch.tensor([0.15, 0.85]))
+    assert next(iter(trainer.get_eval_dataloader()))["labels"].dtype == torch.int64
+
+
+def test_evaluation_counts_hard_labels(command, pictures, tmp_path):
+    run_image_classification.main(command(label_smoothing_factor=0.3, **ALL_AUGMENTATION))
+    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "run").eval()
+    processor = load_image_processor(ModelArguments(), model.config)
+    losses = []
+    for label, name in enumerate(("bottom", "top")):
+        images = [Image.open(file).convert("RGB") for file in (pictures / "validation" / name).iterdir()]
+        with torch.no_grad():
+            scores = model(**processor(images, return_tensors="pt")).logits.log_softmax(dim=1)
+        losses += (-scores[:, label]).tolist()
+    assert results["eval_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "| `mixup_alpha`" in card and "| `random_shift`" not in card
 
 
 @pytest.mark.parametrize(
@@ -126,6 +242,8 @@ def test_augmentation_moves_and_mirrors():
         ({"label_column": "class"}, "no column 'class'"),
         ({"config_name": "gmlp-base", "config_overrides": None}, "set image_size"),
         ({"config_overrides": "image_size=9,patch_size=2"}, "multiple of"),
+        ({"cutmix_alpha": -1}, "--cutmix_alpha must be 0 (off) or more, got -1.0"),
+        ({"label_smoothing_factor": 1.5}, "--label_smoothing_factor is a share"),
     ],
 )
 def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
@@ -133,6 +251,15 @@ def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
         run_image_classification.main(command(**changes))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("_auto_image_processor")
+def test_text_checkpoints_are_refused(command, tmp_path):
+    BertConfig(architectures=["BertModel"]).save_pretrained(tmp_path / "bert")
+    with pytest.raises(SystemExit, match=r"error: no image processor in '.*bert'"):
+        run_image_classification.main(
+            command(config_name=None, config_overrides=None, model_name_or_path=tmp_path / "bert")
+        )
 
 
 def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path, capsys):
