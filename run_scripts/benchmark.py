@@ -3,8 +3,8 @@
     python -m tokenmixers.run_scripts.benchmark --output_dir outputs/benchmark
     python -m tokenmixers.run_scripts.benchmark --quick --cells 2 6 --modes inference --output_dir outputs/quick
 
-All contestants of a group run in this process and take turns. Those with the same weights have to give the same outputs,
-or else there is no report. The cells:
+All contestants of a group run in this process and take turns. Those with the same weights have to give the same
+outputs, or else there is no report. The cells:
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
 with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up.
@@ -63,7 +63,7 @@ class BenchmarkArguments:
     length_files: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "For cell 5: files with a token count per line, or with texts, a tab between two of a pair."
+            "help": "For cell 5: files with a token count, a text, or two texts and a tab between them per line."
         },
     )
     tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer for length_files with texts."})
@@ -152,7 +152,19 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
         return "" if row.get(key) is None else form.format(row[key] * scale)
 
     unit = f"{rows[0].get('unit', 'tokens')}/s"
-    head = (title, "ms", "quartiles", "first / this", "quartiles", unit, "MB", "of peak", "differs", "cache kB")
+    head = (
+        title,
+        "ms",
+        "quartiles",
+        "first / this",
+        "quartiles",
+        unit,
+        "MB",
+        "of peak",
+        "differs",
+        "cache kB",
+        "M parameters",
+    )
     table = [
         (
             row["model"],
@@ -165,6 +177,7 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
             shown(row, "utilisation", "{:.0%}"),
             shown(row, "difference", "{:.0e}"),
             shown(row, "cache_bytes", "{:,.1f}", 1e-3),
+            shown(row, "parameters", "{:,.1f}", 1e-6),
         )
         for row in rows
     ]

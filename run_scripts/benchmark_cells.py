@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,7 +36,6 @@ from tokenmixers import (
     SynthesizerForConditionalGeneration,
 )
 
-from ..configuration.configuration_synthesizer import PRESETS
 from ..modeling.spatial_gating_unit import SpatialGatingUnit, SpatialProjection
 from ..modeling.t5_conversion import synthesizer_from_t5
 from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
@@ -63,7 +63,7 @@ class Sizes:
         return replace(
             self,
             batch_size=2,
-            presets=self.presets[:2],
+            presets=self.presets[:3],
             layers=2,
             text_lengths=(16,),
             image_models=("ti16",),
@@ -99,10 +99,12 @@ def shipped_config(name: str, layers: int | None, **changes: Any) -> PreTrainedC
 
 @torch.no_grad()
 def randomise_gates(model: nn.Module) -> nn.Module:
-    """Leave the start of training, where spatial weights, ours or timm's, are next to zero and hide every mistake."""
+    """Leave the start of training, where our and timm's spatial weights and timm's head hide every mistake: all are
+    next to zero, or zero.
+    """
     for name, parameter in model.named_parameters():
-        if "spatial_proj." in name or ".gate.proj." in name:
-            parameter.normal_(mean=float(name.endswith("bias")), std=parameter.shape[-1] ** -0.5)
+        if any(part in f".{name}" for part in (".spatial_proj.", ".gate.proj.", ".head.")):
+            parameter.normal_(mean=float(name.endswith("proj.bias")), std=parameter.shape[-1] ** -0.5)
     return model
 
 
@@ -115,8 +117,8 @@ def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
     """1: gMLP for images of 224 pixels and timm's, with the same weights."""
     timm = import_peer("timm", 1)
     for size in sizes.image_models:
-        options = {} if sizes.layers is None else {"num_blocks": sizes.layers}
-        peer = randomise_gates(timm.create_model(f"gmlp_{size}_224", **options))
+        peer = randomise_gates(timm.create_model(f"gmlp_{size}_224"))
+        peer.blocks = peer.blocks[: sizes.layers]
         ours = GMLPForImageClassification(timm_config(peer.state_dict()))
         ours.load_state_dict(convert_timm_state_dict(peer.state_dict()))
         pixels, labels = torch.randn(sizes.batch_size, 3, 224, 224), torch.randint(1000, (sizes.batch_size,))
@@ -144,12 +146,9 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
         seq_len=length,
         ff_mult=config.intermediate_size // config.hidden_size,
     )
-    names = {
-        "norm": "fn.norm",
-        "proj_in": "fn.fn.proj_in.0",
-        "sgu.norm": "fn.fn.sgu.norm",
-        "proj_out": "fn.fn.proj_out",
-    }
+    block = "fn.fn.fn"
+    names = {"norm": "fn.norm", "proj_in": f"{block}.proj_in.0", "sgu.norm": f"{block}.sgu.norm"}
+    names["proj_out"] = f"{block}.proj_out"
     weights = model.state_dict()
     state = {"to_embed.weight": weights["model.embed_tokens.weight"]}
     for index, layer in enumerate(model.model.layers):
@@ -157,8 +156,8 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
             for kind in ("weight", "bias"):
                 state[f"layers.{index}.{theirs}.{kind}"] = weights[f"model.layers.{index}.{ours}.{kind}"]
         projection = layer.sgu.spatial_proj
-        state[f"layers.{index}.fn.fn.sgu.weight"] = projection.matrix(length)[None]
-        state[f"layers.{index}.fn.fn.sgu.bias"] = projection.bias[None, :length]
+        state[f"layers.{index}.{block}.sgu.weight"] = projection.matrix(length)[None]
+        state[f"layers.{index}.{block}.sgu.bias"] = projection.bias[None, :length]
     for kind in ("weight", "bias"):
         state[f"to_logits.0.{kind}"] = weights[f"model.norm.{kind}"]
         state[f"to_logits.1.{kind}"] = weights[f"lm_head.{kind}"]
@@ -254,7 +253,8 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     """4: T5 of the translation models' size, the Synthesizer with its weights, and the presets of that size."""
-    t5 = T5ForConditionalGeneration(T5Config(num_layers=sizes.layers or 6, dropout_rate=0.0))  # T5-small
+    config = T5Config(num_layers=sizes.layers or 6, dropout_rate=0.0, decoder_start_token_id=0)  # T5-small
+    t5 = T5ForConditionalGeneration(config)
     models = {"Synthesizer, vanilla": synthesizer_from_t5(t5), "T5": t5}
     changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0}
     changes |= {} if sizes.layers is None else {"num_hidden_layers": sizes.layers}
@@ -400,7 +400,7 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 
 class FourierProjection(SpatialProjection):
-    """Toeplitz weights as a convolution by fast Fourier transforms, in float32, for tokens up to the maximum length."""
+    """Toeplitz weights as a convolution by fast Fourier transforms, in float32."""
 
     def forward(self, hidden_states: torch.Tensor, positions: None = None) -> torch.Tensor:
         """Mix tokens, which have to be as many as there is room for."""
@@ -438,10 +438,8 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
         return  # nothing of this changes then
 
     def process(name: str, code: str) -> Contestant:
-        command = [sys.executable, "-c", code]
-        return Contestant(
-            name, lambda: subprocess.run(command, check=True, capture_output=True), measures_memory=False
-        )
+        call = partial(subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True)
+        return Contestant(name, call, measures_memory=False)
 
     ours = process("with tokenmixers", "import transformers, tokenmixers")
     yield Group("import", [ours, process("transformers alone", "import transformers")])
