@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -45,13 +45,13 @@ from .benchmark_timing import Case, Contestant, Group, model_contestant, product
 
 @dataclass
 class Sizes:
-    """How much is measured. `layers` shortens every model; the rest is named after what it counts."""
+    """How much is measured. `shrunk` are fields of configurations that make every model smaller."""
 
     batch_size: int
     presets: list[str]
     length_files: list[str]
     tokenizer: str | None
-    layers: int | None = None
+    shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)
     image_models: tuple[str, ...] = ("ti16", "s16", "b16")
     new_tokens: int = 64
@@ -64,7 +64,7 @@ class Sizes:
             self,
             batch_size=2,
             presets=self.presets[:3],
-            layers=2,
+            shrunk={"num_hidden_layers": 2, "vocab_size": 1000},
             text_lengths=(16,),
             image_models=("ti16",),
             new_tokens=4,
@@ -88,9 +88,8 @@ def import_peer(name: str, cell: int) -> ModuleType:
         ) from error
 
 
-def shipped_config(name: str, layers: int | None, **changes: Any) -> PreTrainedConfig:
-    """The configuration of a model card, with `layers` layers if given, and without dropout."""
-    changes |= {} if layers is None else {"num_hidden_layers": layers}
+def shipped_config(name: str, **changes: Any) -> PreTrainedConfig:
+    """The configuration of a model card, with changes, and without dropout."""
     config = AutoConfig.from_pretrained(MODEL_CARDS / name, hidden_dropout_prob=0.0, **changes)
     if hasattr(config, "attention_dropout"):
         config.attention_dropout = 0.0
@@ -118,7 +117,7 @@ def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
     timm = import_peer("timm", 1)
     for size in sizes.image_models:
         peer = randomise_gates(timm.create_model(f"gmlp_{size}_224"))
-        peer.blocks = peer.blocks[: sizes.layers]
+        peer.blocks = peer.blocks[: sizes.shrunk.get("num_hidden_layers")]
         ours = GMLPForImageClassification(timm_config(peer.state_dict()))
         ours.load_state_dict(convert_timm_state_dict(peer.state_dict()))
         pixels, labels = torch.randn(sizes.batch_size, 3, 224, 224), torch.randint(1000, (sizes.batch_size,))
@@ -169,7 +168,7 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
 def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
     """2: gMLP-base with its language modelling head, with Toeplitz and full weights, and g-mlp-pytorch's."""
     # That package's norms all have PyTorch's default epsilon.
-    config = shipped_config("gmlp-base", sizes.layers, layer_norm_eps=1e-5)
+    config = shipped_config("gmlp-base", layer_norm_eps=1e-5, **sizes.shrunk)
     for length in sizes.text_lengths:
         ours = randomise_gates(GMLPForMaskedLM(config))
         full = GMLPForMaskedLM(config)
@@ -210,7 +209,7 @@ def matched_transformer(config_class: type, parameters: int, **settings: Any) ->
     return build(size)
 
 
-def transformers_for(model: PreTrainedModel, layers: int | None) -> dict[str, PreTrainedModel]:
+def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrainedModel]:
     """BERT and ModernBERT with as many parameters, of the papers' base sizes, or of T5-small's width."""
     parameters, config = model.num_parameters(), model.config
     wide = parameters > 80e6
@@ -225,10 +224,12 @@ def transformers_for(model: PreTrainedModel, layers: int | None) -> dict[str, Pr
     bert = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     modern = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
     depths = (12, 22) if wide else (6, 8)
+    if sizes.shrunk:
+        depths = (sizes.shrunk["num_hidden_layers"],) * 2
     return {
-        "BERT": matched_transformer(BertConfig, parameters, **settings, **bert, num_hidden_layers=layers or depths[0]),
+        "BERT": matched_transformer(BertConfig, parameters, **settings, **bert, num_hidden_layers=depths[0]),
         "ModernBERT": matched_transformer(
-            ModernBertConfig, parameters, **settings, **modern, num_hidden_layers=layers or depths[1]
+            ModernBertConfig, parameters, **settings, **modern, num_hidden_layers=depths[1]
         ),
     }
 
@@ -238,12 +239,12 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
     encoders = {name: {} for name in ("gmlp-base", "amlp-base")}
     encoders |= {f"synthesizer-{name.replace('_', '-')}": {"is_encoder_decoder": False} for name in sizes.presets}
     for name, changes in encoders.items():
-        config = shipped_config(name, sizes.layers, **changes)
+        config = shipped_config(name, **changes, **sizes.shrunk)
         ours = randomise_gates(AutoModel.from_config(config))
         length = min(sizes.text_lengths[-1], config.max_position_embeddings)
         ids = tokens(config.vocab_size, sizes.batch_size, length)
         inputs = [{"input_ids": ids}]
-        models = {"tokenmixers": ours, **transformers_for(ours, sizes.layers)}
+        models = {"tokenmixers": ours, **transformers_for(ours, sizes)}
         contestants = [
             model_contestant(kind, model, inputs, case, items=ids.numel()) for kind, model in models.items()
         ]
@@ -253,17 +254,16 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     """4: T5 of the translation models' size, the Synthesizer with its weights, and the presets of that size."""
-    config = T5Config(num_layers=sizes.layers or 6, dropout_rate=0.0, decoder_start_token_id=0)  # T5-small
+    config = T5Config(dropout_rate=0.0, decoder_start_token_id=0, **sizes.shrunk)  # T5-small
     t5 = T5ForConditionalGeneration(config)
     models = {"Synthesizer, vanilla": synthesizer_from_t5(t5), "T5": t5}
-    changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0}
-    changes |= {} if sizes.layers is None else {"num_hidden_layers": sizes.layers}
+    changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0, **sizes.shrunk}
     for name in sizes.presets:
         if "vanilla" not in (name, name.removesuffix("_wide")) and not name.startswith("mesh_"):
-            config = SynthesizerConfig.from_preset(name, **changes)
-            models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(config)
+            preset = SynthesizerConfig.from_preset(name, **changes)
+            models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(preset)
     length = min(sizes.text_lengths[-1], 256)
-    source, target = (tokens(32128, sizes.batch_size, size) for size in (length, length // 4))
+    source, target = (tokens(config.vocab_size, sizes.batch_size, size) for size in (length, length // 4))
     shared = {name: "shared" if name in ("Synthesizer, vanilla", "T5") else None for name in models}
     facts = {"batch": sizes.batch_size, "length": length}
     if case.training:
@@ -373,9 +373,9 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
     sources |= {Path(file).name: read_lengths(file, sizes.tokenizer)[: sizes.sequences] for file in sizes.length_files}
     for source, lengths in sources.items():
         lengths = [min(max(length, min(16, longest)), longest) for length in lengths]
-        config = shipped_config("gmlp-base", sizes.layers)
+        config = shipped_config("gmlp-base", **sizes.shrunk)
         gmlp = randomise_gates(GMLPModel(config))
-        models = {"gMLP": gmlp, "BERT": transformers_for(gmlp, sizes.layers)["BERT"]}
+        models = {"gMLP": gmlp, "BERT": transformers_for(gmlp, sizes)["BERT"]}
         ids = tokens(config.vocab_size, len(lengths), longest)
         ways = {
             "by length": (sorted(range(len(lengths)), key=lengths.__getitem__), None),
@@ -414,7 +414,7 @@ class FourierProjection(SpatialProjection):
 
 def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
     """6: the spatial gating unit of gMLP-base at growing lengths, its product taken in three ways."""
-    config = shipped_config("gmlp-base", None)
+    config = shipped_config("gmlp-base")
     for length in sizes.growth:
         units = {}
         for name, weight_type in (("Toeplitz", "toeplitz"), ("full", "full"), ("Fourier", "toeplitz")):
@@ -443,7 +443,7 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
 
     ours = process("with tokenmixers", "import transformers, tokenmixers")
     yield Group("import", [ours, process("transformers alone", "import transformers")])
-    gmlp = AutoModel.from_config(shipped_config("gmlp-base", sizes.layers))
+    gmlp = AutoModel.from_config(shipped_config("gmlp-base", **sizes.shrunk))
     predict = (
         "import sys, torch{}; from transformers import AutoModel; model = AutoModel.from_pretrained({!r}).eval(); "
         "torch.inference_mode()(model)(torch.full((1, 16), 5))"
@@ -452,7 +452,7 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
         contestants = []
         for name, model, also in (
             ("gMLP-base", gmlp, ", tokenmixers"),
-            ("BERT", transformers_for(gmlp, sizes.layers)["BERT"], ""),
+            ("BERT", transformers_for(gmlp, sizes)["BERT"], ""),
         ):
             model.save_pretrained(Path(folder) / name)
             contestants.append(process(name, predict.format(also, str(Path(folder) / name))))

@@ -12,6 +12,7 @@ from tokenmixers.run_scripts.arguments import UserError
 from tokenmixers.run_scripts.benchmark import crossover
 from tokenmixers.run_scripts.benchmark_cells import (
     FourierProjection,
+    Sizes,
     as_g_mlp_pytorch,
     randomise_gates,
     read_lengths,
@@ -34,6 +35,7 @@ from tokenmixers.run_scripts.benchmark_timing import (
 CPU = torch.device("cpu")
 INFERENCE = Case("inference", torch.float32, False, CPU)
 TRAINING = Case("training", torch.float32, False, CPU)
+SHRUNK = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None).quick()
 SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 
 
@@ -138,7 +140,7 @@ def test_peak_memory_is_what_is_held_at_once():
 def test_transformers_have_as_many_parameters():
     config = AMLPConfig(vocab_size=2000, num_hidden_layers=2, max_position_embeddings=64)
     model = AMLPModel(config)
-    for peer in transformers_for(model, layers=1).values():
+    for peer in transformers_for(model, SHRUNK).values():
         assert peer.num_parameters() == pytest.approx(model.num_parameters(), rel=0.02)
 
 
