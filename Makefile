@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
 
-.PHONY: quickstart test test-slow test-extras test-transformers style check clean
+.PHONY: quickstart test test-slow test-extras test-transformers bench style check clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
@@ -43,6 +43,10 @@ test-slow: $(VENV)/.installed  ## the tests that take more than a few seconds
 test-extras: $(VENV)/.installed  ## exports to every format, quantisation: with the extras that the fast tests do without
 	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,export,quantize]'
 	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py
+
+bench: $(VENV)/.installed  ## our models and others side by side; hours: BENCH="--quick" for minutes
+	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[bench]'
+	$(SCRIPT).benchmark --output_dir outputs/benchmark $(BENCH)
 
 # Transformers' own model tests ship in its source distribution alone.
 SUITE := $(VENV)/transformers-suite

@@ -1,0 +1,301 @@
+"""Our models and others side by side: time, memory and the share of the machine that they use.
+
+    python -m tokenmixers.run_scripts.benchmark --output_dir outputs/benchmark
+    python -m tokenmixers.run_scripts.benchmark --quick --cells 2 6 --modes inference --output_dir outputs/quick
+
+All contestants of a group run in this process and take turns. Those with the same weights have to give the same
+outputs, or else there is no report. The cells:
+
+1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
+with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up.
+"""
+
+import csv
+import datetime
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from ..configuration.configuration_synthesizer import PRESETS
+from .arguments import UserError, check_new_folder, parse_arguments
+from .benchmark_cells import CELLS, PEERS, Sizes, import_peer, read_lengths
+from .benchmark_timing import (
+    TOLERANCE,
+    Case,
+    Group,
+    check_agreement,
+    compare,
+    matmul_peak,
+    peak_memory,
+    take_turns,
+)
+from .model_card import versions
+from .reporting import print_table
+
+
+@dataclass
+class BenchmarkArguments:
+    """What is measured, and how often."""
+
+    output_dir: str = field(metadata={"help": "New folder for results.json, results.csv and pictures."})
+    cells: list[int] = field(
+        default_factory=lambda: sorted(CELLS),
+        metadata={"help": "; ".join(function.__doc__.split("\n")[0].rstrip(".") for function in CELLS.values())},
+    )
+    modes: list[str] = field(
+        default_factory=lambda: ["inference", "training"], metadata={"help": "inference, training."}
+    )
+    dtypes: list[str] = field(default_factory=lambda: ["float32", "bfloat16"], metadata={"help": "float32, bfloat16."})
+    compile: bool = field(default=False, metadata={"help": "Measure with torch.compile too."})
+    rounds: int = field(default=15, metadata={"help": "Timed calls of each contestant, after two to warm up."})
+    batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
+    presets: list[str] = field(
+        default_factory=lambda: list(PRESETS), metadata={"help": "Synthesizer presets for cells 3 and 4."}
+    )
+    length_files: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "For cell 5: files with a token count, a text, or two texts and a tab between them per line."
+        },
+    )
+    tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer for length_files with texts."})
+    quick: bool = field(default=False, metadata={"help": "Small models and short texts: does it run?"})
+
+    def __post_init__(self):
+        for name, allowed in (
+            ("cells", CELLS),
+            ("modes", ("inference", "training")),
+            ("dtypes", ("float32", "bfloat16")),
+            ("presets", PRESETS),
+        ):
+            for value in getattr(self, name):
+                if value not in allowed:
+                    raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
+        for name in ("rounds", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Where, when and with what versions."""
+    peers = {}
+    for package in ("timm", "g-mlp-pytorch"):
+        try:
+            peers[package] = version(package)
+        except PackageNotFoundError:
+            peers[package] = None
+    processor = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").is_file():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), processor)
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "versions": versions(),
+        "peers": peers,
+        "device": device.type,
+        "processor": processor,
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str, Any]]:
+    """One row of results for each contestant.
+
+    Args:
+        group: The contestants, compared with the first of them.
+        case: How they run.
+        rounds: Timed calls of each.
+        peak: Operations per second that the machine can do in this type.
+
+    Raises:
+        UserError: If outputs disagree.
+    """
+    differences = check_agreement(group.contestants, TOLERANCE[case.dtype])
+    calls = {contestant.name: contestant.call for contestant in group.contestants}
+    summaries = compare(take_turns(calls, rounds, case.device))
+    rows = []
+    for contestant in group.contestants:
+        summary = summaries[contestant.name]
+        seconds = summary["milliseconds"] / 1000
+        rows.append(
+            {
+                "group": group.name,
+                "model": contestant.name,
+                "mode": case.mode,
+                "dtype": str(case.dtype).removeprefix("torch."),
+                "compiled": case.compiled,
+                **group.facts,
+                **summary,
+                "difference": differences.get(contestant.name),
+                "per_second": contestant.items / seconds if contestant.items else None,
+                "peak_bytes": peak_memory(contestant.call, case.device) if contestant.measures_memory else None,
+                "utilisation": contestant.flops / seconds / peak if contestant.flops else None,
+                **contestant.facts,
+            }
+        )
+    return rows
+
+
+def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """The results of a group as a table."""
+
+    def shown(row: dict[str, Any], key: str, form: str, scale: float = 1.0) -> str:
+        return "" if row.get(key) is None else form.format(row[key] * scale)
+
+    unit = f"{rows[0].get('unit', 'tokens')}/s"
+    head = (
+        title,
+        "ms",
+        "quartiles",
+        "first / this",
+        "quartiles",
+        unit,
+        "MB",
+        "of peak",
+        "differs",
+        "cache kB",
+        "M parameters",
+    )
+    table = [
+        (
+            row["model"],
+            f"{row['milliseconds']:,.1f}",
+            f"{row['milliseconds_q1']:,.1f}-{row['milliseconds_q3']:,.1f}",
+            f"{row['ratio']:.2f}",
+            f"{row['ratio_q1']:.2f}-{row['ratio_q3']:.2f}",
+            shown(row, "per_second", "{:,.0f}"),
+            shown(row, "peak_bytes", "{:,.1f}", 1e-6),
+            shown(row, "utilisation", "{:.0%}"),
+            shown(row, "difference", "{:.0e}"),
+            shown(row, "cache_bytes", "{:,.1f}", 1e-3),
+            shown(row, "parameters", "{:,.1f}", 1e-6),
+        )
+        for row in rows
+    ]
+    print_table(head, table)
+
+
+def crossover(rows: Sequence[dict[str, Any]], contestant: str = "Fourier") -> int | None:
+    """The length from which on a contestant is faster than the first of its group, `None` if there is none.
+
+    Args:
+        rows: Results of one case, of groups that differ in `length`.
+        contestant: Its name.
+    """
+    start = None
+    for row in sorted((row for row in rows if row["model"] == contestant), key=lambda row: row["length"]):
+        if row["ratio"] <= 1:
+            start = None
+        elif start is None:
+            start = row["length"]
+    return start
+
+
+def write_results(output: Path, report: dict[str, Any]) -> None:
+    """`results.json`, and its rows as `results.csv`."""
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "results.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+    columns = list(dict.fromkeys(key for row in report["results"] for key in row))
+    with (output / "results.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(report["results"])
+
+
+def plot_results(output: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A picture for each cell: how many times as long as each contestant ours took; for growth the times."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no pictures: matplotlib is missing (pip install 'tokenmixers[plot]')")
+        return
+    for cell in sorted({row["cell"] for row in rows}):
+        found = [row for row in rows if row["cell"] == cell]
+        if cell == 6:
+            curves: dict[str, list[dict[str, Any]]] = {}
+            for row in found:
+                curves.setdefault(f"{row['model']}, {row['case']}", []).append(row)
+            figure = Figure(figsize=(10, 4.5), layout="constrained")
+            for axis, key, label in zip(
+                figure.subplots(1, 2),
+                ("milliseconds", "peak_bytes"),
+                ("milliseconds", "peak memory, bytes"),
+                strict=True,
+            ):
+                for name, points in curves.items():
+                    lengths = [point["length"] for point in points]
+                    axis.loglog(lengths, [point[key] for point in points], marker="o", markersize=3, label=name)
+                axis.set(xlabel="tokens", ylabel=label)
+            axis.legend(fontsize="x-small")
+        else:
+            others = [row for row in found if not row["is_first"]][::-1]
+            figure = Figure(figsize=(9, 1 + 0.22 * len(others)), layout="constrained")
+            axis = figure.subplots()
+            for index, row in enumerate(others):
+                axis.plot([row["ratio_q1"], row["ratio_q3"]], [index, index], color="tab:blue")
+                axis.plot(row["ratio"], index, "o", color="tab:blue", markersize=4)
+            labels = [f"{row['group']}, {row['case']}: {row['model']}" for row in others]
+            axis.set_yticks(range(len(others)), labels, fontsize="x-small")
+            axis.axvline(1, color="grey", linewidth=0.8)
+            axis.set_xlabel("time of the first of the group / time of this (below 1: the first is faster)")
+        figure.savefig(output / f"cell_{cell}.png", dpi=120)
+
+
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Entry point; returns one row of results for every contestant and case."""
+    (arguments,) = parse_arguments((BenchmarkArguments,), argv)
+    output = check_new_folder(arguments.output_dir)
+    for cell in arguments.cells:  # before hours of work
+        if cell in PEERS:
+            import_peer(PEERS[cell], cell)
+    for file in arguments.length_files:
+        read_lengths(file, arguments.tokenizer)
+    logging.set_verbosity_error()
+    sizes = Sizes(arguments.batch_size, arguments.presets, arguments.length_files, arguments.tokenizer)
+    sizes = sizes.quick() if arguments.quick else sizes
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtypes = [getattr(torch, name) for name in arguments.dtypes]
+    peaks = {dtype: matmul_peak(dtype, device, 256 if arguments.quick else 4096) for dtype in dtypes}
+    report = {"arguments": asdict(arguments), "machine": machine(device), "results": []}
+    report["matmul_peak"] = {str(dtype): peak for dtype, peak in peaks.items()}
+    print("; ".join(f"{key}: {value}" for key, value in report["machine"].items()))
+    print("; ".join(f"{dtype} matrix products: {peak / 1e9:,.0f} GFLOP/s" for dtype, peak in peaks.items()))
+    cases = [
+        Case(mode, dtype, compiled, device)
+        for mode in arguments.modes
+        for dtype in dtypes
+        for compiled in ((False, True) if arguments.compile else (False,))
+    ]
+    for cell in arguments.cells:
+        for case in cases:
+            torch.manual_seed(0)
+            found = []
+            for group in CELLS[cell](case, sizes):
+                rows = measure(group, case, arguments.rounds, peaks[case.dtype])
+                print_rows(f"{group.name}; {case}", rows)
+                found += [
+                    {"cell": cell, "case": str(case), "is_first": index == 0, **row} for index, row in enumerate(rows)
+                ]
+                write_results(output, {**report, "results": report["results"] + found})
+                del group
+                torch.compiler.reset()
+            report["results"] += found
+            if cell == 6:
+                length = crossover(found)
+                print(f"Fourier transforms, {case}: faster {f'from {length} tokens on' if length else 'nowhere'}")
+    plot_results(output, report["results"])
+    print(f"results in {output}")
+    return report["results"]
+
+
+if __name__ == "__main__":
+    main()

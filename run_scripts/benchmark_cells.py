@@ -1,0 +1,472 @@
+"""What is compared with what: one function per cell, which yields its groups for one `Case`."""
+
+import importlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+from tokenmixers import (
+    GMLPForImageClassification,
+    GMLPForMaskedLM,
+    GMLPModel,
+    SynthesizerConfig,
+    SynthesizerForConditionalGeneration,
+)
+
+from ..modeling.spatial_gating_unit import SpatialGatingUnit, SpatialProjection
+from ..modeling.t5_conversion import synthesizer_from_t5
+from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
+from .arguments import MODEL_CARDS, UserError
+from .benchmark_timing import Case, Contestant, Group, model_contestant, products_of
+
+
+@dataclass
+class Sizes:
+    """How much is measured. `shrunk` are fields of configurations that make every model smaller."""
+
+    batch_size: int
+    presets: list[str]
+    length_files: list[str]
+    tokenizer: str | None
+    shrunk: dict[str, int] = field(default_factory=dict)
+    text_lengths: tuple[int, ...] = (128, 512)
+    image_models: tuple[str, ...] = ("ti16", "s16", "b16")
+    new_tokens: int = 64
+    sequences: int = 64
+    growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
+
+    def quick(self) -> "Sizes":
+        """A few minutes for everything."""
+        return replace(
+            self,
+            batch_size=2,
+            presets=self.presets[:3],
+            shrunk={"num_hidden_layers": 2, "vocab_size": 1000},
+            text_lengths=(16,),
+            image_models=("ti16",),
+            new_tokens=4,
+            sequences=6,
+            growth=(16, 32),
+        )
+
+
+def import_peer(name: str, cell: int) -> ModuleType:
+    """A package that is compared with.
+
+    Raises:
+        UserError: If it cannot be imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"cell {cell} compares with {name}, which cannot be imported ({error}): "
+            "pip install 'tokenmixers[bench]', or choose other --cells."
+        ) from error
+
+
+def shipped_config(name: str, **changes: Any) -> PreTrainedConfig:
+    """The configuration of a model card, with changes, and without dropout."""
+    config = AutoConfig.from_pretrained(MODEL_CARDS / name, hidden_dropout_prob=0.0, **changes)
+    if hasattr(config, "attention_dropout"):
+        config.attention_dropout = 0.0
+    return config
+
+
+@torch.no_grad()
+def randomise_gates(model: nn.Module) -> nn.Module:
+    """Leave the start of training, where our and timm's spatial weights and timm's head hide every mistake: all are
+    next to zero, or zero.
+    """
+    for name, parameter in model.named_parameters():
+        if any(part in f".{name}" for part in (".spatial_proj.", ".gate.proj.", ".head.")):
+            parameter.normal_(mean=float(name.endswith("proj.bias")), std=parameter.shape[-1] ** -0.5)
+    return model
+
+
+def tokens(vocab_size: int, *shape: int) -> torch.Tensor:
+    """Random token ids, none of them special."""
+    return torch.randint(3, vocab_size, shape)
+
+
+def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """1: gMLP for images of 224 pixels and timm's, with the same weights."""
+    timm = import_peer("timm", 1)
+    for size in sizes.image_models:
+        peer = randomise_gates(timm.create_model(f"gmlp_{size}_224"))
+        peer.blocks = peer.blocks[: sizes.shrunk.get("num_hidden_layers")]
+        ours = GMLPForImageClassification(timm_config(peer.state_dict()))
+        ours.load_state_dict(convert_timm_state_dict(peer.state_dict()))
+        pixels, labels = torch.randn(sizes.batch_size, 3, 224, 224), torch.randint(1000, (sizes.batch_size,))
+        common = {"labels": labels, "weights": "shared", "items": sizes.batch_size}
+        contestants = [
+            model_contestant("tokenmixers", ours, [{"pixel_values": pixels}], case, **common),
+            model_contestant("timm", peer, [{"x": pixels}], case, **common),
+        ]
+        contestants += products_of(ours, [{"pixel_values": pixels}], case)
+        yield Group(f"gmlp-{size}-224", contestants, {"batch": sizes.batch_size, "unit": "images"})
+
+
+def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
+    """The same function as a `gMLP` of g-mlp-pytorch.
+
+    That package has full spatial weights (what it calls circulant looks to the left alone), reads exactly `length`
+    tokens, and its head is a matrix of its own: here the embeddings, as in ours.
+    """
+    config = model.config
+    package = import_peer("g_mlp_pytorch", 2)
+    peer = package.gMLP(
+        num_tokens=config.vocab_size,
+        dim=config.hidden_size,
+        depth=config.num_hidden_layers,
+        seq_len=length,
+        ff_mult=config.intermediate_size // config.hidden_size,
+    )
+    block = "fn.fn.fn"
+    names = {"norm": "fn.norm", "proj_in": f"{block}.proj_in.0", "sgu.norm": f"{block}.sgu.norm"}
+    names["proj_out"] = f"{block}.proj_out"
+    weights = model.state_dict()
+    state = {"to_embed.weight": weights["model.embed_tokens.weight"]}
+    for index, layer in enumerate(model.model.layers):
+        for ours, theirs in names.items():
+            for kind in ("weight", "bias"):
+                state[f"layers.{index}.{theirs}.{kind}"] = weights[f"model.layers.{index}.{ours}.{kind}"]
+        projection = layer.sgu.spatial_proj
+        state[f"layers.{index}.{block}.sgu.weight"] = projection.matrix(length)[None]
+        state[f"layers.{index}.{block}.sgu.bias"] = projection.bias[None, :length]
+    for kind in ("weight", "bias"):
+        state[f"to_logits.0.{kind}"] = weights[f"model.norm.{kind}"]
+        state[f"to_logits.1.{kind}"] = weights[f"lm_head.{kind}"]
+    peer.load_state_dict(state)
+    peer.to_logits[1].weight = peer.to_embed.weight
+    return peer
+
+
+def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """2: gMLP-base with its language modelling head, with Toeplitz and full weights, and g-mlp-pytorch's."""
+    # That package's norms all have PyTorch's default epsilon.
+    config = shipped_config("gmlp-base", layer_norm_eps=1e-5, **sizes.shrunk)
+    for length in sizes.text_lengths:
+        ours = randomise_gates(GMLPForMaskedLM(config))
+        full = GMLPForMaskedLM(config)
+        full.load_state_dict(ours.state_dict())
+        full.to_full_spatial_weights()
+        peer = as_g_mlp_pytorch(ours, length)
+        ids = tokens(config.vocab_size, sizes.batch_size, length)
+        labels = tokens(config.vocab_size, ids.numel())
+        common = {"labels": labels, "weights": "shared", "items": ids.numel()}
+        contestants = [
+            model_contestant("tokenmixers, Toeplitz", ours, [{"input_ids": ids}], case, **common),
+            model_contestant("tokenmixers, full", full, [{"input_ids": ids}], case, **common),
+            model_contestant("g-mlp-pytorch", peer, [{"x": ids}], case, **common),
+        ]
+        contestants += products_of(ours, [{"input_ids": ids}], case)
+        yield Group(f"gmlp-base, {length} tokens", contestants, {"batch": sizes.batch_size, "length": length})
+
+
+def matched_transformer(config_class: type, parameters: int, **settings: Any) -> PreTrainedModel:
+    """A BERT or ModernBERT with this many parameters, by the width of its feed-forward layers.
+
+    Raises:
+        ValueError: If the rest of the model already has more.
+    """
+    model_class = {BertConfig: BertModel, ModernBertConfig: ModernBertModel}[config_class]
+    extra = {"add_pooling_layer": False} if config_class is BertConfig else {}
+
+    def build(intermediate_size: int) -> PreTrainedModel:
+        return model_class(config_class(**settings, intermediate_size=intermediate_size), **extra)
+
+    with torch.device("meta"):
+        small, large = (build(size).num_parameters() for size in (32, 64))
+    per_unit = (large - small) / 32
+    step = 32 if parameters > 32 * 32 * per_unit else 8
+    size = round((parameters - small + 32 * per_unit) / per_unit / step) * step
+    if size < step:
+        raise ValueError(f"No {model_class.__name__} with {settings} has only {parameters:,} parameters.")
+    return build(size)
+
+
+def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrainedModel]:
+    """BERT and ModernBERT with as many parameters, of the papers' base sizes, or of T5-small's width."""
+    parameters, config = model.num_parameters(), model.config
+    wide = parameters > 80e6
+    width = 768 if wide else 512
+    settings = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": width,
+        "num_attention_heads": width // 64,
+        "max_position_embeddings": config.max_position_embeddings,
+        "pad_token_id": 0,
+    }
+    bert = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    modern = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    depths = (12, 22) if wide else (6, 8)
+    if sizes.shrunk:
+        depths = (sizes.shrunk["num_hidden_layers"],) * 2
+    return {
+        "BERT": matched_transformer(BertConfig, parameters, **settings, **bert, num_hidden_layers=depths[0]),
+        "ModernBERT": matched_transformer(
+            ModernBertConfig, parameters, **settings, **modern, num_hidden_layers=depths[1]
+        ),
+    }
+
+
+def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """3: every base encoder, and Transformers with as many parameters."""
+    encoders = {name: {} for name in ("gmlp-base", "amlp-base")}
+    encoders |= {f"synthesizer-{name.replace('_', '-')}": {"is_encoder_decoder": False} for name in sizes.presets}
+    for name, changes in encoders.items():
+        config = shipped_config(name, **changes, **sizes.shrunk)
+        ours = randomise_gates(AutoModel.from_config(config))
+        length = min(sizes.text_lengths[-1], config.max_position_embeddings)
+        ids = tokens(config.vocab_size, sizes.batch_size, length)
+        inputs = [{"input_ids": ids}]
+        models = {"tokenmixers": ours, **transformers_for(ours, sizes)}
+        contestants = [
+            model_contestant(kind, model, inputs, case, items=ids.numel()) for kind, model in models.items()
+        ]
+        contestants += products_of(ours, inputs, case)
+        yield Group(name, contestants, {"batch": sizes.batch_size, "length": length})
+
+
+def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """4: T5 of the translation models' size, the Synthesizer with its weights, and the presets of that size."""
+    config = T5Config(dropout_rate=0.0, decoder_start_token_id=0, **sizes.shrunk)  # T5-small
+    t5 = T5ForConditionalGeneration(config)
+    models = {"Synthesizer, vanilla": synthesizer_from_t5(t5), "T5": t5}
+    changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0, **sizes.shrunk}
+    for name in sizes.presets:
+        if "vanilla" not in (name, name.removesuffix("_wide")) and not name.startswith("mesh_"):
+            preset = SynthesizerConfig.from_preset(name, **changes)
+            models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(preset)
+    length = min(sizes.text_lengths[-1], 256)
+    source, target = (tokens(config.vocab_size, sizes.batch_size, size) for size in (length, length // 4))
+    shared = {name: "shared" if name in ("Synthesizer, vanilla", "T5") else None for name in models}
+    facts = {"batch": sizes.batch_size, "length": length}
+    if case.training:
+        inputs = [{"input_ids": source, "decoder_input_ids": target, "use_cache": False}]
+        common = {"labels": target.flatten(), "items": source.numel() + target.numel()}
+        contestants = [model_contestant(k, m, inputs, case, weights=shared[k], **common) for k, m in models.items()]
+        yield Group("seq2seq step", contestants, facts)
+        return
+    inputs = [{"input_ids": source}]
+    contestants = [
+        model_contestant(name, model.get_encoder(), inputs, case, weights=shared[name], items=source.numel())
+        for name, model in models.items()
+    ]
+    yield Group("seq2seq encoding", contestants, facts)
+    if not case.compiled:  # `generate` compiles for static caches alone
+        contestants = [_decoding(k, m, source, target, case, sizes.new_tokens, shared[k]) for k, m in models.items()]
+        yield Group("seq2seq decoding", contestants, facts)
+
+
+def _decoding(
+    name: str,
+    model: PreTrainedModel,
+    source: torch.Tensor,
+    target: torch.Tensor,
+    case: Case,
+    new_tokens: int,
+    weights: str | None,
+) -> Contestant:
+    """Greedy decoding of `new_tokens` tokens from a source that is already encoded."""
+    model = model.to(case.device, case.dtype).eval()
+    source, target = source.to(case.device), target.to(case.device)
+    with torch.inference_mode():
+        encoded = model.get_encoder()(source).last_hidden_state
+
+    @torch.inference_mode()
+    def generate() -> Any:
+        return model.generate(
+            encoder_outputs=BaseModelOutput(encoded),
+            min_new_tokens=new_tokens,
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            return_dict_in_generate=True,
+        )
+
+    @torch.inference_mode()
+    def outputs() -> list[torch.Tensor]:
+        return [model(source, decoder_input_ids=target).logits]
+
+    cache = generate().past_key_values
+    sides = {"cache_bytes": cache.self_attention_cache, "cross_cache_bytes": cache.cross_attention_cache}
+    facts = {
+        key: sum(tensor.nbytes for layer in side.layers for tensor in (layer.keys, layer.values))
+        for key, side in sides.items()
+    }
+    facts["parameters"] = model.num_parameters()
+    return Contestant(name, generate, outputs, weights, items=len(source) * new_tokens, facts=facts)
+
+
+def read_lengths(file: str, tokenizer_name: str | None) -> list[int]:
+    """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to be tokenised.
+
+    Raises:
+        UserError: If the file is missing or empty, or there is no tokenizer for its text.
+    """
+    if not Path(file).is_file():
+        raise UserError(f"there is no file {file!r} to take lengths from.")
+    lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise UserError(f"{file} has no lines to take lengths from.")
+    if all(line.strip().isdecimal() for line in lines):
+        return [int(line) for line in lines]
+    if tokenizer_name is None:
+        raise UserError(f"{file} has text, not numbers: give a --tokenizer.")
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name)
+    return [len(tokenizer(*line.split("\t")[:2])["input_ids"]) for line in lines]
+
+
+def _text_batches(
+    lengths: list[int], order: list[int], batch_size: int, padded_length: int | None, ids: torch.Tensor
+) -> list[dict[str, torch.Tensor]]:
+    batches = []
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        row_lengths = torch.tensor([lengths[row] for row in rows])
+        length = padded_length or int(row_lengths.max())
+        mask = torch.arange(length) < row_lengths[:, None]
+        batches.append({"input_ids": ids[rows, :length] * mask, "attention_mask": mask.long()})
+    return batches
+
+
+def _real_tokens(lengths: list[int], order: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """Undoes batching, as `comparable` of `model_contestant`: one tensor for each text, in the given order."""
+
+    def select(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        rows = [row for output in outputs for row in output]
+        found = {text: row[: lengths[text]] for text, row in zip(order, rows, strict=True)}
+        return [found[text] for text in range(len(lengths))]
+
+    return select
+
+
+def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """5: batches of texts of like length, and batches padded to the maximum as in the paper; gMLP-base and BERT."""
+    longest, generator = sizes.text_lengths[-1], torch.Generator().manual_seed(0)
+    spread = (torch.randn(sizes.sequences, generator=generator) / 8 + 0.5) * longest
+    sources = {"normally distributed": [round(length) for length in spread.tolist()]}
+    sources |= {Path(file).name: read_lengths(file, sizes.tokenizer)[: sizes.sequences] for file in sizes.length_files}
+    for source, lengths in sources.items():
+        lengths = [min(max(length, min(16, longest)), longest) for length in lengths]
+        config = shipped_config("gmlp-base", **sizes.shrunk)
+        gmlp = randomise_gates(GMLPModel(config))
+        models = {"gMLP": gmlp, "BERT": transformers_for(gmlp, sizes)["BERT"]}
+        ids = tokens(config.vocab_size, len(lengths), longest)
+        ways = {
+            "by length": (sorted(range(len(lengths)), key=lengths.__getitem__), None),
+            "padded": (list(range(len(lengths))), longest),
+        }
+        contestants = [
+            model_contestant(
+                f"{kind}, {way}",
+                model,
+                _text_batches(lengths, order, sizes.batch_size, padded_length, ids),
+                case,
+                weights=None if case.training else kind,  # steps on other batches have other gradients
+                comparable=_real_tokens(lengths, order),
+                items=sum(lengths),
+            )
+            for kind, model in models.items()
+            for way, (order, padded_length) in ways.items()
+        ]
+        yield Group(
+            f"lengths: {source}", contestants, {"batch": sizes.batch_size, "length": sum(lengths) / len(lengths)}
+        )
+
+
+class FourierProjection(SpatialProjection):
+    """Toeplitz weights as a convolution by fast Fourier transforms, in float32."""
+
+    def forward(self, hidden_states: torch.Tensor, positions: None = None) -> torch.Tensor:
+        """Mix tokens, which have to be as many as there is room for."""
+        length, size = self.max_length, 2 * self.max_length
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            kernel = torch.fft.rfft(self.weight.float().flip(0), size)
+            product = kernel[:, None] * torch.fft.rfft(hidden_states.float(), size, dim=1)
+            mixed = torch.fft.irfft(product, size, dim=1)[:, length - 1 : size - 1]
+        return (mixed + self.bias[:, None]).to(hidden_states.dtype)
+
+
+def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """6: the spatial gating unit of gMLP-base at growing lengths, its product taken in three ways."""
+    config = shipped_config("gmlp-base")
+    for length in sizes.growth:
+        units = {}
+        for name, weight_type in (("Toeplitz", "toeplitz"), ("full", "full"), ("Fourier", "toeplitz")):
+            units[name] = SpatialGatingUnit(
+                config.intermediate_size, length, weight_type, config.gate_layer_norm_eps, config.gate_type
+            )
+        toeplitz = randomise_gates(units["Toeplitz"]).spatial_proj
+        units["full"].spatial_proj.load_state_dict({"weight": toeplitz.matrix(length), "bias": toeplitz.bias})
+        units["Fourier"].spatial_proj = FourierProjection(length, "toeplitz")
+        units["Fourier"].spatial_proj.load_state_dict(toeplitz.state_dict())
+        inputs = [{"hidden_states": torch.randn(1, length, config.intermediate_size)}]
+        contestants = [
+            model_contestant(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()
+        ]
+        yield Group(f"spatial gating unit, {length} tokens", contestants, {"batch": 1, "length": length})
+
+
+def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """7: fresh processes, from the interpreter's start: imports, and the first prediction of a saved checkpoint."""
+    if case.training or case.compiled or case.dtype != torch.float32:
+        return  # nothing of this changes then
+
+    def process(name: str, code: str) -> Contestant:
+        call = partial(subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True)
+        return Contestant(name, call, measures_memory=False)
+
+    ours = process("with tokenmixers", "import transformers, tokenmixers")
+    yield Group("import", [ours, process("transformers alone", "import transformers")])
+    gmlp = AutoModel.from_config(shipped_config("gmlp-base", **sizes.shrunk))
+    predict = (
+        "import sys, torch{}; from transformers import AutoModel; model = AutoModel.from_pretrained({!r}).eval(); "
+        "torch.inference_mode()(model)(torch.full((1, 16), 5))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        contestants = []
+        for name, model, also in (
+            ("gMLP-base", gmlp, ", tokenmixers"),
+            ("BERT", transformers_for(gmlp, sizes)["BERT"], ""),
+        ):
+            model.save_pretrained(Path(folder) / name)
+            contestants.append(process(name, predict.format(also, str(Path(folder) / name))))
+        yield Group("first prediction", contestants)
+
+
+CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
+    1: images_against_timm,
+    2: text_against_g_mlp_pytorch,
+    3: encoders_against_transformers,
+    4: sequence_to_sequence,
+    5: real_lengths,
+    6: growth,
+    7: start_up,
+}
+PEERS = {1: "timm", 2: "g_mlp_pytorch"}
+"""Packages that a cell needs beyond our dependencies."""

@@ -1,0 +1,343 @@
+"""What makes a comparison fair: contestants that compute the same, take turns, and wait for the device."""
+
+import gc
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from .arguments import UserError
+
+
+Inputs = Sequence[Mapping[str, Any]]
+
+#: Largest difference of outputs, relative to their norm, that counts as rounding.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+
+_PRODUCTS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten.convolution.default,
+}
+
+
+@dataclass
+class Case:
+    """How the contestants of a group run: `mode` is `"inference"` or `"training"`."""
+
+    mode: str
+    dtype: torch.dtype
+    compiled: bool
+    device: torch.device
+
+    @property
+    def training(self) -> bool:
+        return self.mode == "training"
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {str(self.dtype).removeprefix('torch.')}, {'compiled' if self.compiled else 'eager'}"
+
+
+@dataclass
+class Contestant:
+    """One of the programs that are timed side by side.
+
+    Args:
+        name: For the report.
+        call: What is timed.
+        outputs: Results that contestants of the same `weights` have to share.
+        weights: Name of the weights; `None` if no other contestant has them.
+        items: Tokens or images per call, padding not counted.
+        flops: Operations per call.
+        measures_memory: Whether the peak of the memory is of interest.
+        facts: Further columns of the report.
+    """
+
+    name: str
+    call: Callable[[], Any]
+    outputs: Callable[[], list[torch.Tensor]] | None = None
+    weights: str | None = None
+    items: int | None = None
+    flops: int | None = None
+    measures_memory: bool = True
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """Contestants that take turns. The first is the one that the others are compared with."""
+
+    name: str
+    contestants: list[Contestant]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def model_contestant(
+    name: str,
+    model: nn.Module,
+    inputs: Inputs,
+    case: Case,
+    *,
+    labels: torch.Tensor | None = None,
+    weights: str | None = None,
+    comparable: Callable[[list[torch.Tensor]], list[torch.Tensor]] | None = None,
+    items: int | None = None,
+) -> Contestant:
+    """A model that reads all of `inputs` in one call: forward passes, or training steps with AdamW.
+
+    Inference in bfloat16 has weights of that type, training has float32 weights and autocast. The loss is the
+    cross-entropy with `labels`, else the mean square of the first output.
+
+    Args:
+        name: For the report.
+        model: Of any origin; its first output counts.
+        inputs: Keyword arguments for one or more calls of the model.
+        case: How it runs.
+        labels: Classes, one for each row of logits.
+        weights: As for `Contestant`.
+        comparable: Brings the outputs into the form in which they are to be the same as another's.
+        items: As for `Contestant`.
+    """
+    model = model.to(case.device).train(case.training)
+    if not case.training:
+        model = model.to(case.dtype)
+    inputs = [{key: _placed(value, model, case) for key, value in batch.items()} for batch in inputs]
+    labels = None if labels is None else labels.to(case.device)
+    flops = count_flops(model, inputs) * (3 if case.training else 1)
+    forward = torch.compile(model) if case.compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None
+
+    def losses() -> Iterator[torch.Tensor]:
+        for batch in inputs:
+            with torch.autocast(case.device.type, case.dtype, enabled=case.dtype != torch.float32):
+                output = _first(forward(**batch)).float()
+            yield output.square().mean() if labels is None else F.cross_entropy(output.flatten(0, -2), labels)
+
+    def train() -> None:
+        for loss in losses():
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def infer() -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return [_first(forward(**batch)) for batch in inputs]
+
+    def outputs() -> list[torch.Tensor]:
+        if not case.training:
+            return comparable(infer()) if comparable else infer()
+        # All parameters of the layers behind have a part in the gradient at the embedding.
+        embedding, found = next(model.parameters()), []
+        for loss in losses():
+            loss.backward()
+            found += [loss.detach(), embedding.grad.clone()]
+            optimizer.zero_grad()
+        return found
+
+    call = train if case.training else infer
+    return Contestant(name, call, outputs, weights, items, flops, facts={"parameters": count_parameters(model)})
+
+
+def _first(outputs: Any) -> torch.Tensor:
+    return outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+
+
+def _placed(value: Any, model: nn.Module, case: Case) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.to(case.device)
+    return value.to(next(model.parameters()).dtype) if value.is_floating_point() else value
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def count_flops(model: nn.Module, inputs: Inputs) -> int:
+    """Operations of the forward passes: by our formula, or else as PyTorch counts them."""
+    if hasattr(model, "forward_flops"):
+        shapes = [next(iter(batch.values())).shape for batch in inputs]
+        targets = [batch["decoder_input_ids"].shape[1] if "decoder_input_ids" in batch else None for batch in inputs]
+        is_image = model.config.image_size is not None
+        return sum(
+            model.forward_flops(shape[0], None if is_image else shape[1], target)
+            for shape, target in zip(shapes, targets, strict=True)
+        )
+    # The counter does not know every fused attention kernel.
+    implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if implementation == "sdpa":
+        model.set_attn_implementation("eager")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        for batch in inputs:
+            model(**batch)
+    if implementation == "sdpa":
+        model.set_attn_implementation(implementation)
+    return counter.get_total_flops()
+
+
+class _ProductRecorder(TorchDispatchMode):
+    """Collects the matrix products of a model, with its own weights and one activation of each shape."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        self.activations: dict[Any, torch.Tensor] = {}
+        self.calls: list[tuple[Callable, list[Any], dict[str, Any]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _PRODUCTS:
+            self.calls.append((func, [self._kept(argument) for argument in args], kwargs))
+        return func(*args, **kwargs)
+
+    def _kept(self, argument: Any) -> Any:
+        if not isinstance(argument, torch.Tensor) or argument.untyped_storage().data_ptr() in self.weights:
+            return argument
+        return self.activations.setdefault((argument.shape, argument.stride(), argument.dtype), argument)
+
+
+def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Contestant]:
+    """The matrix products of a model's forward passes and nothing else, which no implementation can do without.
+
+    Returns:
+        One contestant; none in training or on other devices than the CPU.
+    """
+    if case.training or case.device.type != "cpu":
+        return []
+    with torch.no_grad(), _ProductRecorder(model) as recorder:
+        for batch in inputs:
+            model(**{key: _placed(value, model, case) for key, value in batch.items()})
+
+    def call() -> None:
+        with torch.inference_mode():
+            for func, args, kwargs in recorder.calls:
+                func(*args, **kwargs)
+
+    return [Contestant("matrix products of the first", call, measures_memory=False)]
+
+
+def check_agreement(contestants: Sequence[Contestant], tolerance: float) -> dict[str, float]:
+    """Compare the outputs of contestants that have the same weights.
+
+    Args:
+        contestants: Those with `weights` are compared with the first that has the same.
+        tolerance: Largest norm of the difference, as a share of the norm.
+
+    Returns:
+        The differences by name, for all but the first of each.
+
+    Raises:
+        UserError: If one is larger, or not a number.
+    """
+    references: dict[str, tuple[str, list[torch.Tensor]]] = {}
+    differences = {}
+    for contestant in contestants:
+        if contestant.weights is None:
+            continue
+        found = [tensor.double() for tensor in contestant.outputs()]
+        if contestant.weights not in references:
+            references[contestant.weights] = contestant.name, found
+            continue
+        name, expected = references[contestant.weights]
+        difference = max(
+            ((one - other).norm() / other.norm()).item() for one, other in zip(found, expected, strict=True)
+        )
+        if not difference <= tolerance:
+            raise UserError(
+                f"{contestant.name} and {name} have the same weights but differ by {difference:.2g} of the outputs' "
+                f"norm, more than rounding ({tolerance:g}): their times cannot be compared."
+            )
+        differences[contestant.name] = difference
+    return differences
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device, warm_up: int = 2
+) -> dict[str, list[float]]:
+    """Seconds of each call in each round. Every round starts with another, so that none always follows the same."""
+    names, seconds = list(calls), {name: [] for name in calls}
+    for number in range(-warm_up, rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            synchronise(device)
+            start = time.perf_counter()
+            calls[name]()
+            synchronise(device)
+            if number >= 0:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile, interpolated."""
+    if len(values) == 1:
+        return (values[0],) * 3
+    return tuple(statistics.quantiles(values, n=4, method="inclusive"))
+
+
+def compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Milliseconds of each contestant, and how many times as long the first took in the same round.
+
+    Returns:
+        By name: `milliseconds`, `ratio` (below 1: the first is faster), each with `_q1` and `_q3`, its quartiles.
+    """
+    first = next(iter(seconds.values()))
+    summaries = {}
+    for name, times in seconds.items():
+        summary = {}
+        ratios = [one / other for one, other in zip(first, times, strict=True)]
+        for key, values in (("milliseconds", [1000 * value for value in times]), ("ratio", ratios)):
+            summary[f"{key}_q1"], summary[key], summary[f"{key}_q3"] = quartiles(values)
+        summaries[name] = summary
+    return summaries
+
+
+def peak_memory(call: Callable[[], Any], device: torch.device) -> int:
+    """Bytes that PyTorch holds at the most during a call, beyond those it held before."""
+    gc.collect()
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        synchronise(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    # Of all that is held, the process's memory before the profile is not part.
+    changes = [event for event in events if event.get("name") == "[memory]"]
+    held = peak = 0
+    for event in sorted(changes, key=lambda event: event["ts"]):
+        held += event["args"]["Bytes"]
+        peak = max(peak, held)
+    return peak
+
+
+def matmul_peak(dtype: torch.dtype, device: torch.device, size: int) -> float:
+    """Operations per second of the fastest of ten products of two square matrices."""
+    one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    seconds = take_turns({"product": lambda: one @ other}, 10, device)["product"]
+    return 2 * size**3 / min(seconds)

@@ -1,0 +1,276 @@
+import csv
+import json
+import statistics
+
+import pytest
+import torch
+from torch import nn
+
+from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM
+from tokenmixers.run_scripts import benchmark, benchmark_cells
+from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.benchmark import crossover
+from tokenmixers.run_scripts.benchmark_cells import (
+    FourierProjection,
+    Sizes,
+    as_g_mlp_pytorch,
+    randomise_gates,
+    read_lengths,
+    transformers_for,
+)
+from tokenmixers.run_scripts.benchmark_timing import (
+    Case,
+    Contestant,
+    check_agreement,
+    compare,
+    count_flops,
+    model_contestant,
+    peak_memory,
+    products_of,
+    quartiles,
+    take_turns,
+)
+
+
+CPU = torch.device("cpu")
+INFERENCE = Case("inference", torch.float32, False, CPU)
+TRAINING = Case("training", torch.float32, False, CPU)
+SHRUNK = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None).quick()
+SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+
+
+def gmlp(**changes):
+    torch.manual_seed(0)
+    return randomise_gates(GMLPForMaskedLM(GMLPConfig(**SIZES, max_position_embeddings=8, **changes)))
+
+
+def run(tmp_path, *cells, **options):
+    options = {"modes": "inference", "dtypes": "float32", "rounds": 1, "batch_size": 1, **options}
+    values = {key: value if isinstance(value, list) else [value] for key, value in options.items()}
+    arguments = [part for key, value in values.items() for part in (f"--{key}", *map(str, value))]
+    return benchmark.main(
+        ["--quick", "--output_dir", str(tmp_path / "results"), "--cells", *map(str, cells), *arguments]
+    )
+
+
+def test_ratios_and_quartiles_by_hand():
+    seconds = {"ours": [1.0, 2.0, 3.0, 4.0, 5.0], "theirs": [2.0, 2.0, 2.0, 2.0, 2.0]}
+    summaries = compare(seconds)
+    assert summaries["ours"]["milliseconds"] == 3000
+    assert (summaries["ours"]["milliseconds_q1"], summaries["ours"]["milliseconds_q3"]) == (2000, 4000)
+    assert {summaries["ours"][key] for key in ("ratio", "ratio_q1", "ratio_q3")} == {1}
+    # Round by round: 0.5, 1, 1.5, 2, 2.5.
+    assert [summaries["theirs"][key] for key in ("ratio_q1", "ratio", "ratio_q3")] == [1.0, 1.5, 2.0]
+    assert quartiles([7.0]) == (7.0, 7.0, 7.0)
+
+
+def test_rounds_are_interleaved_and_start_with_another_each_time():
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in "abc"}
+    seconds = take_turns(calls, rounds=3, device=CPU, warm_up=1)
+    assert ["".join(order[start : start + 3]) for start in range(0, 12, 3)] == ["cab", "abc", "bca", "cab"]
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3, "c": 3}
+    assert all(second >= 0 for times in seconds.values() for second in times)
+
+
+@pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])
+def test_disagreement_is_refused(case):
+    ids = torch.randint(1, 50, (2, 6))
+    models = {"one": gmlp(), "other": gmlp()}
+
+    def contestants():
+        labels = torch.arange(12)
+        return [
+            model_contestant(name, model, [{"input_ids": ids}], case, weights="same", labels=labels)
+            for name, model in models.items()
+        ]
+
+    assert check_agreement(contestants(), 1e-6) == {"other": 0}
+    with torch.no_grad():
+        models["other"].model.layers[0].sgu.spatial_proj.weight[0] += 0.1  # is not read: only 6 of 8 tokens are there
+    assert check_agreement(contestants(), 1e-6) == {"other": 0}
+    with torch.no_grad():
+        models["other"].model.layers[0].sgu.spatial_proj.weight[7] += 0.1
+    with pytest.raises(UserError, match=r"other and one have the same weights but differ by"):
+        check_agreement(contestants(), 1e-3)
+    with torch.no_grad():
+        models["other"].model.layers[0].sgu.spatial_proj.weight[7] = float("nan")
+    with pytest.raises(UserError, match="nan"):
+        check_agreement(contestants(), 1e-3)
+
+
+def test_only_the_same_weights_are_compared():
+    outputs = {"a": 1.0, "b": 1.0, "c": 5.0, "d": 6.0}
+    weights = {"a": "x", "b": "x", "c": None, "d": "y"}
+    contestants = [
+        Contestant(name, print, lambda value=value: [torch.tensor(value)], weights[name])
+        for name, value in outputs.items()
+    ]
+    assert check_agreement(contestants, 1e-6) == {"b": 0}
+
+
+def test_a_training_step_moves_the_weights():
+    model = gmlp()
+    before = [parameter.clone() for parameter in model.parameters()]
+    model_contestant("gMLP", model, [{"input_ids": torch.randint(1, 50, (2, 8))}], TRAINING).call()
+    assert all(not torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+def test_products_do_the_models_operations_and_flops_are_those_of_the_formula():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, inputs = gmlp().eval(), [{"input_ids": torch.randint(1, 50, (2, 8))}]
+    (products,) = products_of(model, inputs, INFERENCE)
+    with FlopCounterMode(display=False) as counter:
+        products.call()
+    assert counter.get_total_flops() == count_flops(model, inputs) == model.forward_flops(2, 8)
+    assert products_of(model, inputs, TRAINING) == []
+
+
+def test_peak_memory_is_what_is_held_at_once():
+    def call():
+        first = torch.ones(1000)  # 4000 bytes
+        second = first.double()  # 8000 more
+        del first
+        return second.sum()
+
+    assert 12_000 <= peak_memory(call, CPU) < 14_000
+
+
+def test_transformers_have_as_many_parameters():
+    config = AMLPConfig(vocab_size=2000, num_hidden_layers=2, max_position_embeddings=64)
+    model = AMLPModel(config)
+    for peer in transformers_for(model, SHRUNK).values():
+        assert peer.num_parameters() == pytest.approx(model.num_parameters(), rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_fourier_transforms_equal_the_matrix(dtype):
+    projection = FourierProjection(9, "toeplitz")
+    nn.init.normal_(projection.weight)
+    nn.init.normal_(projection.bias)
+    inputs = torch.randn(2, 9, 5)
+    expected = torch.einsum("ij,bjc->bic", projection.matrix(9).to(dtype), inputs.to(dtype))
+    expected = expected + projection.bias[:, None]
+    torch.testing.assert_close(projection(inputs).to(dtype), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_crossover():
+    def rows(*ratios):
+        lengths = zip((8, 16, 32), ratios, strict=True)
+        return [{"model": "Fourier", "length": length, "ratio": ratio} for length, ratio in lengths]
+
+    assert crossover(rows(0.5, 1.2, 2.0)) == 16
+    assert crossover(rows(1.5, 0.9, 2.0)) == 32
+    assert crossover(rows(1.5, 2.0, 0.9)) is None
+
+
+def test_lengths_of_a_file(tmp_path, monkeypatch):
+    numbers, texts = tmp_path / "numbers.txt", tmp_path / "texts.txt"
+    numbers.write_text("12\n\n7\n")
+    texts.write_text("one two\none\ttwo three\n")
+    assert read_lengths(str(numbers), None) == [12, 7]
+    with pytest.raises(UserError, match="give a --tokenizer"):
+        read_lengths(str(texts), None)
+    with pytest.raises(UserError, match="no file"):
+        read_lengths(str(tmp_path / "nothing"), None)
+
+    def tokenizer(*texts):
+        return {"input_ids": " [SEP] ".join(texts).split()}
+
+    monkeypatch.setattr(benchmark_cells.AutoTokenizer, "from_pretrained", lambda name: tokenizer)
+    assert read_lengths(str(texts), "words") == [2, 4]
+
+
+@pytest.mark.parametrize("length", [5, 8])
+@pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])
+def test_g_mlp_pytorch_with_our_weights(case, length):
+    pytest.importorskip("g_mlp_pytorch")
+    ours = gmlp(layer_norm_eps=1e-5)
+    peer = as_g_mlp_pytorch(ours, length)
+    ids, labels = torch.randint(1, 50, (2, length)), torch.arange(2 * length)
+    contestants = [
+        model_contestant("ours", ours, [{"input_ids": ids}], case, weights="same", labels=labels),
+        model_contestant("theirs", peer, [{"x": ids}], case, weights="same", labels=labels),
+    ]
+    assert check_agreement(contestants, 1e-5)["theirs"] >= 0
+
+
+def test_timm_runs_with_the_same_weights(tmp_path):
+    try:
+        import timm  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"timm cannot be imported: {error}")
+    ours, peer, products = run(tmp_path, 1)
+    assert ours["parameters"] == peer["parameters"]
+    assert 0 < peer["difference"] < 1e-4
+    assert products["model"] == "matrix products of the first"
+
+
+def test_report(tmp_path, capsys):
+    (tmp_path / "short.txt").write_text("5\n9\n30\n")
+    results = run(
+        tmp_path,
+        5,
+        6,
+        modes=["inference", "training"],
+        length_files=tmp_path / "short.txt",
+        dtypes="bfloat16",
+        rounds=2,
+    )
+    report = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert report["results"] == results
+    assert report["machine"]["threads"] == torch.get_num_threads()
+    with (tmp_path / "results" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["model"] for row in rows] == [row["model"] for row in results]
+    assert {row["mode"] for row in results} == {"inference", "training"}
+    for row in results:
+        assert row["milliseconds_q1"] <= row["milliseconds"] <= row["milliseconds_q3"]
+        assert row["peak_bytes"] > 0
+    of_file = [row for row in results if row["group"] == "lengths: short.txt"]
+    assert {row["length"] for row in of_file} == {statistics.mean((16, 16, 16))}
+    growth = [row for row in results if row["cell"] == 6 and row["is_first"]]
+    assert [row["length"] for row in growth] == [16, 32] * 2
+    assert all(row["difference"] < 5e-2 for row in results if row["model"] in ("full", "Fourier"))
+    assert {path.name for path in (tmp_path / "results").glob("*.png")} == {"cell_5.png", "cell_6.png"}
+    assert "Fourier transforms, inference, bfloat16, eager: faster" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_encoders_and_seq2seq(tmp_path):
+    results = run(tmp_path, 3, 4, modes=["inference", "training"], presets=["random", "dense_vanilla"])
+    assert {row["group"] for row in results} == {
+        *("gmlp-base", "amlp-base", "synthesizer-random", "synthesizer-dense-vanilla"),
+        *("seq2seq encoding", "seq2seq decoding", "seq2seq step"),
+    }
+    by_kind = {(row["group"], row["model"], row["mode"]): row for row in results}
+    for group in ("gmlp-base", "synthesizer-random"):
+        parameters = [
+            by_kind[group, kind, "inference"]["parameters"] for kind in ("tokenmixers", "BERT", "ModernBERT")
+        ]
+        assert max(parameters) / min(parameters) < 1.01
+    decoding = {row["model"]: row for row in results if row["group"] == "seq2seq decoding"}
+    assert decoding["T5"]["difference"] < 1e-4
+    assert decoding["T5"]["cache_bytes"] == decoding["Synthesizer, vanilla"]["cache_bytes"]
+    assert decoding["T5"]["cache_bytes"] == 2 * decoding["Synthesizer, random"]["cache_bytes"]
+
+
+@pytest.mark.slow
+def test_start_up(tmp_path):
+    results = run(tmp_path, 7, modes=["training", "inference"])
+    assert [row["group"] for row in results] == ["import", "import", "first prediction", "first prediction"]
+    assert all(row["milliseconds"] > 0 for row in results)
+
+
+def test_mistakes(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="--cells 9 is unknown"):
+        run(tmp_path, 9)
+    with pytest.raises(UserError, match="--dtypes float16 is unknown"):
+        run(tmp_path, 6, dtypes="float16")
+    with pytest.raises(UserError, match="--rounds must be at least 1"):
+        run(tmp_path, 6, rounds=0)
+    monkeypatch.setitem(benchmark.PEERS, 6, "no_such_peer")
+    with pytest.raises(UserError, match=r"cell 6 compares with no_such_peer.*tokenmixers\[bench\]"):
+        run(tmp_path, 6)
+    assert not (tmp_path / "results").exists()
