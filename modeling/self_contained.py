@@ -20,6 +20,7 @@ from .task_heads import QuestionAnsweringHead
 _RELATIVE_IMPORT = re.compile(r"^([ \t]*)from (\.+)((?:\w+\.)*)(\w+) import", re.MULTILINE)
 _TRAINER_CHECKPOINT = re.compile(r"checkpoint-\d+")
 _HEADER = "# Part of tokenmixers"
+_PUSH_ARGUMENTS = ("commit_message", "commit_description", "private", "revision", "create_pr", "tags")
 
 
 def auto_map(model_type: str) -> dict[str, str]:
@@ -92,7 +93,10 @@ def _replace_checkpoint(complete: Path, target: Path, variant: str | None) -> No
     weights = re.compile(rf"model{suffix}(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index{suffix}\.json")
     # Without a configuration nothing loads: it goes first and comes last.
     configurations = [name for name in ("config.json", "adapter_config.json") if name in new]
-    for name in configurations:
+    stale = ["generation_config.json"] if "config.json" in new else []
+    if "config.json" in new and "adapter_config.json" not in new:  # an adapter left beside would be applied again
+        stale += ["adapter_config.json", "adapter_model.safetensors"]
+    for name in [*configurations, *stale]:
         (target / name).unlink(missing_ok=True)
     if any(weights.fullmatch(name) for name in new):
         for path in target.iterdir():
@@ -109,10 +113,6 @@ class SelfContained:
     that an interrupted save leaves what was there before, or a folder that does not load.
     """
 
-    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
-        # What Transformers leaves out when it pushes a saved folder: of ours nothing, which holds one checkpoint.
-        return {}
-
     def save_pretrained(
         self,
         save_directory: str | os.PathLike,
@@ -127,13 +127,26 @@ class SelfContained:
             save_directory: Folder, made if it does not exist. Files of another checkpoint in it are replaced.
             is_main_process: Whether this process is the one that writes.
             state_dict: Tensors to save instead of the model's own.
-            push_to_hub: Whether to push to the Hub as well, to `repo_id` or the folder's name.
+            push_to_hub: Whether to push to the Hub after saving, to `repo_id` or the folder's name.
             **kwargs: Further arguments of `PreTrainedModel.save_pretrained`, such as `max_shard_size`.
 
         Raises:
             NotADirectoryError: If `save_directory` is a file.
+            ValueError: If both `state_dict` and `push_to_hub` are given.
         """
         target = Path(save_directory)
+        if push_to_hub:
+            if state_dict is not None:
+                raise ValueError(
+                    "`push_to_hub` pushes the model's own weights: leave `state_dict` out, or push later."
+                )
+            repo_id = kwargs.pop("repo_id", target.name)
+            pushing = {name: kwargs.pop(name) for name in _PUSH_ARGUMENTS if name in kwargs}
+            shared = {name: kwargs[name] for name in ("token", "max_shard_size") if name in kwargs}
+            self.save_pretrained(target, is_main_process, **kwargs)
+            if is_main_process:  # a lost connection leaves what was saved
+                self.push_to_hub(repo_id, **pushing, **shared)
+            return
         if target.exists() and not target.is_dir():
             raise NotADirectoryError(f"{target} is a file: give a folder to save the model in.")
         family = self.config.model_type if self.config.model_type in FAMILIES else None
@@ -144,7 +157,7 @@ class SelfContained:
         first = is_main_process and (not distributed or torch.distributed.get_rank() == 0)
         # The parts of a distributed checkpoint are written by all processes, straight into the folder.
         if not first or kwargs.get("distributed_checkpoint"):
-            super().save_pretrained(target, is_main_process, state_dict, push_to_hub, **kwargs)
+            super().save_pretrained(target, is_main_process, state_dict, **kwargs)
             return
         incomplete = target / ".incomplete"
         shutil.rmtree(incomplete, ignore_errors=True)
@@ -153,9 +166,7 @@ class SelfContained:
             if family is not None and not getattr(self, "_hf_peft_config_loaded", False):
                 for name, source in flat_modules(family).items():
                     (incomplete / name).write_text(source, encoding="utf-8")
-            if push_to_hub:
-                kwargs.setdefault("repo_id", target.name)
-            super().save_pretrained(incomplete, is_main_process, state_dict, push_to_hub, **kwargs)
+            super().save_pretrained(incomplete, is_main_process, state_dict, **kwargs)
             code = {path.name: path.read_bytes() for path in incomplete.glob("*.py")}
             _replace_checkpoint(incomplete, target, kwargs.get("variant"))
         finally:
@@ -163,4 +174,6 @@ class SelfContained:
         if _TRAINER_CHECKPOINT.fullmatch(target.name):
             # A Trainer with push_to_hub sends weights and configuration from the folder above, but no code of its own.
             for name, source in code.items():
-                (target.parent / name).write_bytes(source)
+                present = target.parent / name
+                if not present.exists() or present.read_bytes().startswith(_HEADER.encode()):
+                    present.write_bytes(source)

@@ -202,7 +202,8 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     """
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     config = model.config
-    name = (args.hub_model_id or str(Path(args.output_dir).resolve())).rpartition("/")[2]
+    repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
+    name = (repo_id or str(Path(args.output_dir).resolve())).rpartition("/")[2]
     results = last_evaluation(trainer.state.log_history, facts.metrics)
     from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
     ours = config.model_type in FAMILIES
@@ -242,7 +243,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         )
         if results
         else "not evaluated.",
-        snippet=snippet(facts.task, args.hub_model_id or args.output_dir, ours, getattr(tokenizer, "mask_token", "")),
+        snippet=snippet(facts.task, repo_id or args.output_dir, ours, getattr(tokenizer, "mask_token", "")),
         needs_code=ours,
         architecture=architecture(model),
         training=training(args, trainer.state.global_step, facts),

@@ -79,8 +79,12 @@ def collect_files(source: str, repo_id: str, target: Path) -> list[Path]:
         (target / name).write_text(text, encoding="utf-8")
     card = target / "README.md"
     if card.is_file():  # which names the model by its folder so far
-        text = card.read_text(encoding="utf-8")
-        card.write_text(re.sub(rf'"{re.escape(str(Path(source)))}/?"', f'"{repo_id}"', text), encoding="utf-8")
+
+        def rename(match: re.Match) -> str:
+            same = match[1] == f"model_cards/{source}" or Path(match[1]).resolve() == folder.resolve()
+            return f'"{repo_id}"' if same else match[0]
+
+        card.write_text(re.sub(r'"([^"\n]+)"', rename, card.read_text(encoding="utf-8")), encoding="utf-8")
     return sorted(path.relative_to(target) for path in target.rglob("*") if path.is_file())
 
 

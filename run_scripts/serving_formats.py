@@ -110,7 +110,8 @@ def _quantized(folder: Path, target: Path, spatial: bool) -> Call:
     model.save_pretrained(target)
     if spatial:
         for name, parameter in model.named_parameters():
-            if any(part in name for part in ("spatial_proj.weight", "token_mixing.weight", "components")):
+            mixes_tokens = any(part in name for part in ("spatial_proj.weight", "token_mixing.weight", "components"))
+            if mixes_tokens and type(parameter) is torch.nn.Parameter:  # others are int8 already
                 round_to_int8(parameter)
     return _torch_call(model)
 
@@ -180,9 +181,14 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
             calls, timings = {}, {}
             for index, name in enumerate(arguments.models):
                 model = load(name)
+                longest = getattr(model.config, "max_position_embeddings", None) or arguments.length
+                if arguments.length > longest:
+                    raise UserError(
+                        f"--length {arguments.length} does not fit {name!r}, which takes {longest} tokens."
+                    )
                 calls[name], size = prepare(model, kind, Path(temporary) / str(index))
                 result = {"model": name, "format": kind, "parameters": model.num_parameters(), "bytes": size}
-                if arguments.validation_file:
+                if arguments.validation_file and (Path(name) / "tokenizer_config.json").is_file():
                     result["perplexity"] = perplexity_of(calls[name], list(questions(name, arguments)))
                 vocab_size = model.config.vocab_size
                 ids = torch.randint(5, vocab_size, (arguments.batch_size, arguments.length))

@@ -13,6 +13,7 @@ from transformers import AutoModelForMaskedLM
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import tokenmixers
+from tokenmixers import GMLPForMaskedLM
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.modeling.self_contained import auto_map, flat_modules
 
@@ -186,3 +187,35 @@ def test_a_users_own_family_is_saved_without_a_map(tmp_path):
     OtherModel(OtherConfig(**SIZES)).save_pretrained(tmp_path)
     assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
     assert not list(tmp_path.glob("*.py"))
+
+
+def test_a_failed_push_leaves_what_was_saved(tiny_config, tmp_path, monkeypatch):
+    model = GMLPForMaskedLM(tiny_config())
+
+    def refuse(*args, **kwargs):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(GMLPForMaskedLM, "push_to_hub", refuse)
+    with pytest.raises(ConnectionError):
+        model.save_pretrained(tmp_path / "mine", push_to_hub=True, commit_message="first")
+    loaded = GMLPForMaskedLM.from_pretrained(tmp_path / "mine")
+    assert all(torch.equal(one, other) for one, other in zip(loaded.parameters(), model.parameters(), strict=True))
+
+
+def test_a_merged_model_replaces_its_adapter(tiny_config, tmp_path):
+    peft = pytest.importorskip("peft")
+    model = GMLPForMaskedLM(tiny_config()).eval()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False))
+    adapted.save_pretrained(tmp_path)
+    merged = adapted.merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    loaded, ids = AutoModelForMaskedLM.from_pretrained(tmp_path).eval(), torch.tensor([[3, 4, 5]])
+    assert torch.equal(loaded(ids).logits, merged(ids).logits)
+
+
+def test_files_of_others_beside_a_trainers_checkpoint_stay(tiny_config, tmp_path):
+    (tmp_path / "padding.py").write_text("mine = True\n")
+    model = GMLPForMaskedLM(tiny_config())
+    model.save_pretrained(tmp_path / "checkpoint-500")
+    assert (tmp_path / "padding.py").read_text() == "mine = True\n"
+    assert (tmp_path / "modeling_gmlp.py").is_file()
