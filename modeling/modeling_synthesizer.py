@@ -612,7 +612,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         inputs_embeds: torch.Tensor,
         attention_mask: torch.Tensor | None,
         cache: Cache | None,
-        seq_idx: torch.Tensor | None,
+        seq_idx: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """The mask for `vanilla` attention; other components work from the layout."""
         if "vanilla" not in self.config.attention_components:
