@@ -201,10 +201,8 @@ def matched_transformer(config_class: type, parameters: int, **settings: Any) ->
 
     with torch.device("meta"):
         small, large = (build(size).num_parameters() for size in (32, 64))
-    per_unit = (large - small) / 32
-    step = 32 if parameters > 32 * 32 * per_unit else 8
-    size = round((parameters - small + 32 * per_unit) / per_unit / step) * step
-    if size < step:
+    size = 32 * (1 + round((parameters - small) / (large - small)))  # matrix products like multiples of 32
+    if size < 32:
         raise ValueError(f"No {model_class.__name__} with {settings} has only {parameters:,} parameters.")
     return build(size)
 
@@ -369,10 +367,10 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
     """5: batches of texts of like length, and batches padded to the maximum as in the paper; gMLP-base and BERT."""
     longest, generator = sizes.text_lengths[-1], torch.Generator().manual_seed(0)
     spread = (torch.randn(sizes.sequences, generator=generator) / 8 + 0.5) * longest
-    sources = {"normally distributed": [round(length) for length in spread.tolist()]}
+    sources = {"normally distributed": [max(round(length), longest // 32) for length in spread.tolist()]}
     sources |= {Path(file).name: read_lengths(file, sizes.tokenizer)[: sizes.sequences] for file in sizes.length_files}
     for source, lengths in sources.items():
-        lengths = [min(max(length, min(16, longest)), longest) for length in lengths]
+        lengths = [min(max(length, 1), longest) for length in lengths]
         config = shipped_config("gmlp-base", **sizes.shrunk)
         gmlp = randomise_gates(GMLPModel(config))
         models = {"gMLP": gmlp, "BERT": transformers_for(gmlp, sizes)["BERT"]}

@@ -139,11 +139,11 @@ def model_contestant(
     def outputs() -> list[torch.Tensor]:
         if not case.training:
             return comparable(infer()) if comparable else infer()
-        # All parameters of the layers behind have a part in the gradient at the embedding.
-        embedding, found = next(model.parameters()), []
+        # All layers behind the first parameter, that of the embedding, have a part in its gradient.
+        first, found = next(model.parameters()), []
         for loss in losses():
             loss.backward()
-            found += [loss.detach(), embedding.grad.clone()]
+            found += [loss.detach(), first.grad.clone()]
             optimizer.zero_grad()
         return found
 
