@@ -252,7 +252,9 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     """4: T5 of the translation models' size, the Synthesizer with its weights, and the presets of that size."""
-    config = T5Config(dropout_rate=0.0, decoder_start_token_id=0, **sizes.shrunk)  # T5-small
+    layers, vocab_size = sizes.shrunk.get("num_hidden_layers", 6), sizes.shrunk.get("vocab_size", 32128)
+    depth = {"num_layers": layers, "num_decoder_layers": layers}
+    config = T5Config(vocab_size=vocab_size, **depth, dropout_rate=0.0, decoder_start_token_id=0)  # else T5-small
     t5 = T5ForConditionalGeneration(config)
     models = {"Synthesizer, vanilla": synthesizer_from_t5(t5), "T5": t5}
     changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0, **sizes.shrunk}
@@ -261,7 +263,7 @@ def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
             preset = SynthesizerConfig.from_preset(name, **changes)
             models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(preset)
     length = min(sizes.text_lengths[-1], 256)
-    source, target = (tokens(config.vocab_size, sizes.batch_size, size) for size in (length, length // 4))
+    source, target = (tokens(vocab_size, sizes.batch_size, size) for size in (length, length // 4))
     shared = {name: "shared" if name in ("Synthesizer, vanilla", "T5") else None for name in models}
     facts = {"batch": sizes.batch_size, "length": length}
     if case.training:
