@@ -287,7 +287,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
                 ]
                 write_results(output, {**report, "results": report["results"] + found})
                 del group
-                torch.compiler.reset()
+                if case.compiled:
+                    torch.compiler.reset()
             report["results"] += found
             if cell == 6:
                 length = crossover(found)

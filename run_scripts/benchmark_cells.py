@@ -201,10 +201,8 @@ def matched_transformer(config_class: type, parameters: int, **settings: Any) ->
 
     with torch.device("meta"):
         small, large = (build(size).num_parameters() for size in (32, 64))
-    per_unit = (large - small) / 32
-    step = 32 if parameters > 32 * 32 * per_unit else 8
-    size = round((parameters - small + 32 * per_unit) / per_unit / step) * step
-    if size < step:
+    size = 32 * (1 + round((parameters - small) / (large - small)))  # matrix products like multiples of 32
+    if size < 32:
         raise ValueError(f"No {model_class.__name__} with {settings} has only {parameters:,} parameters.")
     return build(size)
 
@@ -254,7 +252,9 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     """4: T5 of the translation models' size, the Synthesizer with its weights, and the presets of that size."""
-    config = T5Config(dropout_rate=0.0, decoder_start_token_id=0, **sizes.shrunk)  # T5-small
+    layers, vocab_size = sizes.shrunk.get("num_hidden_layers", 6), sizes.shrunk.get("vocab_size", 32128)
+    depth = {"num_layers": layers, "num_decoder_layers": layers}
+    config = T5Config(vocab_size=vocab_size, **depth, dropout_rate=0.0, decoder_start_token_id=0)  # else T5-small
     t5 = T5ForConditionalGeneration(config)
     models = {"Synthesizer, vanilla": synthesizer_from_t5(t5), "T5": t5}
     changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0, **sizes.shrunk}
@@ -263,7 +263,7 @@ def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
             preset = SynthesizerConfig.from_preset(name, **changes)
             models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(preset)
     length = min(sizes.text_lengths[-1], 256)
-    source, target = (tokens(config.vocab_size, sizes.batch_size, size) for size in (length, length // 4))
+    source, target = (tokens(vocab_size, sizes.batch_size, size) for size in (length, length // 4))
     shared = {name: "shared" if name in ("Synthesizer, vanilla", "T5") else None for name in models}
     facts = {"batch": sizes.batch_size, "length": length}
     if case.training:
@@ -369,10 +369,10 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
     """5: batches of texts of like length, and batches padded to the maximum as in the paper; gMLP-base and BERT."""
     longest, generator = sizes.text_lengths[-1], torch.Generator().manual_seed(0)
     spread = (torch.randn(sizes.sequences, generator=generator) / 8 + 0.5) * longest
-    sources = {"normally distributed": [round(length) for length in spread.tolist()]}
+    sources = {"normally distributed": [max(round(length), longest // 32) for length in spread.tolist()]}
     sources |= {Path(file).name: read_lengths(file, sizes.tokenizer)[: sizes.sequences] for file in sizes.length_files}
     for source, lengths in sources.items():
-        lengths = [min(max(length, min(16, longest)), longest) for length in lengths]
+        lengths = [min(max(length, 1), longest) for length in lengths]
         config = shipped_config("gmlp-base", **sizes.shrunk)
         gmlp = randomise_gates(GMLPModel(config))
         models = {"gMLP": gmlp, "BERT": transformers_for(gmlp, sizes)["BERT"]}
