@@ -264,7 +264,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     sizes = sizes.quick() if arguments.quick else sizes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtypes = [getattr(torch, name) for name in arguments.dtypes]
-    peaks = {dtype: matmul_peak(dtype, device, 256 if arguments.quick else 4096) for dtype in dtypes}
+    peaks = {dtype: matmul_peak(dtype, device, 1024 if arguments.quick else 4096) for dtype in dtypes}
     report = {"arguments": asdict(arguments), "machine": machine(device), "results": []}
     report["matmul_peak"] = {str(dtype): peak for dtype, peak in peaks.items()}
     print("; ".join(f"{key}: {value}" for key, value in report["machine"].items()))
