@@ -1,10 +1,11 @@
 """What can go wrong between a script and the Hub, said in one sentence each."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from huggingface_hub import HfApi, get_token
+from huggingface_hub import HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
@@ -20,6 +21,8 @@ except ImportError:  # before huggingface_hub 2
 #: hf_xet knows only Python's own kinds.
 RAISED = (httpx.HTTPError, OSError, RuntimeError, ValueError)
 _LOGIN = "make one with write access at https://huggingface.co/settings/tokens and run `hf auth login`"
+
+_METADATA = "the Hub refused the metadata at the head of README.md"
 
 
 def check_repo_id(repo_id: str) -> None:
@@ -54,6 +57,22 @@ def check_token(token: str | None, repo_id: str) -> str:
     return token
 
 
+def check_card(card: ModelCard) -> None:
+    """Have the Hub look at the metadata of a card.
+
+    Raises:
+        UserError: If it would not take them.
+    """
+    try:
+        card.validate()
+    except ValueError as error:
+        try:
+            reasons = [reason["message"] for reason in json.loads(str(error))["errors"]]
+        except (ValueError, LookupError, TypeError):
+            reasons = [str(error)]
+        raise UserError(f"{_METADATA}: {_one_line(' '.join(reasons))}.") from error
+
+
 def explain(error: BaseException, repo_id: str, again: str = "try again") -> str | None:
     """What went wrong and what to do, as a clause to go on from.
 
@@ -79,8 +98,7 @@ def explain(error: BaseException, repo_id: str, again: str = "try again") -> str
         number = f" (status {status})" if status else ""
         return f"the Hub refused the token for {repo_id!r}{number}: {_LOGIN}"
     if str(error).startswith("Invalid metadata in README.md"):
-        reasons = " ".join(str(error).splitlines()[1:]).removeprefix("- ").rstrip(".")
-        return f"the Hub refused the metadata at the head of README.md: {reasons}"
+        return f"{_METADATA}: {_one_line(' '.join(str(error).splitlines()[1:]).removeprefix('- '))}"
     lost = next((cause for cause in causes if isinstance(cause, (httpx.TransportError, ConnectionError))), None)
     if lost is not None or (status or 0) >= 500:
         return (
@@ -90,7 +108,7 @@ def explain(error: BaseException, repo_id: str, again: str = "try again") -> str
     return f"the Hub did not take {repo_id!r} ({_one_line(error)}): {again}"
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: BaseException | str) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 

@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ..configuration.auto_classes import FAMILIES
 from .arguments import UserError
-from .hub_errors import check_repo_id, check_token, explain, explained
+from .hub_errors import check_card, check_repo_id, check_token, explain, explained
 from .model_card import CardFacts, training_card
 from .reporting import plot_history, training_tokens_per_second
 
@@ -86,6 +86,16 @@ class _ScriptTrainerMixin:
         with explained(repo_id, "Nothing was trained; without --push_to_hub the run needs no Hub."):
             check_token(token or self.args.hub_token, repo_id)
             super().init_hf_repo(token, *args, **kwargs)
+
+    def check_card(self) -> None:
+        """Have the Hub look at what the card will say, before hours of training.
+
+        Raises:
+            UserError: If it would refuse it, or cannot be asked.
+        """
+        if self.args.push_to_hub and self.card is not None and self.is_world_process_zero():
+            with explained(self.hub_model_id, "Nothing was trained."):
+                check_card(training_card(self, self.card))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push in the background, and say it if that fails: training goes on, and the last push sends everything."""
@@ -161,6 +171,7 @@ def train_and_evaluate(
     trainer.card = card
     try:
         if args.do_train:
+            trainer.check_card()
             outcome = trainer.train(resume_from_checkpoint=resume_from)
             trainer.save_model(_internal_call=True)  # by itself it pushes: we do so when all is done and described
             if args.include_num_input_tokens_seen != "no":

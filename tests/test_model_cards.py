@@ -1,4 +1,5 @@
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import tokenmixers
 
 
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
+METADATA = runpy.run_path(str(Path(__file__).with_name("hub_metadata.py")))
 CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 
 
@@ -72,7 +74,10 @@ def test_the_image_cards_are_true(name):
 @pytest.mark.parametrize("name", CARDS)
 def test_metadata(name):
     card = ModelCard.load(FOLDER / name / "README.md")
+    assert METADATA["metadata_errors"](str(card)) == []
     assert card.data.license
+    assert card.data.pipeline_tag
+    assert card.data.tags[0] == AutoConfig.from_pretrained(FOLDER / name).model_type.replace("_", "-")
     assert card.data.library_name == "transformers"
 
 

@@ -15,6 +15,19 @@ import transformers
 CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
 
 
+@pytest.fixture(autouse=True)
+def _cards_keep_the_hubs_rules(monkeypatch):
+    """Whatever card a script writes in a test of this folder, its metadata are such as the Hub takes."""
+    errors_of = runpy.run_path(str(Path(__file__).parents[1] / "hub_metadata.py"))["metadata_errors"]
+    save = huggingface_hub.ModelCard.save
+
+    def check_and_save(self, *args, **kwargs):
+        assert errors_of(str(self)) == []
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(huggingface_hub.ModelCard, "save", check_and_save)
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")

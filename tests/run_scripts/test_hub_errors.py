@@ -112,10 +112,17 @@ def test_a_push_that_fails_during_training_does_not_end_it(hub, online, command,
     assert "model.safetensors" in state.commits[state.branches["me/model"]["main"]]
 
 
-def test_a_refused_card_is_told_with_the_reason(train, hub):
-    message = train(license="my-own")
-    assert "the Hub refused the metadata at the head of README.md" in message
-    assert '"license" with value "my-own" is not valid' in message
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"license": "my-own"}, '"license" with value "my-own" is not valid'),
+        ({"language": "English"}, '"language" with value "English" is not valid'),
+    ],
+)
+def test_a_card_that_would_be_refused_ends_a_run_before_it_trains(options, said, train, tmp_path):
+    message = train(**options)
+    assert "the Hub refused the metadata at the head of README.md" in message and said in message
+    assert not list((tmp_path / "run").glob("*.safetensors"))
 
 
 @pytest.mark.parametrize(

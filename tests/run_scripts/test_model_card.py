@@ -9,7 +9,7 @@ from transformers import AutoConfig, BertConfig, BertForMaskedLM
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
-from tokenmixers.run_scripts.model_card import CITATIONS, SNIPPETS, describe_data, last_evaluation, snippet
+from tokenmixers.run_scripts.model_card import CITATIONS, HUB_TASKS, SNIPPETS, describe_data, last_evaluation, snippet
 from tokenmixers.run_scripts.run_image_classification import ImageDataArguments
 from tokenmixers.run_scripts.text_data import TextDataArguments
 
@@ -44,7 +44,12 @@ def test_a_run_leaves_a_true_card(script, task, changes, command, tmp_path, run_
     script.main([*command(**changes, weight_decay=0.125), "--language", "en", "--license", "mit"])
     folder = tmp_path / "run"
     card = ModelCard.load(folder / "README.md")
-    assert (card.data.pipeline_tag, card.data.license, card.data.language) == (task, "mit", ["en"])
+    assert (card.data.pipeline_tag, card.data.license, card.data.language) == (
+        HUB_TASKS.get(task, task),
+        "mit",
+        ["en"],
+    )
+    assert task in (card.data.pipeline_tag, *card.data.tags)
     assert card.data.model_name == "run"
     (result,) = card.data.eval_results
     assert result.metric_value == json.loads((folder / "eval_results.json").read_text())["eval_perplexity"]
