@@ -86,6 +86,44 @@ def test_with_the_package_nothing_of_the_checkpoint_runs(gmlp, tmp_path):
         assert type(model) is tokenmixers.GMLPForMaskedLM
 
 
+INSTALLED = """
+import sys
+from transformers import AutoModelForMaskedLM
+assert "tokenmixers" not in sys.modules
+print(type(AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)).__module__)
+import tokenmixers
+print(type(AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)).__module__)
+"""
+
+
+def test_a_package_that_is_installed_but_not_imported_is_not_used(gmlp, tmp_path):
+    gmlp.save_pretrained(tmp_path / "model")
+    process = subprocess.run(
+        [sys.executable, "-c", INSTALLED, tmp_path / "model"],
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    before, after = process.stdout.split()
+    assert before.startswith("transformers_modules.") and after == "tokenmixers.modeling.modeling_gmlp"
+
+
+def test_the_pipeline_with_the_old_name_is_the_checkpoints_own(tiny_config, tmp_path):
+    tokenizer = tokenmixers.train_unigram_tokenizer(["the gate mixes tokens"] * 9, 29, 16, show_progress=False)
+    model = tokenmixers.GMLPForQuestionAnswering(tiny_config())
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for path in tmp_path.glob("*.py"):
+        path.write_text(f"raise AssertionError({path.name!r})")
+    with pytest.raises(AssertionError, match=r"question_answering\.py"):
+        transformers.pipeline("question-answering", model=str(tmp_path), trust_remote_code=True)
+    ours = transformers.pipeline("extractive-question-answering", model=str(tmp_path))
+    assert type(ours) is tokenmixers.QuestionAnsweringPipeline
+    assert type(ours.model) is tokenmixers.GMLPForQuestionAnswering
+
+
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_modules_are_flat_and_complete(model_type, tmp_path):
     modules = flat_modules(model_type)
