@@ -1,13 +1,12 @@
 """What can go wrong between a script and the Hub, said in one sentence each."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from huggingface_hub import HfApi, ModelCard, get_token
+from huggingface_hub import HfApi, ModelCard, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import get_session, hf_raise_for_status, validate_repo_id
 
 from .arguments import UserError
 
@@ -63,14 +62,17 @@ def check_card(card: ModelCard) -> None:
     Raises:
         UserError: If it would not take them.
     """
+    # As `card.validate()`, which asks huggingface.co before huggingface_hub 2, whatever HF_ENDPOINT says.
+    request = {"repoType": "model", "content": str(card)}
+    response = get_session().post(f"{constants.ENDPOINT}/api/validate-yaml", json=request)
+    if response.status_code != 400:
+        hf_raise_for_status(response)
+        return
     try:
-        card.validate()
-    except ValueError as error:
-        try:
-            reasons = [reason["message"] for reason in json.loads(str(error))["errors"]]
-        except (ValueError, LookupError, TypeError):
-            reasons = [str(error)]
-        raise UserError(f"{_METADATA}: {_one_line(' '.join(reasons))}.") from error
+        reason = " ".join(entry["message"] for entry in response.json()["errors"])
+    except (ValueError, LookupError, TypeError):
+        reason = response.text
+    raise UserError(f"{_METADATA}: {_one_line(reason)}.")
 
 
 def explain(error: BaseException, repo_id: str, again: str = "try again") -> str | None:
