@@ -1,6 +1,7 @@
 """Compilation without recompiling per length, export with free sizes, placement on devices and offloading."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -131,6 +132,26 @@ def test_inductor(class_name, weight_type, build):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
         if number == 1:
             torch.compiler.set_stance("fail_on_recompile")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("class_name", ["GMLPModel", "AMLPModel"])
+def test_a_layer_is_its_products_and_three_kernels(class_name, build):
+    """Norm; activation and gate norm; gating: everything between the matrix products is one kernel each."""
+    from torch._inductor.utils import run_and_get_code
+
+    found = []
+    for layers in (2, 3):
+        torch.compiler.reset()
+        compiled = torch.compile(build(class_name, num_hidden_layers=layers, hidden_dropout_prob=0.0).eval())
+        with torch.no_grad(), torch._inductor.config.patch(fx_graph_cache=False):
+            _, (code,) = run_and_get_code(compiled, input_ids=torch.randint(1, 37, (2, 11)))
+        calls = re.findall(r"^ +(cpp_fused|extern_kernels)\S*\(", code[code.index("def call(") :], re.MULTILINE)
+        found.append((calls.count("cpp_fused"), calls.count("extern_kernels")))
+    kernels, products = (more - less for less, more in zip(*found, strict=True))
+    # Tiny attention has a projection for queries, keys and values, one of its result, and two products or a fused one.
+    assert kernels <= (3 if class_name == "GMLPModel" else 5)
+    assert products >= 3
 
 
 def _export(model, example):
