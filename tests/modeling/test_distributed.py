@@ -1,6 +1,8 @@
 """Tensor parallelism and FSDP2 through Transformers' own `DistributedConfig`, on two processes without GPUs."""
 
 import json
+import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tokenmixers
+from tokenmixers.modeling.self_contained import flat_modules
 
 
 pytest.importorskip("transformers.distributed")
@@ -48,14 +51,20 @@ def run(tiny_config, tmp_path_factory):
         save_file(inputs, folder / name / "inputs.safetensors")
         models[name] = model, inputs
     script = str(Path(__file__).with_name("two_processes.py"))
+    hub, server = runpy.run_path(str(Path(__file__).parents[1] / "run_scripts" / "hub_stand_in.py"))["start"]()
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_TOKEN": "good"}
     process = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script, str(folder)],
+        env={**environment, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(folder.parent), "NO_PROXY": "127.0.0.1"},
         capture_output=True,
         text=True,
         check=False,
     )
+    server.shutdown()
+    server.server_close()
     assert process.returncode == 0, process.stderr[-4000:]
-    return folder, json.loads(process.stdout.splitlines()[-1]), models
+    return folder, json.loads(process.stdout.splitlines()[-1]), models, hub
 
 
 def first_output(model, inputs):
@@ -67,7 +76,7 @@ def first_output(model, inputs):
 @pytest.mark.parametrize("kind", ["tp", "fsdp"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_split_model_computes_the_same_and_saves_a_whole_one(name, kind, run):
-    folder, results, models = run
+    folder, results, models, hub = run
     model, inputs = models[name]
     with torch.no_grad():
         expected = model(**inputs)[0]
@@ -84,13 +93,25 @@ def test_a_split_model_computes_the_same_and_saves_a_whole_one(name, kind, run):
         )
     loaded = type(model).from_pretrained(folder / name / kind).eval()
     assert torch.equal(first_output(loaded, inputs), first_output(model, inputs))
+    commits = [hub.commits[commit] for commit in hub.branches[f"me/{name}-{kind}"].values()]
+    saved = {path.name: path.read_bytes() for path in (folder / name / kind).iterdir()}
+    assert len(saved) > 5 and [{k: v for k, v in files.items() if k in saved} for files in commits] == [saved]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_distributed_checkpoint_has_the_code_too(name, run):
+    parts = run[0] / name / "parts"
+    assert "auto_map" in json.loads((parts / "config.json").read_text())
+    model_type = run[2][name][0].config.model_type
+    assert {path.name: path.read_text() for path in parts.glob("*.py")} == flat_modules(model_type)
+    assert list(parts.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "MaskedLM" in name or "Conditional" in name])
 def test_fsdp_training_gives_the_weights_of_one_process(name, run, tmp_path):
     from transformers import Trainer, TrainingArguments
 
-    folder, results, models = run
+    folder, results, models, _ = run
     model, inputs = models[name]
     assert results[name]["trained"] == sorted(name for name, _ in model.named_parameters())
     alone = type(model).from_pretrained(folder / name / "model")

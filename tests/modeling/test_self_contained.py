@@ -304,7 +304,7 @@ def test_a_failed_push_leaves_what_was_saved(tiny_config, tmp_path, monkeypatch)
     def refuse(*args, **kwargs):
         raise ConnectionError("no network")
 
-    monkeypatch.setattr(GMLPForMaskedLM, "push_to_hub", refuse)
+    monkeypatch.setattr("tokenmixers.modeling.self_contained.create_repo", refuse)
     with pytest.raises(ConnectionError):
         model.save_pretrained(tmp_path / "mine", push_to_hub=True, commit_message="first")
     loaded = GMLPForMaskedLM.from_pretrained(tmp_path / "mine")
@@ -328,3 +328,18 @@ def test_files_of_others_beside_a_trainers_checkpoint_stay(tiny_config, tmp_path
     model.save_pretrained(tmp_path / "checkpoint-500")
     assert (tmp_path / "padding.py").read_text() == "mine = True\n"
     assert (tmp_path / "modeling_gmlp.py").is_file()
+
+
+def test_files_of_others_are_not_replaced(tiny_config, tmp_path):
+    (tmp_path / "padding.py").write_text("mine = True\n")
+    (tmp_path / "flops.py").write_text("")
+    before = files(tmp_path)
+    with pytest.raises(FileExistsError, match=r"its own flops\.py, padding\.py.*another folder.*Nothing was written"):
+        GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
+    assert files(tmp_path) == before and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_distributed_checkpoint_is_not_pushed(gmlp, tmp_path):
+    with pytest.raises(ValueError, match="leave `state_dict` and `distributed_checkpoint` out"):
+        gmlp.save_pretrained(tmp_path / "model", push_to_hub=True, distributed_checkpoint=True)
+    assert not (tmp_path / "model").exists()

@@ -53,7 +53,9 @@ def main() -> None:
                 outputs = whole(model(**inputs)[0])
             if dist.get_rank() == 0:
                 save_file({"outputs": outputs.contiguous()}, folder / f"{kind}.safetensors")
-            model.save_pretrained(folder / kind)
+            model.save_pretrained(folder / kind, push_to_hub=True, repo_id=f"me/{folder.name}-{kind}")
+            if kind == "fsdp":
+                model.save_pretrained(folder / "parts", distributed_checkpoint=True)
             results[folder.name][kind] = split_parameters(model)
             dist.barrier()
         if "labels" not in inputs:
