@@ -253,6 +253,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         else "not evaluated.",
         snippet=snippet(facts.task, repo_id or args.output_dir, ours, getattr(tokenizer, "mask_token", "")),
         needs_code=ours,
+        task=facts.task,
         architecture=architecture(model),
         training=training(args, trainer.state.global_step, facts),
         history=make_markdown_table(parse_log_history(trainer.state.log_history)[1]).strip(),

@@ -8,6 +8,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, AutoModelForSeq2SeqLM
 
 import tokenmixers
+from tokenmixers.run_scripts.model_card import CITATIONS
 
 
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
@@ -85,10 +86,22 @@ def test_metadata(name):
 def test_the_numbers_of_the_synthesizer_cards_are_true(name):
     config, text = AutoConfig.from_pretrained(FOLDER / name), (FOLDER / name / "README.md").read_text()
     with torch.device("meta"):
-        parameters = AutoModelForSeq2SeqLM.from_config(config).num_parameters()
+        model = AutoModelForSeq2SeqLM.from_config(config)
+    parameters = model.num_parameters()
     assert {f"{parameters:,}"} == set(re.findall(r"\d+,\d{3},\d{3}", text))
     lengths = re.findall(r"up to (\d+) tokens", text) + re.findall(r"N = (\d+)", text)
     assert set(lengths) == {str(config.max_position_embeddings)}
+    flops, limits = re.search(r"takes ([\d.]+ B) FLOPs", text)[1], text.split("## Limits\n")[1]
+    length = config.max_position_embeddings
+    assert flops == f"{model.forward_flops(1, length, length) / 1e9:.1f} B"
+    sides = {"input_ids": (1, length + 1), "decoder_input_ids": (1, 1)}
+    inputs = {key: torch.zeros(shape, dtype=torch.long, device="meta") for key, shape in sides.items()}
+    if f"at most {length} tokens" in limits:
+        with pytest.raises(ValueError, match="max_position_embeddings"):
+            model(**inputs)
+    else:
+        assert f"the length of {length} tokens: longer sequences run" in limits
+        assert model(**inputs).logits.shape[:2] == (1, 1)
     ours = text.replace("\n", " ")
     if "mesh" in name:
         heads = re.search(r"(\d+) heads of (\d+) in self-attention, (\d+) of (\d+) in cross-attention", ours)
@@ -130,4 +143,13 @@ def test_the_snippet_of_a_shipped_card_runs(name, monkeypatch):
 @pytest.mark.parametrize("name", CARDS)
 def test_the_snippet_names_the_card_itself(name):
     text = (FOLDER / name / "README.md").read_text()
-    assert set(re.findall(r'from_pretrained\("model_cards/([^"]+)"\)', text)) <= {name}
+    assert set(re.findall(r'from_pretrained\("model_cards/([^"]+)"', text)) == {name}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_every_card_has_flops_limits_and_a_citation(name):
+    text = (FOLDER / name / "README.md").read_text()
+    assert re.search(r"FLOPs.* \| [\d.]+ B \||takes [\d.]+ B FLOPs", text)  # compared with the model above
+    assert len(text.split("## Limits\n")[1].split("##")[0].split()) > 10
+    title = re.search(r"title += (.+)", CITATIONS[AutoConfig.from_pretrained(FOLDER / name).model_type])[1]
+    assert title in text.split("## Citation\n\n```bibtex\n")[1]

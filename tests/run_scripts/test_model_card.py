@@ -3,14 +3,22 @@ import re
 from pathlib import Path
 
 import pytest
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, ModelCardData
 from PIL import Image
 from transformers import AutoConfig, BertConfig, BertForMaskedLM, CLIPImageProcessorPil
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
-from tokenmixers.run_scripts.model_card import CITATIONS, HUB_TASKS, SNIPPETS, describe_data, last_evaluation, snippet
+from tokenmixers.run_scripts.model_card import (
+    CITATIONS,
+    HUB_TASKS,
+    SNIPPETS,
+    TEMPLATE,
+    describe_data,
+    last_evaluation,
+    snippet,
+)
 from tokenmixers.run_scripts.run_image_classification import ImageDataArguments
 from tokenmixers.run_scripts.text_data import TextDataArguments
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
@@ -160,6 +168,16 @@ def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, cap
     exec(compile(code, task, "exec"), {})
     assert capsys.readouterr().out.strip()
     assert "trust" not in snippet(task, "model", needs_code=False, mask="[MASK]")
+
+
+@pytest.mark.parametrize("task", SNIPPETS)
+def test_the_card_says_when_trust_is_not_needed(task):
+    card = ModelCard.from_template(ModelCardData(), template_path=str(TEMPLATE), needs_code=True, task=task)
+    text = " ".join(card.text.split())
+    # Transformers refuses the checkpoint's own pipeline without trust, whatever is imported.
+    assert ("`trust_remote_code=True` not needed" in text) == (task != "question-answering")
+    assert ('pipeline("extractive-question-answering", ...)` does the same' in text) == (task == "question-answering")
+    assert "\n\n\n## Arch" not in card.text and "## Architecture" in card.text
 
 
 def test_every_family_is_cited():

@@ -255,6 +255,20 @@ def test_a_shipped_card(capsys):
         assert f"  {name}\n" in printed
 
 
+@pytest.mark.parametrize("name", ["gmlp-s16-224", "amlp-base", "mlp-mixer-table3", "synthesizer-dense"])
+def test_the_snippet_of_a_shipped_card_runs_without_the_package(name, hub, online, call):
+    push("--source", name, "--repo_id", f"me/my-{name}")
+    state, _ = hub
+    card = state.commits[state.branches[f"me/my-{name}"]["main"]]["README.md"].decode()
+    code = "\n".join(re.findall(r"```python\n(.+?)```", card, flags=re.DOTALL))
+    assert "model_cards" not in code and f'"me/my-{name}", trust_remote_code=True' in code
+    sizes = "import torch; torch.set_default_device('meta')"  # the real ones, without their memory
+    code = f"{sizes}\n{code}\nprint(type(model).__module__, model.num_parameters())"
+    module, parameters = call(WITHOUT_THE_PACKAGE.format(code=code)).split()
+    assert module.startswith("transformers_modules.")
+    assert f"{int(parameters):,}" in card or "ForMaskedLM" in code  # of those the card counts the encoder
+
+
 def test_a_dry_run_lists_what_a_push_sends(hub, online, checkpoint, capsys):
     push("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
     lines = re.findall(r"^ *([\d,]+) bytes  (.+)$", capsys.readouterr().out, flags=re.MULTILINE)
