@@ -73,6 +73,11 @@ class ModelArguments:
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
+def install_hint(extra: str) -> str:
+    """How to get the packages of an extra: from a checkout, because no package index has this package."""
+    return f"pip install '.[{extra}]' in a checkout of tokenmixers"
+
+
 def check_new_folder(path: str) -> Path:
     """The folder for a script's result, which must be new or empty.
 

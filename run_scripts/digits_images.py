@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from .arguments import UserError, check_new_folder, parse_arguments
+from .arguments import UserError, check_new_folder, install_hint, parse_arguments
 
 
 @dataclass
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise UserError('the digits come with scikit-learn: pip install "tokenmixers[digits]"') from error
+        raise UserError(f"the digits come with scikit-learn: {install_hint('digits')}") from error
     folder = check_new_folder(arguments.output_dir)
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from types import ModuleType
 
-from .arguments import UserError
+from .arguments import UserError, install_hint
 
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -25,7 +25,7 @@ def require(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise UserError(
-            f"the module {error.name!r}, which --metric needs, is not installed: pip install 'tokenmixers[seq2seq]'."
+            f"the module {error.name!r}, which --metric needs, is not installed: {install_hint('seq2seq')}."
         ) from error
 
 

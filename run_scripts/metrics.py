@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from .arguments import UserError
+from .arguments import UserError, install_hint
 
 
 #: Metric -> the Hub's name of such a metric, for model cards.
@@ -34,9 +34,7 @@ def check_packages() -> None:
         import scipy  # noqa: F401
         import sklearn  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"the metrics need scikit-learn and scipy ({error}): pip install 'tokenmixers[glue]'"
-        ) from error
+        raise UserError(f"the metrics need scikit-learn and scipy ({error}): {install_hint('glue')}") from error
 
 
 def compute(names: Iterable[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:

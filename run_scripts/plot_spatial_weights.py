@@ -7,7 +7,7 @@ Text models: the filter of the middle token in every layer ("Pay Attention to ML
 filters of some tokens as maps of the picture (Figure 3). Both: how Toeplitz-like each layer's matrix is (Appendix C).
 aMLP with a text: its attention maps (Appendix D).
 
-Needs matplotlib: `pip install "tokenmixers[plot]"`.
+Needs matplotlib: `pip install '.[plot]'`.
 """
 
 import math
@@ -22,7 +22,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.spatial_gating_unit import SpatialProjection
 from ..modeling.spatial_resizing import toeplitzness
-from .arguments import UserError, parse_arguments
+from .arguments import UserError, install_hint, parse_arguments
 
 
 @dataclass
@@ -47,7 +47,7 @@ def _pyplot():
     try:
         import matplotlib
     except ImportError as error:
-        raise UserError('drawing needs matplotlib: pip install "tokenmixers[plot]"') from error
+        raise UserError(f"drawing needs matplotlib: {install_hint('plot')}") from error
     matplotlib.use("agg")
     from matplotlib import pyplot
 

@@ -9,6 +9,8 @@ import numpy as np
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from .arguments import install_hint
+
 
 def print_plan(trainer: Trainer, resume_from: str | None) -> None:
     """Say what a run will do, before it does it."""
@@ -86,7 +88,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        print("no picture of the training: matplotlib is missing (pip install 'tokenmixers[plot]')")
+        print(f"no picture of the training: matplotlib is missing ({install_hint('plot')})")
         return
     curves: dict[str, list[tuple[int, float]]] = {}
     for entry in history:

@@ -7,6 +7,7 @@ Models take turns within every round, and the medians over the rounds are report
 """
 
 import gc
+import importlib
 import itertools
 import json
 import statistics
@@ -18,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.version import Version
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+from transformers import __version__ as transformers_version
 from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import MODEL_CARDS, UserError, check_new_folder, parse_arguments
+from .arguments import MODEL_CARDS, UserError, check_new_folder, install_hint, parse_arguments
 from .language_modeling import SeededCollator, row_losses
 from .model_card import versions
 from .reporting import print_table
@@ -41,6 +44,15 @@ FORMATS = {
     "onnx-int8": "ONNX Runtime's dynamic int8",
     "openvino": "OpenVINO, in bfloat16 where the processor has it",
     "openvino-float32": "OpenVINO in float32",
+}
+#: Which of this package's extras brings what a format imports, and what it imports.
+REQUIRED = {
+    "int8": ("quantize", "torchao"),
+    "int8-spatial": ("quantize", "torchao"),
+    "onnx": ("export", "onnx", "onnxruntime", "onnxscript"),
+    "onnx-int8": ("export", "onnx", "onnxruntime", "onnxscript"),
+    "openvino": ("edge", "openvino"),
+    "openvino-float32": ("edge", "openvino"),
 }
 #: Parts of the names of parameters that mix tokens; they are no linear layers, so that no quantizer takes them.
 TOKEN_MIXING = ("spatial_proj.weight", "token_mixing.weight", "components")
@@ -68,17 +80,28 @@ class ServingArguments:
     output_dir: str | None = field(default=None, metadata={"help": "New folder for results.json."})
 
 
+def folder_of(name: str) -> Path:
+    """Where a shipped model card, or a folder, is."""
+    return MODEL_CARDS / name if (MODEL_CARDS / name / "config.json").is_file() else Path(name)
+
+
+def is_configuration(name: str) -> bool:
+    """Whether there are no weights of any kind beside a configuration, so that they are random."""
+    folder = folder_of(name)
+    kinds = ("*.safetensors", "*.bin", "*.pt", "*.index.json")
+    return (folder / "config.json").is_file() and not any(list(folder.glob(kind)) for kind in kinds)
+
+
 def load(name: str) -> PreTrainedModel:
     """A checkpoint, or a model with random weights from a configuration.
 
     Raises:
         UserError: If there is neither.
     """
-    folder = MODEL_CARDS / name if (MODEL_CARDS / name / "config.json").is_file() else Path(name)
     try:
-        if folder.is_dir() and not list(folder.glob("*.safetensors")):
+        if is_configuration(name):
             torch.manual_seed(0)
-            return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).eval()
+            return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder_of(name))).eval()
         return AutoModelForMaskedLM.from_pretrained(name).eval()
     except (OSError, ValueError) as error:
         raise UserError(f"no masked language model can be loaded from {name!r}: {error}") from error
@@ -159,24 +182,17 @@ def round_to_int8(weights: torch.Tensor) -> None:
 
 
 def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]:
-    """A model in a format, as a function of its inputs, and its size on disk in bytes.
-
-    Raises:
-        UserError: If a package for the format is missing.
-    """
+    """A model in a format, as a function of its inputs, and its size on disk in bytes."""
     target = folder / kind
-    try:
-        if kind in ("float32", "bfloat16"):
-            model = model.to(getattr(torch, kind))
-            model.save_pretrained(target)
-            call = _torch_call(model)
-        elif kind in ("int8", "int8-spatial"):
-            model.save_pretrained(folder / "source")
-            call = _quantized(folder / "source", target, kind == "int8-spatial")
-        else:
-            call = _exported(model, target, kind)
-    except ImportError as error:
-        raise UserError(f"the format {kind!r} needs pip install 'tokenmixers[export,quantize]': {error}") from error
+    if kind in ("float32", "bfloat16"):
+        model = model.to(getattr(torch, kind))
+        model.save_pretrained(target)
+        call = _torch_call(model)
+    elif kind in ("int8", "int8-spatial"):
+        model.save_pretrained(folder / "source")
+        call = _quantized(folder / "source", target, kind == "int8-spatial")
+    else:
+        call = _exported(model, target, kind)
     weights = (".safetensors", ".onnx", ".data", ".bin", ".xml")
     return call, sum(path.stat().st_size for path in target.iterdir() if path.suffix in weights)
 
@@ -206,7 +222,7 @@ def check_choices(arguments: ServingArguments) -> None:
     """Refuse what cannot be compared.
 
     Raises:
-        UserError: If a format is unknown, or a model or format is given twice.
+        UserError: If a format is unknown or lacks a package, or a model or format is given twice.
     """
     for kind in arguments.formats:
         if kind not in FORMATS:
@@ -215,6 +231,15 @@ def check_choices(arguments: ServingArguments) -> None:
         twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
         if twice:
             raise UserError(f"--{name} has {twice[0]!r} twice: give each once.")
+    for kind in arguments.formats:
+        extra, *modules = REQUIRED.get(kind, ("",))
+        if extra in ("export", "edge") and Version(transformers_version) < Version("5.23"):
+            raise UserError(f"the format {kind!r} needs Transformers 5.23, and this is {transformers_version}.")
+        try:
+            for module in modules:
+                importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"the format {kind!r}: {error}; {install_hint(extra)}, or leave it out.") from error
 
 
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
@@ -236,6 +261,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
                     )
                 calls[name], size = prepare(model, kind, Path(temporary) / str(index))
                 result = {"model": name, "format": kind, "parameters": model.num_parameters(), "bytes": size}
+                result["random_weights"] = is_configuration(name)
                 if arguments.validation_file and (Path(name) / "tokenizer_config.json").is_file():
                     result["perplexity"] = perplexity_of(calls[name], list(questions(name, arguments)))
                 vocab_size = model.config.vocab_size
@@ -255,7 +281,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
             gc.collect()
     rows = [
         (
-            f"{Path(result['model']).name}, {result['format']}",
+            Path(result["model"]).name + ", random weights" * result["random_weights"] + f", {result['format']}",
             f"{result['bytes'] / 1e6:,.1f} MB",
             f"{result['milliseconds']:,.1f} ms",
             f"{result['perplexity']:.2f}" if "perplexity" in result else "",

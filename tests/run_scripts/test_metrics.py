@@ -87,5 +87,5 @@ def test_entity_scores_are_those_of_seqeval():
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UserError, match=r"pip install 'tokenmixers\[glue\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[glue\]'"):
         metrics.check_packages()

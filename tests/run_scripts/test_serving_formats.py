@@ -1,25 +1,72 @@
+import functools
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, TorchAoConfig
 
-from tokenmixers import AMLPConfig, GMLPForMaskedLM, SynthesizerConfig, SynthesizerForMaskedLM
+import tokenmixers
+from tokenmixers import AMLPConfig, SynthesizerConfig, SynthesizerForMaskedLM
+from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import serving_formats
 from tokenmixers.run_scripts.arguments import UserError
-from tokenmixers.run_scripts.serving_formats import perplexity_of, round_to_int8, token_mixing_weights
+from tokenmixers.run_scripts.run_mlm import MaskingCollator
+from tokenmixers.run_scripts.serving_formats import (
+    REQUIRED,
+    is_configuration,
+    load,
+    perplexity_of,
+    round_to_int8,
+    token_mixing_weights,
+)
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 16}
 
 
+# One family in the fast tests.
+EACH_FAMILY = pytest.mark.parametrize(
+    "model_type", ["gmlp", *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name != "gmlp")]
+)
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """`trained(model_type)`: a checkpoint that has learned the corpus, so that wrong logits show in its perplexity."""
+
+    @functools.cache
+    def train(model_type):
+        folder, lines = tmp_path_factory.mktemp(model_type) / "model", (corpus / "train.txt").read_text().splitlines()
+        tokenizer = train_unigram_tokenizer(lines, 60, 16, show_progress=False)
+        sizes = {**SIZES, "vocab_size": len(tokenizer), "hidden_dropout_prob": 0.0}
+        sizes |= {"num_attention_heads": 2, "head_dim": 8} if model_type == "synthesizer" else {}
+        torch.manual_seed(0)
+        family = FAMILIES[model_type]
+        config = getattr(tokenmixers, family.config)(**sizes)
+        model = getattr(tokenmixers, family.models["AutoModelForMaskedLM"])(config)
+        collate = MaskingCollator(tokenizer)
+        rows = [tokenizer(line, truncation=True) for line in lines]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+        for step in range(80):
+            batch = collate([rows[(40 * step + index) % len(rows)] for index in range(40)])
+            model(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return train
+
+
 @pytest.fixture
-def checkpoint(corpus, tiny_config, tmp_path):
-    tokenizer = train_unigram_tokenizer((corpus / "train.txt").read_text().splitlines(), 60, 16)
-    GMLPForMaskedLM(tiny_config(**SIZES, vocab_size=len(tokenizer))).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+def checkpoint(trained):
+    return trained("gmlp")
 
 
 def run(*models, formats, **options):
@@ -28,17 +75,22 @@ def run(*models, formats, **options):
     return serving_formats.main(["--models", *map(str, models), "--formats", *formats, *arguments])
 
 
-def test_formats_agree_and_are_reported(checkpoint, corpus, tmp_path, capsys):
+@EACH_FAMILY
+def test_formats_agree_and_are_reported(model_type, trained, corpus, tmp_path, capsys):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     pytest.importorskip("transformers.exporters.runners")
     formats = ["float32", "bfloat16", "onnx", "onnx-int8"]
     results = run(
-        checkpoint, formats=formats, validation_file=corpus / "validation.txt", output_dir=tmp_path / "results"
+        trained(model_type),
+        formats=formats,
+        validation_file=corpus / "validation.txt",
+        output_dir=tmp_path / "results",
     )
     assert [result["format"] for result in results] == formats
     assert json.loads((tmp_path / "results" / "results.json").read_text())["results"] == results
     single, half, onnx, onnx_int8 = results
+    assert single["perplexity"] < 20  # of 60 for logits that are all the same, and more for wrong ones
     assert onnx["perplexity"] == pytest.approx(single["perplexity"], rel=1e-4)
     assert half["perplexity"] == pytest.approx(single["perplexity"], rel=0.02)
     assert onnx_int8["perplexity"] == pytest.approx(single["perplexity"], rel=0.05)
@@ -48,23 +100,59 @@ def test_formats_agree_and_are_reported(checkpoint, corpus, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_int8_and_openvino(checkpoint, corpus):
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_int8_and_openvino(model_type, trained, corpus):
     for package in ("torchao", "openvino", "transformers.exporters.runners"):
         pytest.importorskip(package)
     formats = ["float32", "int8", "int8-spatial", "openvino", "openvino-float32"]
-    single, *others = run(checkpoint, formats=formats, validation_file=corpus / "validation.txt")
+    single, *others = run(trained(model_type), formats=formats, validation_file=corpus / "validation.txt")
+    assert single["perplexity"] < 20
     for result in others:
         assert result["perplexity"] == pytest.approx(single["perplexity"], rel=0.02), result["format"]
     assert others[-1]["perplexity"] == pytest.approx(single["perplexity"], rel=1e-4)
 
 
-def test_configurations_of_any_family_are_compared(tmp_path):
+def test_configurations_of_any_family_are_compared(tmp_path, capsys):
     AMLPConfig(**SIZES, vocab_size=50).save_pretrained(tmp_path / "amlp")
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     BertConfig(**sizes, vocab_size=50).save_pretrained(tmp_path / "bert")
     results = run(tmp_path / "amlp", tmp_path / "bert", formats=["float32"])
     assert [result["model"] for result in results] == [str(tmp_path / "amlp"), str(tmp_path / "bert")]
     assert len({result["parameters"] for result in results}) == 2
+    assert [result["random_weights"] for result in results] == [True, True]
+    assert "| amlp, random weights, float32 " in capsys.readouterr().out
+
+
+def test_weights_in_an_older_format_are_used(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "model")
+    model = AutoModelForMaskedLM.from_pretrained(checkpoint)
+    torch.save(model.state_dict(), tmp_path / "model" / "pytorch_model.bin")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    loaded = load(str(tmp_path / "model"))
+    assert torch.equal(loaded.model.embed_tokens.weight, model.model.embed_tokens.weight)
+    assert not is_configuration(str(tmp_path / "model"))
+    (tmp_path / "model" / "pytorch_model.bin").rename(tmp_path / "model" / "adapter.bin")
+    with pytest.raises(UserError, match="no masked language model can be loaded"):
+        load(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    "kind, module, extra",
+    [("openvino", "openvino", "edge"), ("onnx", "onnxscript", "export"), ("int8", "torchao", "quantize")],
+)
+def test_missing_packages_are_noticed_before_anything_is_timed(kind, module, extra, monkeypatch):
+    monkeypatch.setattr(serving_formats, "load", None)  # would raise
+    monkeypatch.setattr(serving_formats, "transformers_version", "5.23.0")
+    for other in REQUIRED[kind][1:]:
+        monkeypatch.setitem(sys.modules, other, None if other == module else sys)
+    with pytest.raises(UserError, match=rf"{kind!r}: .*{module}.*pip install '\.\[{extra}\]'"):
+        run("model", formats=["float32", kind])
+
+
+def test_exports_need_a_newer_transformers(monkeypatch):
+    monkeypatch.setattr(serving_formats, "transformers_version", "5.22.1")
+    with pytest.raises(UserError, match=r"'onnx' needs Transformers 5\.23, and this is 5\.22\.1"):
+        run("model", formats=["float32", "onnx"])
 
 
 def test_perplexity_by_hand():
@@ -96,18 +184,48 @@ def test_mistakes(checkpoint, tmp_path):
         run(checkpoint, formats=["float32", "float32"])
 
 
-def test_int8_can_be_saved_and_loaded_again(checkpoint, tmp_path):
+# In a process without this package.
+INT8_ALONE = """
+import sys
+sys.modules["tokenmixers"] = None
+import torch
+from transformers import AutoModelForMaskedLM
+torch.set_num_threads(1)
+model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+assert any(hasattr(parameter, "qdata") for parameter in model.parameters())
+with torch.no_grad():
+    torch.save(model(torch.tensor([[3, 4, 5]])).logits, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_int8_can_be_saved_and_loaded_again(model_type, trained, tmp_path):
     quantization = pytest.importorskip("torchao.quantization")
-    config = TorchAoConfig(quantization.Int8DynamicActivationInt8WeightConfig())
+    config, checkpoint = TorchAoConfig(quantization.Int8DynamicActivationInt8WeightConfig()), trained(model_type)
     model = AutoModelForMaskedLM.from_pretrained(checkpoint, quantization_config=config).eval()
-    assert model.model.layers[0].proj_in.weight.qdata.dtype == torch.int8
-    assert type(model.model.layers[0].sgu.spatial_proj.weight) is torch.nn.Parameter
+    modules = dict(model.base_model.named_modules()).items()
+    linear = [module.weight for name, module in modules if "layers." in name and type(module) is torch.nn.Linear]
+    assert linear and all(weight.qdata.dtype == torch.int8 for weight in linear)
+    if model_type in ("gmlp", "amlp"):
+        assert type(model.model.layers[0].sgu.spatial_proj.weight) is torch.nn.Parameter
     model.save_pretrained(tmp_path / "int8")
     again, ids = AutoModelForMaskedLM.from_pretrained(tmp_path / "int8").eval(), torch.tensor([[3, 4, 5]])
     with torch.no_grad():
         expected = AutoModelForMaskedLM.from_pretrained(checkpoint).eval()(ids).logits
         assert torch.equal(again(ids).logits, model(ids).logits)
         torch.testing.assert_close(again(ids).logits, expected, rtol=0.1, atol=0.1 * expected.abs().max().item())
+        assert expected.abs().max() > 3  # trained: neither zeros nor other signs are so close
+    if model_type == "gmlp":
+        process = subprocess.run(
+            [sys.executable, "-c", INT8_ALONE, tmp_path / "int8", tmp_path / "alone.pt"],
+            cwd=tmp_path,
+            env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert process.returncode == 0, process.stderr[-3000:]
+        assert torch.equal(torch.load(tmp_path / "alone.pt"), model(ids).logits)
 
 
 @pytest.mark.parametrize("component", ["random", "factorized_random", "fixed_random", "dense"])
