@@ -90,7 +90,7 @@ def test_formats_agree_and_are_reported(model_type, trained, corpus, tmp_path, c
     assert [result["format"] for result in results] == formats
     assert json.loads((tmp_path / "results" / "results.json").read_text())["results"] == results
     single, half, onnx, onnx_int8 = results
-    assert single["perplexity"] < 20  # of 60 for logits that are all the same, and more for wrong ones
+    assert single["perplexity"] < 40  # of 60 for logits that are all the same, and more for wrong ones
     assert onnx["perplexity"] == pytest.approx(single["perplexity"], rel=1e-4)
     assert half["perplexity"] == pytest.approx(single["perplexity"], rel=0.02)
     assert onnx_int8["perplexity"] == pytest.approx(single["perplexity"], rel=0.05)
@@ -106,7 +106,7 @@ def test_int8_and_openvino(model_type, trained, corpus):
         pytest.importorskip(package)
     formats = ["float32", "int8", "int8-spatial", "openvino", "openvino-float32"]
     single, *others = run(trained(model_type), formats=formats, validation_file=corpus / "validation.txt")
-    assert single["perplexity"] < 20
+    assert single["perplexity"] < 40
     for result in others:
         assert result["perplexity"] == pytest.approx(single["perplexity"], rel=0.02), result["format"]
     assert others[-1]["perplexity"] == pytest.approx(single["perplexity"], rel=1e-4)
