@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import transformers
 from transformers import CLIPImageProcessorPil, pipeline
 
 import tokenmixers
@@ -59,7 +60,6 @@ def test_pipeline(family, task, tokenizer, tmp_path):
         assert all((answer.get("label") or answer.get("entity")) in labels.values() for answer in found)
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_path):
     script = Path(__file__).with_name("pipelines_alone.py")
@@ -70,6 +70,8 @@ def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_p
         "image-classification": "AutoModelForImageClassification",
         "image-feature-extraction": "AutoModel",
     }
+    if type(transformers.AutoImageProcessor).__name__ == "DummyObject":  # in 5.17 without torchvision
+        tasks = {task: head for task, head in tasks.items() if not task.startswith("image")}
     if "AutoModelForCausalLM" in FAMILIES[model_type].models:
         tasks["text-generation"] = "AutoModelForCausalLM"
     processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
@@ -97,3 +99,9 @@ def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_p
     answers_of = runpy.run_path(str(script))["answers_of"]
     for folder in folders:
         assert alone[folder] == answers_of(Path(folder)), folder
+
+
+def test_transformers_serve_looks_for_classes_inside_transformers_only():
+    """Once this fails, see whether `transformers serve` takes these models: the README says that it does not."""
+    sources = (Path(transformers.__file__).parent / "cli").rglob("*.py")
+    assert any("getattr(transformers, config.architectures[0])" in path.read_text("utf-8") for path in sources)

@@ -28,6 +28,13 @@ MODELS = pytest.mark.parametrize(
         ("GMLPForSequenceClassification", "full"),
         ("GMLPForCausalLM", "full"),
         ("MLPMixerForSequenceClassification", "full"),
+        *(
+            pytest.param(name, "toeplitz", marks=pytest.mark.slow)
+            for name in sorted(
+                {n for key, family in FAMILIES.items() if key != "gmlp" for n in family.models.values()}
+            )
+            if "Image" not in name
+        ),
     ],
 )
 # (batch, length); the model's maximum is 11. A size of one is always compiled apart by PyTorch.
@@ -44,7 +51,11 @@ def _forget_compiled_code():
 @pytest.fixture
 def build(tiny_model):
     def model(name="GMLPModel", **changes):
-        return tiny_model(name, **({"use_cache": False} if "CausalLM" in name else {}), **changes)  # tested apart
+        if "CausalLM" in name or "ConditionalGeneration" in name:
+            changes["use_cache"] = False  # tested apart
+        if "Synthesizer" in name or "Mixer" in name:
+            changes.pop("spatial_weight_type", None)
+        return tiny_model(name, **changes)
 
     return model
 
@@ -57,6 +68,8 @@ def _inputs(batch, length, model, masked=True):
         left, index = torch.arange(batch)[:, None] % 2 == 1, torch.arange(length)
         mask = torch.where(left, index >= length - keep, index < keep).long()
         inputs["attention_mask"] = mask[:, None].expand(shape) if len(shape) == 3 else mask
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.randint(37, shape)
     return inputs
 
 

@@ -1,5 +1,7 @@
 """What PEFT, gradient checkpointing and device maps ask of a model, for every class of every family."""
 
+import re
+
 import pytest
 import torch
 
@@ -77,6 +79,9 @@ def test_device_map_with_offload(name, build, tmp_path):
         tmp_path / "model", device_map="auto", max_memory={"cpu": int(0.6 * size)}, offload_folder=tmp_path / "disk"
     )
     assert any(parameter.is_meta for parameter in loaded.parameters()), loaded.hf_device_map
+    assert not [key for key in loaded.hf_device_map if re.search(r"layers\.\d+\.", key)]  # layers stay whole
+    stacks = [module for key, module in model.named_modules() if key.endswith("layers")]
+    assert {type(layer).__name__ for stack in stacks for layer in stack} <= set(loaded._no_split_modules)
     inputs = example_of(model)
     with torch.no_grad():
         assert torch.equal(scalar(loaded, inputs), scalar(model, inputs))

@@ -101,7 +101,7 @@ def test_the_models_own_push_is_complete(hub, online, call, checkpoint):
 def test_what_a_trainer_pushes_is_complete(hub, online, call, checkpoint):
     state, _ = hub
     places = []
-    for strategy in ("every_save", "end"):
+    for strategy in ("every_save", "end", "checkpoint", "all_checkpoints"):
         options = {"hub_strategy": strategy, "hub_model_id": f"me/{strategy}", "hub_always_push": True}
         args = TrainingArguments(strategy, push_to_hub=True, save_steps=1, max_steps=2, use_cpu=True, **options)
         row = {"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}
@@ -114,6 +114,7 @@ def test_what_a_trainer_pushes_is_complete(hub, online, call, checkpoint):
         ]
         assert len(loadable) >= (3 if strategy == "every_save" else 1)
         places += [(f"me/{strategy}", commit) for commit in loadable]
+        places.append((f"{strategy}/checkpoint-2", "main"))  # the local folder
     assert len(json.loads(call(LOAD.format(places=places)))) == len(places)
 
 
