@@ -5,7 +5,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from huggingface_hub import HfApi, ModelCard, constants, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    LocalTokenNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
 from huggingface_hub.utils import get_session, hf_raise_for_status, validate_repo_id
 
 from .arguments import UserError
@@ -56,8 +62,8 @@ def check_token(token: str | None, repo_id: str) -> str:
     return token
 
 
-def check_card(card: ModelCard) -> None:
-    """Have the Hub look at the metadata of a card.
+def check_card(card: ModelCard | str) -> None:
+    """Have the Hub look at the metadata of a card, or of its text.
 
     Raises:
         UserError: If it would not take them.
@@ -99,6 +105,11 @@ def explain(error: BaseException, repo_id: str, again: str = "try again") -> str
     if status in (401, 403) or refused_by_storage or isinstance(error, LocalTokenNotFoundError):
         number = f" (status {status})" if status else ""
         return f"the Hub refused the token for {repo_id!r}{number}: {_LOGIN}"
+    if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
+        return (
+            f"the Hub has no model {repo_id!r}, or none that this token may see: check the name, or push without a "
+            "pull request first, which makes it"
+        )
     if str(error).startswith("Invalid metadata in README.md"):
         return f"{_METADATA}: {_one_line(' '.join(str(error).splitlines()[1:]).removeprefix('- '))}"
     lost = next((cause for cause in causes if isinstance(cause, (httpx.TransportError, ConnectionError))), None)

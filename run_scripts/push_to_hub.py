@@ -17,11 +17,12 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..configuration.auto_classes import FAMILIES
 from ..modeling.self_contained import auto_map, flat_modules
 from .arguments import MODEL_CARDS, UserError, parse_arguments
-from .hub_errors import check_repo_id, check_token, explained
+from .hub_errors import check_card, check_repo_id, check_token, explained
 
 
 # What training leaves beside a model: pickles, optimizer states and checkpoints are nobody else's business.
-NOT_PUSHED = ["*.pt", "*.pth", "*.bin", "*.pkl", "checkpoint-*", "checkpoint-*/*", ".*", ".*/*", "__pycache__/*"]
+NOT_PUSHED = ["*.pt", "*.pth", "*.bin", "*.pkl", "checkpoint-*", "checkpoint-*/*", "runs/*", "__pycache__/*"]
+NOT_PUSHED += [".*", "*/.*"]  # at any depth: these match over slashes
 
 
 @dataclass
@@ -87,6 +88,12 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
     files: dict[str, Path | bytes] = {
         name: folder / name for name in filter_repo_objects(names, ignore_patterns=NOT_PUSHED)
     }
+    pickled = [name for name in names if re.fullmatch(r"(pytorch|adapter)_model.*\.bin", name)]
+    if pickled and not any(name.endswith(".safetensors") for name in files):
+        raise UserError(
+            f"{source!r} has its weights in {pickled[0]} only, which is a pickle, and those are not pushed: load the "
+            "model and save it again, which writes safetensors."
+        )
     config.auto_map = auto_map(config.model_type)
     with tempfile.TemporaryDirectory() as temporary:
         config.save_pretrained(temporary)
@@ -130,6 +137,8 @@ def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
     repo = {"repo_id": arguments.repo_id}
     if arguments.private and arguments.update:
         check_private(hub, arguments.repo_id)
+    if "README.md" in files:  # before there is a repository, which would stay empty
+        check_card(files["README.md"].decode())
     if not (arguments.create_pr and arguments.update):
         try:
             # The Hub completes a name without a user.

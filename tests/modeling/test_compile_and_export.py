@@ -21,21 +21,16 @@ LANGUAGE_MODELS = pytest.mark.parametrize(
     ],
 )
 # Every class of gMLP once, and the other kinds of token mixing under one of them.
+OF_GMLP = [
+    *((name, "toeplitz") for name in sorted(set(FAMILIES["gmlp"].models.values())) if "Image" not in name),
+    ("GMLPForSequenceClassification", "full"),
+    ("GMLPForCausalLM", "full"),
+    ("MLPMixerForSequenceClassification", "full"),
+]
+OTHERS = sorted({name for key, family in FAMILIES.items() if key != "gmlp" for name in family.models.values()})
 MODELS = pytest.mark.parametrize(
     ("class_name", "weight_type"),
-    [(name, "toeplitz") for name in sorted({name for name in FAMILIES["gmlp"].models.values() if "Image" not in name})]
-    + [
-        ("GMLPForSequenceClassification", "full"),
-        ("GMLPForCausalLM", "full"),
-        ("MLPMixerForSequenceClassification", "full"),
-        *(
-            pytest.param(name, "toeplitz", marks=pytest.mark.slow)
-            for name in sorted(
-                {n for key, family in FAMILIES.items() if key != "gmlp" for n in family.models.values()}
-            )
-            if "Image" not in name
-        ),
-    ],
+    OF_GMLP + [pytest.param(name, "toeplitz", marks=pytest.mark.slow) for name in OTHERS if "Image" not in name],
 )
 # (batch, length); the model's maximum is 11. A size of one is always compiled apart by PyTorch.
 SHAPES = [(2, 5), (3, 7), (2, 11), (5, 2), (4, 9), (3, 6), (7, 3), (2, 10), (6, 8)]
@@ -241,7 +236,7 @@ def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program
         program.module()(**_inputs(3, 12, model))
 
 
-@MODELS
+@pytest.mark.parametrize(("class_name", "weight_type"), OF_GMLP)
 def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_path):
     model_class = getattr(tokenmixers, class_name)
     model = build(class_name, spatial_weight_type=weight_type, type_vocab_size=2, tie_word_embeddings=False)

@@ -237,8 +237,29 @@ def test_a_card_with_wrong_metadata_is_refused(line, complaint, hub, online, che
     (checkpoint / "README.md").write_text(f"---\n{line}\n---\n# Mine\n")
     message = refused("--source", checkpoint, "--repo_id", "me/model")
     assert "the Hub refused the metadata at the head of README.md: " in message and complaint in message
-    state, _ = hub
-    assert list(state.commits[state.branches["me/model"]["main"]]) == [".gitattributes"]
+    assert not hub[0].branches  # no empty repository stays behind
+
+
+def test_a_pull_request_to_nothing(hub, online, checkpoint):
+    message = refused("--source", checkpoint, "--repo_id", "me/model", "--update", "--create_pr")
+    assert "the Hub has no model 'me/model'" in message and "--update" not in message
+    assert not hub[0].branches
+
+
+def test_hidden_files_and_logs_stay(checkpoint):
+    for name in (".env", "sub/.env", "sub/.cache/token", "runs/today/events.out", "sub/notes.txt"):
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text("secret")
+    files = collect_files(str(checkpoint), "me/model")
+    assert [name for name in files if "/" in name or name.startswith(".")] == ["sub/notes.txt"]
+
+
+def test_weights_in_a_pickle_alone_are_refused(checkpoint):
+    (checkpoint / "pytorch_model.bin").write_bytes(b"a pickle")
+    assert "pytorch_model.bin" not in collect_files(str(checkpoint), "me/model")
+    (checkpoint / "model.safetensors").unlink()
+    message = refused("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+    assert "has its weights in pytorch_model.bin only" in message and "save it again" in message
 
 
 def test_dry_run_lists_and_sends_nothing(checkpoint, capsys):
