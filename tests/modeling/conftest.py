@@ -4,20 +4,6 @@ import torch
 import tokenmixers
 
 
-def randomize(module, seed=0):
-    """Fill every parameter with distinct random numbers: fresh weights (W near 0, b = 1) hide mistakes."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3 + 0.1)
-    return module.eval()
-
-
-@pytest.fixture(name="randomize")
-def randomize_fixture():
-    return randomize
-
-
 @pytest.fixture
 def tiny_model(tiny_config, randomise):
     """`tiny_model(class_name, **changes)`: a model of any class with random weights, and what its class needs set."""

@@ -103,7 +103,7 @@ def test_an_unknown_gate_is_refused_with_the_choices():
 
 @pytest.mark.parametrize("gate_type", GATE_TYPES)
 @pytest.mark.parametrize("padding_side", ["left", "right"])
-def test_padding_changes_nothing(gate_type, padding_side, randomize):
+def test_padding_changes_nothing(gate_type, padding_side, randomise):
     config = GMLPConfig(
         vocab_size=11,
         hidden_size=8,
@@ -112,7 +112,7 @@ def test_padding_changes_nothing(gate_type, padding_side, randomize):
         max_position_embeddings=9,
         gate_type=gate_type,
     )
-    model = randomize(GMLPModel(config))
+    model = randomise(GMLPModel(config)).eval()
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     alone = model(ids).last_hidden_state
     where = (3, 0) if padding_side == "left" else (0, 3)
@@ -140,11 +140,11 @@ def test_toeplitz_weights_convert_to_full_ones_exactly(max_length, data):
     assert projection.weight.requires_grad
 
 
-def test_a_converted_model_saves_and_trains_full_weights(tmp_path, randomize):
+def test_a_converted_model_saves_and_trains_full_weights(tmp_path, randomise):
     config = GMLPConfig(
         vocab_size=11, hidden_size=8, intermediate_size=12, num_hidden_layers=2, max_position_embeddings=6
     )
-    model = randomize(GMLPForMaskedLM(config))
+    model = randomise(GMLPForMaskedLM(config)).eval()
     ids = torch.randint(0, 11, (2, 5))
     before = model(ids).logits
     model.to_full_spatial_weights()

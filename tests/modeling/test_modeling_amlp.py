@@ -37,10 +37,10 @@ def amlp_block(layer, hidden_states):
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_block_equals_the_papers_formula(implementation, randomize):
+def test_block_equals_the_papers_formula(implementation, randomise):
     config = small_config()
     config._attn_implementation = implementation
-    model = randomize(AMLPModel(config))
+    model = randomise(AMLPModel(config)).eval()
     ids = torch.tensor([[1, 5, 2, 9, 4, 4, 12]])
     hidden_states = model.embed_tokens(ids)[0]
     for layer in model.layers:
@@ -81,16 +81,16 @@ def test_a_row_is_the_same_alone_and_in_a_padded_batch(weight_type, implementati
         torch.testing.assert_close(padded[i][mask[i] == 1], alone, atol=1e-4, rtol=1e-4)
 
 
-def test_without_mask_padding_the_mask_changes_nothing(randomize):
-    model = randomize(AMLPModel(small_config(mask_padding=False)))
+def test_without_mask_padding_the_mask_changes_nothing(randomise):
+    model = randomise(AMLPModel(small_config(mask_padding=False))).eval()
     ids, mask = torch.randint(0, 13, (2, 6)), torch.tensor([[1] * 6, [1, 1, 1, 0, 0, 0]])
     torch.testing.assert_close(model(ids, mask).last_hidden_state, model(ids).last_hidden_state, rtol=0, atol=0)
     model.config.mask_padding = True
     assert not torch.allclose(model(ids, mask).last_hidden_state, model(ids).last_hidden_state)
 
 
-def test_attentions_are_returned_and_ignore_padding(randomize):
-    model = randomize(AMLPModel(small_config()))
+def test_attentions_are_returned_and_ignore_padding(randomise):
+    model = randomise(AMLPModel(small_config())).eval()
     model.set_attn_implementation("eager")
     mask = torch.tensor([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]])
     outputs = model(torch.randint(0, 13, (2, 5)), mask, output_attentions=True, output_hidden_states=True)
@@ -102,8 +102,8 @@ def test_attentions_are_returned_and_ignore_padding(randomize):
         assert weights[mask[:, None, None].expand_as(weights) == 0].abs().max() == 0
 
 
-def test_attention_dropout_acts_in_training_alone(randomize):
-    model = randomize(AMLPModel(small_config(attention_probs_dropout_prob=0.5)))
+def test_attention_dropout_acts_in_training_alone(randomise):
+    model = randomise(AMLPModel(small_config(attention_probs_dropout_prob=0.5))).eval()
     ids = torch.randint(0, 13, (2, 6))
     assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state)
     model.train()
@@ -111,8 +111,8 @@ def test_attention_dropout_acts_in_training_alone(randomize):
 
 
 @pytest.mark.parametrize("gate_type", ["split", "linear", "additive", "multiplicative"])
-def test_tiny_attention_joins_every_gate(gate_type, randomize):
-    model = randomize(AMLPModel(small_config(gate_type=gate_type)))
+def test_tiny_attention_joins_every_gate(gate_type, randomise):
+    model = randomise(AMLPModel(small_config(gate_type=gate_type))).eval()
     layer = model.layers[0]
     hidden_states = torch.randn(2, 5, 8)
     attention, _ = layer.attention(*layer.attention.project(layer.norm(hidden_states)))
