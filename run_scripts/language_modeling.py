@@ -26,10 +26,20 @@ from .arguments import ModelArguments, UserError, parse_arguments
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
 from .reporting import print_plan, print_table
-from .text_data import Split, TextDataArguments, iterate_texts, load_documents, pad_seq_idx
+from .text_data import (
+    Split,
+    TextDataArguments,
+    iterate_texts,
+    load_documents,
+    pad_seq_idx,
+    row_encoder,
+    tokenize,
+)
+from .text_stream import TextStream
 from .training import ScriptTrainer, train_and_evaluate
 
 
+Rows = Split | TextStream
 Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 
 
@@ -66,6 +76,42 @@ def load_corpus(
         documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
     tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
+
+
+def tokenize_corpus(
+    corpus: Corpus,
+    data_args: TextDataArguments,
+    args: TrainingArguments,
+    max_seq_length: int,
+    shortest_row: int = 1,
+    **options: Any,
+) -> dict[str, Rows]:
+    """Rows of tokens by split name; those for training without end if they are streamed.
+
+    Args:
+        corpus: Documents and tokenizer.
+        data_args: Whether and how to pack.
+        args: For seeds and processes.
+        max_seq_length: Tokens per row.
+        shortest_row: Rows with fewer tokens are left out.
+        options: Further arguments of `row_encoder`.
+    """
+    encode = row_encoder(
+        corpus.tokenizer,
+        max_seq_length,
+        pack=not data_args.line_by_line,
+        isolate=data_args.isolate_documents,
+        **options,
+    )
+    rows: dict[str, Rows] = {}
+    with args.main_process_first(local=False, desc="tokenizing"):
+        for name, split in corpus.documents.items():
+            if name == "train" and data_args.streaming:
+                seed = args.seed if args.data_seed is None else args.data_seed
+                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
+            else:
+                rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
+    return rows
 
 
 def build_model(
@@ -167,7 +213,7 @@ def build_trainer(
     model: PreTrainedModel,
     corpus: Corpus,
     args: TrainingArguments,
-    train: Split,
+    train: Rows,
     evaluation: Split,
     collator: Collator,
     causal: bool = False,

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, Trainer, 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .arguments import ModelArguments
-from .language_modeling import build_model, build_trainer, load_corpus, run_script
+from .language_modeling import build_model, build_trainer, load_corpus, run_script, tokenize_corpus
 from .model_loading import sequence_length
-from .text_data import TextDataArguments, labelled_once, tokenize
+from .text_data import TextDataArguments, labelled_once
 
 
 @dataclass
@@ -44,18 +44,7 @@ def build(
     """
     corpus = load_corpus(model_args, data_args, args, resume_from, kind="decoder")
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
-    with args.main_process_first(local=False, desc="tokenizing"):
-        rows = {
-            name: tokenize(
-                split,
-                corpus.tokenizer,
-                length,
-                pack=not data_args.line_by_line,
-                num_workers=data_args.preprocessing_num_workers,
-                isolate=data_args.isolate_documents,
-            )
-            for name, split in corpus.documents.items()
-        }
+    rows = tokenize_corpus(corpus, data_args, args, length)
     pad = DataCollatorForSeq2Seq(corpus.tokenizer)
 
     def label(row: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.task_heads import MaskedLMHead
 from .arguments import ModelArguments, UserError
-from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script
+from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script, tokenize_corpus
 from .model_loading import sequence_length
-from .text_data import TextDataArguments, labelled_once, tokenize
+from .text_data import TextDataArguments, labelled_once
 
 
 @dataclass
@@ -74,19 +74,7 @@ def build(
         mask = SeededCollator(MaskingCollator(corpus.tokenizer, **vars(masking)), args.seed)
     except ValueError as error:
         raise UserError(f"masking is not possible: {error}") from error
-    with args.main_process_first(local=False, desc="tokenizing"):
-        rows = {
-            name: tokenize(
-                split,
-                corpus.tokenizer,
-                length,
-                pack=not data_args.line_by_line,
-                word_offsets=masking.whole_word_mask,
-                num_workers=data_args.preprocessing_num_workers,
-                isolate=data_args.isolate_documents,
-            )
-            for name, split in corpus.documents.items()
-        }
+    rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking.whole_word_mask)
     model = build_model(model_args, corpus.config, AutoModelForMaskedLM)
     if isinstance(model, MaskedLMHead):
         model.config.sparse_prediction = True  # training steps need no logits

@@ -41,6 +41,12 @@ class TextDataArguments:
     )
     text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
     streaming: bool = field(default=False, metadata={"help": "Read while training, for corpora larger than the disk."})
+    shuffle_buffer_size: int = field(
+        default=10_000,
+        metadata={
+            "help": "Documents that are shuffled together when streaming, in the memory of each reader; 1: none."
+        },
+    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training documents only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation documents only."})
     max_seq_length: int | None = field(
@@ -60,6 +66,8 @@ class TextDataArguments:
     def __post_init__(self):
         if self.line_by_line and self.isolate_documents:
             raise UserError("--line_by_line gives each document a row, --isolate_documents packs them: give one.")
+        if self.shuffle_buffer_size < 1:
+            raise UserError(f"--shuffle_buffer_size must be at least 1, got {self.shuffle_buffer_size}.")
 
 
 def _builder_for(file: str) -> str:
@@ -167,17 +175,14 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
             validation = load_named(*source, arguments.validation_split, arguments.streaming, token)
     if arguments.validation_file is not None:
         validation = load_files(arguments.validation_file, arguments.streaming)
+    train = _text_only(train, arguments.text_column, "train")
     if validation is None:
         train, validation = _hold_out(train, arguments, seed)
-
+    else:
+        validation = _text_only(validation, arguments.text_column, "validation")
     splits = {"train": train, "validation": validation}
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
-    for name, split in splits.items():
-        split = _text_only(split, arguments.text_column, name)
-        splits[name] = split if limits[name] is None else split.take(limits[name])
-        if next(iter(splits[name]), None) is None:
-            raise UserError(f"the {name} data holds no text: every row of {arguments.text_column!r} is empty.")
-    return splits
+    return {name: split if limits[name] is None else split.take(limits[name]) for name, split in splits.items()}
 
 
 def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:
@@ -186,7 +191,10 @@ def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:
 
 def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Split, Split]:
     if arguments.streaming:
-        return train.skip(arguments.max_eval_samples), train.take(arguments.max_eval_samples)
+        # Found again by their text, as `skip` would leave out others where files are shared between processes.
+        validation = train.take(arguments.max_eval_samples)
+        held_out = {row["text"] for row in validation}
+        return train.filter(lambda row: row["text"] not in held_out), validation
     held_out = round(len(train) * arguments.validation_split_percentage / 100)
     if not 0 < held_out < len(train):
         raise UserError(
@@ -204,47 +212,59 @@ def _text_only(split: Split, column: str, name: str) -> Split:
     split = split.select_columns([column])
     if column != "text":
         split = split.rename_column(column, "text")
-    return split.filter(_has_text)
+    split = split.filter(_has_text)
+    if next(iter(split), None) is None:
+        raise UserError(f"the {name} data holds no text: every row of {column!r} is empty.")
+    return split
 
 
 def _has_text(row: dict[str, Any]) -> bool:
     return bool(row["text"] and row["text"].strip())
 
 
-def tokenize(
-    split: Split,
+Encoder = Callable[[dict[str, list]], dict[str, list]]
+
+
+def row_encoder(
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     pack: bool,
     word_offsets: bool = False,
     special_tokens: bool = True,
-    num_workers: int | None = None,
     isolate: bool = False,
-) -> Split:
-    """Turn documents into sequences of at most `max_seq_length` tokens.
+) -> Encoder:
+    """What turns a batch of documents into sequences of at most `max_seq_length` tokens.
 
     Args:
-        split: Documents in a column `text`.
         tokenizer: Adds its own special tokens around every sequence, if any.
         max_seq_length: Tokens per sequence, special ones included.
         pack: `True` joins documents, with a separator between them, and cuts the stream into full sequences;
             `False` makes one truncated sequence of every document.
         word_offsets: Whether to add the column `offset_mapping` that whole-word masking needs.
         special_tokens: `False` leaves out all special tokens, separators too.
-        num_workers: Processes.
         isolate: Pack whole documents, or pieces of long ones, each with special tokens of its own, and number them in
             the column `seq_idx`; in place of `pack`.
 
     Returns:
-        Rows with `input_ids` and `special_tokens_mask` (and `offset_mapping`); without special tokens `input_ids`.
+        A function from the column `text` to `input_ids` and `special_tokens_mask` (and `offset_mapping`); without
+        special tokens to `input_ids`.
     """
     encode = _isolated_encoder if isolate else _packed_encoder if pack else _line_encoder
+    return encode(tokenizer, max_seq_length, word_offsets, special_tokens)
+
+
+def tokenize(split: Split, encoder: Encoder, shortest_row: int = 1, num_workers: int | None = None) -> Split:
+    """Turn documents into rows of tokens.
+
+    Args:
+        split: Documents in a column `text`.
+        encoder: From `row_encoder`.
+        shortest_row: Rows with fewer tokens are left out.
+        num_workers: Processes.
+    """
     options = {} if isinstance(split, datasets.IterableDataset) else {"num_proc": num_workers, "desc": "Tokenizing"}
-    encoder = encode(tokenizer, max_seq_length, word_offsets, special_tokens)
-    return split.map(encoder, batched=True, remove_columns=["text"], **options)
-
-
-Encoder = Callable[[dict[str, list]], dict[str, list]]
+    rows = split.map(encoder, batched=True, remove_columns=["text"], **options)
+    return rows if shortest_row == 1 else rows.filter(lambda row: len(row["input_ids"]) >= shortest_row)
 
 
 def _truncated(

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import TrainOutput
 
 from .arguments import UserError
 from .model_card import CardFacts, training_card
 from .reporting import plot_history, training_tokens_per_second
+from .text_stream import StreamLoader, StreamState, TextStream
 
 
 class StopOnNonFiniteLoss(TrainerCallback):
@@ -48,8 +51,8 @@ class StopOnNonFiniteLoss(TrainerCallback):
                 )
 
 
-class _WritesCard:
-    """Mixin for a Trainer whose model card says what the script knows."""
+class _ScriptTrainerMixin:
+    """For a Trainer that streams text, and whose model card says what the script knows."""
 
     card: CardFacts | None = None
 
@@ -57,6 +60,28 @@ class _WritesCard:
         super().__init__(*args, **kwargs)
         self.args.logging_nan_inf_filter = False
         self.add_callback(StopOnNonFiniteLoss)
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
+        """Train; of streamed data, read on where the checkpoint's run stopped."""
+        if isinstance(self.train_dataset, TextStream):
+            self.args.ignore_data_skip = True  # and do not read it all again
+            self.add_callback(StreamState(self.train_dataset, self.args, resume_from_checkpoint))
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The Trainer's, or one that remembers its place in streamed data."""
+        if not isinstance(self.train_dataset, TextStream):
+            return super().get_train_dataloader()
+        args = self.args
+        return StreamLoader(
+            self.train_dataset,
+            self.data_collator,
+            batch_size=self._train_batch_size,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+        )
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write README.md from `card`, which says what Transformers' arguments would."""
@@ -66,14 +91,14 @@ class _WritesCard:
             training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
 
 
-class ScriptTrainer(_WritesCard, Trainer):
+class ScriptTrainer(_ScriptTrainerMixin, Trainer):
     """Transformers' Trainer, ended by a loss that is not finite, with a complete model card.
 
     `train_and_evaluate` gives it the facts for the card.
     """
 
 
-class ScriptSeq2SeqTrainer(_WritesCard, Seq2SeqTrainer):
+class ScriptSeq2SeqTrainer(_ScriptTrainerMixin, Seq2SeqTrainer):
     """The same of `Seq2SeqTrainer`."""
 
 

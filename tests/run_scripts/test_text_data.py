@@ -13,6 +13,7 @@ from tokenmixers.run_scripts.text_data import (
     labelled_once,
     load_documents,
     pad_seq_idx,
+    row_encoder,
     tokenize,
 )
 
@@ -103,7 +104,7 @@ def test_mistakes_are_named(tmp_path):
 def test_packing_by_hand(tokenizer):
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in DOCUMENTS[:2]]
     stream = [*ids[0], 3, *ids[1]]
-    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS[:2]}), tokenizer, 10, pack=True)
+    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS[:2]}), row_encoder(tokenizer, 10, pack=True))
     expected = [[2, *stream[start : start + 8], 3] for start in range(0, len(stream), 8)]
     assert list(rows["input_ids"]) == expected
     specials = [[int(token in (2, 3)) for token in row] for row in expected]
@@ -111,7 +112,7 @@ def test_packing_by_hand(tokenizer):
 
 
 def test_line_by_line_truncates(tokenizer):
-    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS[:3]}), tokenizer, 10, pack=False)
+    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS[:3]}), row_encoder(tokenizer, 10, pack=False))
     for text, row in zip(DOCUMENTS, rows["input_ids"], strict=False):
         assert row == tokenizer(text, truncation=True, max_length=10)["input_ids"]
 
@@ -121,7 +122,7 @@ def test_line_by_line_truncates(tokenizer):
     length=st.integers(3, 12),
 )
 def test_packing_loses_nothing(tokenizer, texts, length):
-    rows = tokenize(datasets.Dataset.from_dict({"text": texts}), tokenizer, length, pack=True)
+    rows = tokenize(datasets.Dataset.from_dict({"text": texts}), row_encoder(tokenizer, length, pack=True))
     content = [token for row in rows["input_ids"] for token in row[1:-1]]
     documents = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     expected: list[int] = []
@@ -134,7 +135,7 @@ def test_packing_loses_nothing(tokenizer, texts, length):
 @pytest.mark.parametrize("pack", [False, True])
 def test_whole_words_are_masked_whole(tokenizer, pack):
     data = datasets.Dataset.from_dict({"text": DOCUMENTS[:8]})
-    rows = tokenize(data, tokenizer, 64, pack=pack, word_offsets=True)
+    rows = tokenize(data, row_encoder(tokenizer, 64, pack=pack, word_offsets=True))
     collator = DataCollatorForLanguageModeling(
         tokenizer, whole_word_mask=True, mask_replace_prob=1, random_replace_prob=0, seed=0
     )
@@ -159,7 +160,7 @@ def test_whole_words_are_masked_whole(tokenizer, pack):
 
 
 def test_evaluation_is_labelled_once(tokenizer):
-    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS}), tokenizer, 16, pack=True)
+    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS}), row_encoder(tokenizer, 16, pack=True))
     first, second = (labelled_once(rows, DataCollatorForLanguageModeling(tokenizer, seed=5)) for _ in range(2))
     assert list(first["labels"]) == list(second["labels"])
     asked = [label != -100 for row in first["labels"] for label in row]
@@ -174,7 +175,7 @@ def test_evaluation_is_labelled_once(tokenizer):
 def test_isolated_documents_are_packed_whole(tokenizer, sentences, max_seq_length):
     texts = [" ".join(DOCUMENTS[index] for _ in range(count)) for index, count in enumerate(sentences)]
     data = datasets.Dataset.from_dict({"text": texts})
-    rows = tokenize(data, tokenizer, max_seq_length, pack=True, isolate=True)
+    rows = tokenize(data, row_encoder(tokenizer, max_seq_length, pack=True, isolate=True))
     found = []
     for row in rows:
         assert len(row["input_ids"]) <= max_seq_length
