@@ -11,7 +11,6 @@ import torch
 from safetensors import SafetensorError
 from torch.nn import functional as F
 from transformers import (
-    DataCollatorForSeq2Seq,
     EvalPrediction,
     PreTrainedConfig,
     PreTrainedModel,
@@ -31,7 +30,7 @@ from .text_data import (
     TextDataArguments,
     iterate_texts,
     load_documents,
-    pad_seq_idx,
+    pad_rows,
     row_encoder,
     tokenize,
 )
@@ -229,14 +228,9 @@ def build_trainer(
         collator: Makes batches of training rows; evaluation rows are padded only.
         causal: Whether the logits at a token are about the next one.
     """
-    pad = DataCollatorForSeq2Seq(corpus.tokenizer)
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        inputs = [{name: value for name, value in row.items() if name != "seq_idx"} for row in rows]
-        batch = dict(pad(inputs) if "labels" in rows[0] else collator(rows))
-        if "seq_idx" in rows[0]:
-            batch["seq_idx"] = pad_seq_idx(rows, batch["input_ids"].shape[1], corpus.tokenizer.padding_side)
-        return batch
+        return pad_rows(rows, corpus.tokenizer) if "labels" in rows[0] else collator(rows)
 
     if "seq_idx" in (evaluation.column_names or ()) and not getattr(model, "_supports_seq_idx", False):
         raise UserError(

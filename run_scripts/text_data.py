@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
@@ -306,7 +307,13 @@ def _packed_encoder(
         separator = [tokenizer.eos_token_id]
 
     def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(rows["text"], add_special_tokens=False, verbose=False)
+        encoded = tokenizer(
+            rows["text"],
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
         ids: list[int] = []
         separates: list[int] = []
         words: list[int | None] = []
@@ -375,14 +382,37 @@ def _first_fit(lengths: list[int], room: int) -> list[list[int]]:
     return rows
 
 
-def pad_seq_idx(rows: list[dict[str, Any]], width: int, padding_side: str = "right") -> torch.Tensor:
-    """The column `seq_idx` as a tensor of shape `(batch, width)`, -1 at padding."""
-    padded = torch.full((len(rows), width), -1)
-    for index, row in enumerate(rows):
-        numbers = torch.tensor(row["seq_idx"])
-        place = slice(len(numbers)) if padding_side == "right" else slice(width - len(numbers), width)
-        padded[index, place] = numbers
-    return padded
+def pad_rows(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
+    """Rows of tokens as a batch; what `tokenizer.pad` does, many times faster.
+
+    Args:
+        rows: With some of `input_ids`, `labels`, `special_tokens_mask`, `seq_idx` and `offset_mapping`.
+        tokenizer: Says with which id and on which side to pad.
+
+    Returns:
+        The columns, of shape `(batch, longest row)`, and `attention_mask`. Padding is -100 in `labels`, -1 in
+        `seq_idx` and special.
+    """
+    pad = tokenizer.pad_token_id or 0  # hidden by the mask in any case
+    fills = {"input_ids": pad, "labels": -100, "special_tokens_mask": 1, "seq_idx": -1, "offset_mapping": 0}
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    batch = {}
+    for name, values in columns.items():
+        lengths = [len(value) for value in values]
+        width = max(lengths)
+        if min(lengths) == width:
+            array = np.array(values, dtype=np.int64)
+        else:
+            array = np.full((len(values), width, *np.shape(values[0])[1:]), fills.get(name, 0), dtype=np.int64)
+            for row, (length, value) in enumerate(zip(lengths, values, strict=True)):
+                array[row, slice(length) if tokenizer.padding_side == "right" else slice(width - length, width)] = (
+                    value
+                )
+        batch[name] = torch.from_numpy(array)
+    lengths = torch.tensor([[len(ids)] for ids in columns["input_ids"]])
+    real = torch.arange(batch["input_ids"].shape[1]) < lengths
+    batch["attention_mask"] = (real if tokenizer.padding_side == "right" else real.flip(1)).long()
+    return batch
 
 
 def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

@@ -84,26 +84,26 @@ class TextStream(torch.utils.data.IterableDataset):
         self.first = 0
         self.places = [Place()]
 
-    def __iter__(self) -> Iterator[tuple[dict[str, list], int, Place]]:
-        """Rows, each with the number of its reader within the process, and the place behind it."""
+    def __iter__(self) -> Iterator[tuple[dict[str, list], int, Place, int]]:
+        """Rows, each with the number of its reader within the process, its part's place and its number in the part."""
         worker = get_worker_info()
         if worker is not None:
             reset_lock()  # remote files would hang in a forked process
         # The loader asks its workers in turn, from the first one on, which has to be whoever's turn it was.
         reader = 0 if worker is None else (worker.id + self.first) % worker.num_workers
-        for row, place in self._rows(reader, self.places[reader]):
-            yield row, reader, place
+        for row, place, number in self._rows(reader, self.places[reader]):
+            yield row, reader, place, number
 
-    def _rows(self, reader: int, start: Place) -> Iterator[tuple[dict[str, list], Place]]:
+    def _rows(self, reader: int, start: Place) -> Iterator[tuple[dict[str, list], Place, int]]:
         place, readers = start, self.processes * len(self.places)
         while True:
             found = place != Place()
             for block, begun in self._blocks(self.process * len(self.places) + reader, readers, place):
                 for part in range(begun.part, -(-len(block) // PART)):
                     here = replace(begun, part=part, row=begun.row if part == begun.part else 0)
-                    for row in self._encode(block[part * PART : (part + 1) * PART], here):
+                    for number, row in self._encode(block[part * PART : (part + 1) * PART], here):
                         found = True
-                        yield row
+                        yield row, here, number
             if not found:
                 raise UserError(
                     f"one of {readers} readers found no text to train on: give fewer processes, or fewer "
@@ -151,14 +151,13 @@ class TextStream(torch.utils.data.IterableDataset):
         order = np.random.default_rng((self.seed, reader, place.epoch, place.block)).permutation(len(texts))
         return [texts[index] for index in order]
 
-    def _encode(self, texts: list[str], place: Place) -> Iterator[tuple[dict[str, list], Place]]:
+    def _encode(self, texts: list[str], place: Place) -> Iterator[tuple[int, dict[str, list]]]:
         columns = self.encoder({"text": texts})
         rows = [index for index, ids in enumerate(columns["input_ids"]) if len(ids) >= self.shortest_row]
         order = np.random.default_rng((self.seed, place.epoch, place.block, place.part)).permutation(len(rows))
         for number in range(place.row, len(rows)):
             index = rows[order[number]]
-            row = {name: values[index] for name, values in columns.items()}
-            yield row, replace(place, row=number + 1)
+            yield number, {name: values[index] for name, values in columns.items()}
 
 
 class StreamLoader(DataLoader):
@@ -186,9 +185,9 @@ class _Collator:
     def __init__(self, collator: Callable[[list[dict[str, Any]]], Any]):
         self.collator = collator
 
-    def __call__(self, rows: list[tuple[dict[str, list], int, Place]]) -> tuple[Any, int, dict[str, Any]]:
-        _, reader, place = rows[-1]
-        return self.collator([row for row, _, _ in rows]), reader, asdict(place)
+    def __call__(self, rows: list[tuple[dict[str, list], int, Place, int]]) -> tuple[Any, int, dict[str, Any]]:
+        _, reader, place, number = rows[-1]
+        return self.collator([row for row, *_ in rows]), reader, asdict(replace(place, row=number + 1))
 
 
 class StreamState(TrainerCallback, ExportableState):
@@ -197,23 +196,21 @@ class StreamState(TrainerCallback, ExportableState):
     Args:
         stream: What is trained on.
         args: The Trainer's arguments: their processes and workers share the stream.
-        resume_from: Checkpoint to read on from.
-
-    Raises:
-        UserError: If that was written by another number of readers, or without a stream.
     """
 
-    def __init__(self, stream: TextStream, args: TrainingArguments, resume_from: str | None = None):
+    def __init__(self, stream: TextStream, args: TrainingArguments):
         self.stream = stream
         self.step = 0
         self.readers: list[dict[str, Any]] = []
-        workers = max(1, args.dataloader_num_workers)
         stream.process, stream.processes = args.process_index, args.world_size
-        stream.places, stream.first = [Place()] * workers, 0
-        if resume_from is not None:
-            self._restore(resume_from)
+        stream.places = [Place()] * max(1, args.dataloader_num_workers)
 
-    def _restore(self, checkpoint: str) -> None:
+    def restore(self, checkpoint: str) -> None:
+        """Put the readers where they stood.
+
+        Raises:
+            UserError: If the checkpoint was written by another number of readers, or without a stream.
+        """
         state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
         saved = (state.stateful_callbacks.get(type(self).__name__) or {}).get("attributes", {})
         readers, stream = saved.get("readers") or [], self.stream

@@ -51,7 +51,7 @@ class StopOnNonFiniteLoss(TrainerCallback):
                 )
 
 
-class _ScriptTrainerMixin:
+class ScriptTrainerMixin:
     """For a Trainer that streams text, and whose model card says what the script knows."""
 
     card: CardFacts | None = None
@@ -60,12 +60,16 @@ class _ScriptTrainerMixin:
         super().__init__(*args, **kwargs)
         self.args.logging_nan_inf_filter = False
         self.add_callback(StopOnNonFiniteLoss)
+        if isinstance(self.train_dataset, TextStream):
+            self.stream_state = StreamState(self.train_dataset, self.args)
+            self.add_callback(self.stream_state)
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """Train; of streamed data, read on where the checkpoint's run stopped."""
         if isinstance(self.train_dataset, TextStream):
             self.args.ignore_data_skip = True  # and do not read it all again
-            self.add_callback(StreamState(self.train_dataset, self.args, resume_from_checkpoint))
+            if resume_from_checkpoint is not None:
+                self.stream_state.restore(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
@@ -91,14 +95,14 @@ class _ScriptTrainerMixin:
             training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
 
 
-class ScriptTrainer(_ScriptTrainerMixin, Trainer):
+class ScriptTrainer(ScriptTrainerMixin, Trainer):
     """Transformers' Trainer, ended by a loss that is not finite, with a complete model card.
 
     `train_and_evaluate` gives it the facts for the card.
     """
 
 
-class ScriptSeq2SeqTrainer(_ScriptTrainerMixin, Seq2SeqTrainer):
+class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
     """The same of `Seq2SeqTrainer`."""
 
 

@@ -56,7 +56,9 @@ def collate(rows):
 def loader(split, buffer=4, encoder=numbers, workers=0, process=0, processes=1, resume_from=None, batch=3):
     stream = TextStream(split, encoder, 5, buffer)
     args = SimpleNamespace(dataloader_num_workers=workers, process_index=process, world_size=processes)
-    state = StreamState(stream, args, resume_from)
+    state = StreamState(stream, args)
+    if resume_from is not None:
+        state.restore(resume_from)
     return StreamLoader(stream, collate, batch_size=batch, num_workers=workers), state
 
 
@@ -90,7 +92,7 @@ def test_a_pass_gives_every_document_once(files, pattern, processes, buffer):
     for process in range(processes):
         stream = loader(split, buffer, process=process, processes=processes)[0].dataset
         mine = []
-        for row, _, place in stream:
+        for row, _, place, _ in stream:
             if place.epoch:
                 break
             mine += row["input_ids"]
@@ -237,7 +239,7 @@ def test_held_out_documents_are_not_trained_on_by_any_reader(files):
     assert held_out == set(range(12))
     trained = set()
     for process in range(2):
-        for row, _, place in loader(splits["train"], process=process, processes=2)[0].dataset:
+        for row, _, place, _ in loader(splits["train"], process=process, processes=2)[0].dataset:
             if place.epoch:
                 break
             trained |= set(row["input_ids"])
