@@ -10,6 +10,7 @@ import argparse
 import importlib
 import itertools
 import time
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -67,9 +68,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         raise _MeasuredError(measure(trainer, own.seconds))
 
     script = importlib.import_module(f".{own.script}", __package__)
-    with patch.object(ScriptTrainerMixin, "train", measure_instead):
+    with patch.object(ScriptTrainerMixin, "train", measure_instead), TemporaryDirectory() as folder:
         try:
-            script.main(arguments)
+            script.main([*arguments, "--output_dir", folder])
         except _MeasuredError as measured:
             (figures,) = measured.args
         else:

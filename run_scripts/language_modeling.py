@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.distributed import DistributedConfig
 
-from .arguments import ModelArguments, UserError, parse_arguments
+from .arguments import ModelArguments, UserError, parse_arguments, report_bad_data
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
 from .reporting import print_plan, print_table
@@ -272,7 +272,8 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
     # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
     args.eval_on_start = args.do_train and args.do_eval
     set_seed(args.seed)
-    trainer = build(model_args, data_args, own, args, resume_from)
+    with report_bad_data():
+        trainer = build(model_args, data_args, own, args, resume_from)
     print_plan(trainer, resume_from)
     known = {}
     if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):

@@ -1,5 +1,7 @@
 """Text corpora for language modelling: loading, tokenizing, packing, fixed masking of evaluation data."""
 
+import lzma
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from glob import glob
@@ -11,12 +13,14 @@ import numpy as np
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from .arguments import UserError
+from .arguments import BadDataError, UserError
 
 
 Split = datasets.Dataset | datasets.IterableDataset
 
 _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+#: What damaged files raise.
+READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
 _COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".lz4"}
 
 
@@ -101,7 +105,7 @@ def load_files(patterns: list[str], streaming: bool = False, builder: str | None
     (builder,) = builders
     try:
         return datasets.load_dataset(builder, data_files=files, split="train", streaming=streaming)
-    except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
+    except READ_ERRORS as error:
         raise UserError(f"the files {patterns} cannot be read as {builder}: {error.__cause__ or error}") from error
 
 
@@ -140,12 +144,27 @@ def load_named(
         return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
     except (
         datasets.exceptions.DatasetNotFoundError,
-        FileNotFoundError,
-        ConnectionError,
-        ValueError,
         RuntimeError,  # a data set that is a script
+        *READ_ERRORS,
     ) as error:
-        raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {error}") from error
+        reason = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
+        raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {reason}") from error
+
+
+def readable(rows: Iterable[Any], name: str) -> Iterator[Any]:
+    """The same rows.
+
+    Args:
+        rows: Read while iterating, or not.
+        name: What to call them in messages.
+
+    Raises:
+        BadDataError: If they are damaged.
+    """
+    try:
+        yield from rows
+    except READ_ERRORS as error:
+        raise BadDataError(f"the {name} data cannot be read: {error.__cause__ or error}") from error
 
 
 def load_documents(arguments: TextDataArguments, seed: int, token: str | None = None) -> dict[str, Split]:
@@ -194,7 +213,7 @@ def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Sp
     if arguments.streaming:
         # Found again by their text, as `skip` would leave out others where files are shared between processes.
         validation = train.take(arguments.max_eval_samples)
-        held_out = {row["text"] for row in validation}
+        held_out = {row["text"] for row in readable(validation, "train")}
         return train.filter(lambda row: row["text"] not in held_out), validation
     held_out = round(len(train) * arguments.validation_split_percentage / 100)
     if not 0 < held_out < len(train):
@@ -207,14 +226,14 @@ def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Sp
 
 
 def _text_only(split: Split, column: str, name: str) -> Split:
-    columns = split.column_names or list(next(iter(split), {}))
+    columns = split.column_names or list(next(readable(split, name), {}))
     if column not in columns:
         raise UserError(f"the {name} data has no column {column!r}; it has {', '.join(map(repr, columns))}.")
     split = split.select_columns([column])
     if column != "text":
         split = split.rename_column(column, "text")
     split = split.filter(_has_text)
-    if next(iter(split), None) is None:
+    if next(readable(split, name), None) is None:
         raise UserError(f"the {name} data holds no text: every row of {column!r} is empty.")
     return split
 
@@ -448,7 +467,7 @@ def labelled_once(split: Split, collator: Callable[[list[dict[str, Any]]], dict[
         Rows with `input_ids`, `labels` (-100 where nothing is asked) and, if the split has it, `seq_idx`.
     """
     rows = []
-    for row in split:
+    for row in readable(split, "validation"):
         batch = collator([row])
         asked = batch["attention_mask"][0].bool() if "attention_mask" in batch else slice(None)
         kept = {"seq_idx": row["seq_idx"]} if "seq_idx" in row else {}
@@ -460,6 +479,5 @@ def labelled_once(split: Split, collator: Callable[[list[dict[str, Any]]], dict[
 
 def iterate_texts(split: Split) -> Iterator[str]:
     """The documents of a split, as strings."""
-    rows: Iterable[dict[str, Any]] = split
-    for row in rows:
+    for row in readable(split, "train"):
         yield row["text"]

@@ -22,8 +22,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 
-from .arguments import UserError
-from .text_data import Encoder
+from .arguments import BadDataError, UserError
+from .text_data import Encoder, readable
 
 
 #: Documents that are tokenized, and packed, together.
@@ -62,7 +62,7 @@ class TextStream(torch.utils.data.IterableDataset):
         shortest_row: Rows with fewer tokens are left out.
 
     Raises:
-        UserError: While iterating, if a reader finds no document at all, or the data are damaged.
+        BadDataError: While iterating, if a reader finds no document at all, or the data are damaged.
     """
 
     column_names = None  # as of a `datasets.IterableDataset` that has not been looked into
@@ -105,7 +105,7 @@ class TextStream(torch.utils.data.IterableDataset):
                         found = True
                         yield row, here, number
             if not found:
-                raise UserError(
+                raise BadDataError(
                     f"one of {readers} readers found no text to train on: give fewer processes, or fewer "
                     "--dataloader_num_workers."
                 )
@@ -141,11 +141,8 @@ class TextStream(torch.utils.data.IterableDataset):
     def _read(self, source: datasets.IterableDataset) -> Iterator[list[str]]:
         # Not `iter(source)`, which would share the documents between workers once more.
         batches = source.iter(batch_size=min(self.shuffle_buffer_size, PART))
-        try:
-            for batch in batches:
-                yield batch["text"]
-        except (ValueError, OSError, EOFError, datasets.exceptions.DatasetGenerationError) as error:
-            raise UserError(f"the training data cannot be read: {error.__cause__ or error}") from error
+        for batch in readable(batches, "train"):
+            yield batch["text"]
 
     def _shuffled(self, texts: list[str], reader: int, place: Place) -> list[str]:
         order = np.random.default_rng((self.seed, reader, place.epoch, place.block)).permutation(len(texts))

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
-from .arguments import UserError
+from .arguments import UserError, report_bad_data
 from .model_card import CardFacts, training_card
 from .reporting import plot_history, training_tokens_per_second
 from .text_stream import StreamLoader, StreamState, TextStream
@@ -106,6 +106,7 @@ class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
     """The same of `Seq2SeqTrainer`."""
 
 
+@report_bad_data()
 def train_and_evaluate(
     trainer: ScriptTrainer,
     card: CardFacts,
@@ -131,7 +132,7 @@ def train_and_evaluate(
         Trainer counts tokens.
 
     Raises:
-        UserError: If the loss becomes NaN or infinite, or the disk is full.
+        UserError: If the loss becomes NaN or infinite, the disk is full, or data turn out to be damaged.
     """
     args, results = trainer.args, dict(results or {})
     trainer.card = card
