@@ -316,6 +316,28 @@ def _line_encoder(
     return encode
 
 
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], word_offsets: bool
+) -> Iterator[tuple[list[int], list[int | None]]]:
+    """The ids of each text without special tokens, and the words that they belong to if those are wanted."""
+    if tokenizer.is_fast and not word_offsets:
+        backend = tokenizer.backend_tokenizer  # nearly twice as fast as its wrapper
+        backend.no_truncation()
+        backend.no_padding()
+        for encoding in backend.encode_batch_fast(texts, add_special_tokens=False):
+            yield encoding.ids, []
+        return
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    for row, ids in enumerate(encoded["input_ids"]):
+        yield ids, encoded.word_ids(row) if word_offsets else []
+
+
 def _packed_encoder(
     tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
 ) -> Encoder:
@@ -326,24 +348,18 @@ def _packed_encoder(
         separator = [tokenizer.eos_token_id]
 
     def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(
-            rows["text"],
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
+        encoded = _encoded(tokenizer, rows["text"], word_offsets)
         ids: list[int] = []
         separates: list[int] = []
         words: list[int | None] = []
-        for row, document in enumerate(encoded["input_ids"]):
+        for document, word_ids in encoded:
             if ids:
                 ids += separator
                 separates += [1] * len(separator)
                 words += [None] * len(separator)
             ids += document
             separates += [0] * len(document)
-            words += encoded.word_ids(row) if word_offsets else []
+            words += word_ids
         starts = range(0, len(ids), room)
         columns = {"input_ids": [prefix + ids[start : start + room] + suffix for start in starts]}
         if special_tokens:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import TrainerControl, TrainerState
 
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.arguments import BadDataError, UserError
 from tokenmixers.run_scripts.text_data import TextDataArguments, load_documents, row_encoder
 from tokenmixers.run_scripts.text_stream import PART, Place, StreamLoader, StreamState, TextStream
 
@@ -227,7 +227,7 @@ def test_a_checkpoint_of_another_kind_of_run_is_refused(files, tmp_path):
 
 def test_more_readers_than_documents_are_refused(files):
     split = documents(files).take(2)
-    with pytest.raises(UserError, match="one of 9 readers found no text to train on"):
+    with pytest.raises(BadDataError, match="one of 9 readers found no text to train on"):
         for process in range(9):
             take(loader(split, process=process, processes=9)[0], 1)
 
