@@ -7,7 +7,8 @@ All contestants of a group run in this process and take turns. Those with the sa
 outputs, or else there is no report. The cells:
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
-with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up.
+with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up;
+8. masked language modelling, and what the Trainer adds to it.
 """
 
 import csv
@@ -15,7 +16,7 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +27,17 @@ from transformers.utils import logging
 
 from ..configuration.configuration_synthesizer import PRESETS
 from .arguments import UserError, check_new_folder, parse_arguments
-from .benchmark_cells import CELLS, PEERS, Sizes, import_peer, read_lengths
+from .benchmark_cells import (
+    IMAGE_MODELS,
+    Sizes,
+    encoders_against_transformers,
+    growth,
+    images_against_timm,
+    import_peer,
+    sequence_to_sequence,
+    start_up,
+    text_against_g_mlp_pytorch,
+)
 from .benchmark_timing import (
     TOLERANCE,
     Case,
@@ -37,8 +48,23 @@ from .benchmark_timing import (
     peak_memory,
     take_turns,
 )
+from .benchmark_workloads import masked_language_modelling, read_lengths, real_lengths
 from .model_card import versions
 from .reporting import print_table
+
+
+CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
+    1: images_against_timm,
+    2: text_against_g_mlp_pytorch,
+    3: encoders_against_transformers,
+    4: sequence_to_sequence,
+    5: real_lengths,
+    6: growth,
+    7: start_up,
+    8: masked_language_modelling,
+}
+PEERS = {1: "timm", 2: "g_mlp_pytorch"}
+"""Packages that a cell needs beyond our dependencies."""
 
 
 @dataclass
@@ -67,6 +93,9 @@ class BenchmarkArguments:
         },
     )
     tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer for length_files with texts."})
+    image_models: list[str] = field(
+        default_factory=lambda: list(IMAGE_MODELS), metadata={"help": "gMLP sizes for cell 1: ti16, s16, b16."}
+    )
     quick: bool = field(default=False, metadata={"help": "Small models and short texts: does it run?"})
 
     def __post_init__(self):
@@ -75,6 +104,7 @@ class BenchmarkArguments:
             ("modes", ("inference", "training")),
             ("dtypes", ("float32", "bfloat16")),
             ("presets", PRESETS),
+            ("image_models", IMAGE_MODELS),
         ):
             for value in getattr(self, name):
                 if value not in allowed:
@@ -260,7 +290,9 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     for file in arguments.length_files:
         read_lengths(file, arguments.tokenizer)
     logging.set_verbosity_error()
-    sizes = Sizes(arguments.batch_size, arguments.presets, arguments.length_files, arguments.tokenizer)
+    sizes = Sizes(
+        arguments.batch_size, arguments.presets, arguments.length_files, arguments.tokenizer, arguments.image_models
+    )
     sizes = sizes.quick() if arguments.quick else sizes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtypes = [getattr(torch, name) for name in arguments.dtypes]

@@ -4,7 +4,7 @@ import importlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
-    AutoTokenizer,
     BertConfig,
     BertModel,
     ModernBertConfig,
@@ -31,7 +30,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from tokenmixers import (
     GMLPForImageClassification,
     GMLPForMaskedLM,
-    GMLPModel,
     SynthesizerConfig,
     SynthesizerForConditionalGeneration,
 )
@@ -43,6 +41,9 @@ from .arguments import MODEL_CARDS, UserError
 from .benchmark_timing import Case, Contestant, Group, model_contestant, products_of
 
 
+IMAGE_MODELS = ("ti16", "s16", "b16")
+
+
 @dataclass
 class Sizes:
     """How much is measured. `shrunk` are fields of configurations that make every model smaller."""
@@ -51,11 +52,11 @@ class Sizes:
     presets: list[str]
     length_files: list[str]
     tokenizer: str | None
+    image_models: list[str] = field(default_factory=lambda: list(IMAGE_MODELS))
     shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)
-    image_models: tuple[str, ...] = ("ti16", "s16", "b16")
     new_tokens: int = 64
-    sequences: int = 64
+    sequences: int = 16
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
 
     def quick(self) -> "Sizes":
@@ -66,7 +67,7 @@ class Sizes:
             presets=self.presets[:3],
             shrunk={"num_hidden_layers": 2, "vocab_size": 1000},
             text_lengths=(16,),
-            image_models=("ti16",),
+            image_models=["ti16"],
             new_tokens=4,
             sequences=6,
             growth=(16, 32),
@@ -322,83 +323,6 @@ def _decoding(
     return Contestant(name, generate, outputs, weights, items=len(source) * new_tokens, facts=facts)
 
 
-def read_lengths(file: str, tokenizer_name: str | None) -> list[int]:
-    """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to be tokenised.
-
-    Raises:
-        UserError: If the file is missing or empty, or there is no tokenizer for its text.
-    """
-    if not Path(file).is_file():
-        raise UserError(f"there is no file {file!r} to take lengths from.")
-    lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not lines:
-        raise UserError(f"{file} has no lines to take lengths from.")
-    if all(line.strip().isdecimal() for line in lines):
-        return [int(line) for line in lines]
-    if tokenizer_name is None:
-        raise UserError(f"{file} has text, not numbers: give a --tokenizer.")
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name)
-    return [len(tokenizer(*line.split("\t")[:2])["input_ids"]) for line in lines]
-
-
-def _text_batches(
-    lengths: list[int], order: list[int], batch_size: int, padded_length: int | None, ids: torch.Tensor
-) -> list[dict[str, torch.Tensor]]:
-    batches = []
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
-        row_lengths = torch.tensor([lengths[row] for row in rows])
-        length = padded_length or int(row_lengths.max())
-        mask = torch.arange(length) < row_lengths[:, None]
-        batches.append({"input_ids": ids[rows, :length] * mask, "attention_mask": mask.long()})
-    return batches
-
-
-def _real_tokens(lengths: list[int], order: list[int]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-    """Undoes batching, as `comparable` of `model_contestant`: one tensor for each text, in the given order."""
-
-    def select(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        rows = [row for output in outputs for row in output]
-        found = {text: row[: lengths[text]] for text, row in zip(order, rows, strict=True)}
-        return [found[text] for text in range(len(lengths))]
-
-    return select
-
-
-def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """5: batches of texts of like length, and batches padded to the maximum as in the paper; gMLP-base and BERT."""
-    longest, generator = sizes.text_lengths[-1], torch.Generator().manual_seed(0)
-    spread = (torch.randn(sizes.sequences, generator=generator) / 8 + 0.5) * longest
-    sources = {"normally distributed": [max(round(length), longest // 32) for length in spread.tolist()]}
-    sources |= {Path(file).name: read_lengths(file, sizes.tokenizer)[: sizes.sequences] for file in sizes.length_files}
-    for source, lengths in sources.items():
-        lengths = [min(max(length, 1), longest) for length in lengths]
-        config = shipped_config("gmlp-base", **sizes.shrunk)
-        gmlp = randomise_gates(GMLPModel(config))
-        models = {"gMLP": gmlp, "BERT": transformers_for(gmlp, sizes)["BERT"]}
-        ids = tokens(config.vocab_size, len(lengths), longest)
-        ways = {
-            "by length": (sorted(range(len(lengths)), key=lengths.__getitem__), None),
-            "padded": (list(range(len(lengths))), longest),
-        }
-        contestants = [
-            model_contestant(
-                f"{kind}, {way}",
-                model,
-                _text_batches(lengths, order, sizes.batch_size, padded_length, ids),
-                case,
-                weights=None if case.training else kind,  # steps on other batches have other gradients
-                comparable=_real_tokens(lengths, order),
-                items=sum(lengths),
-            )
-            for kind, model in models.items()
-            for way, (order, padded_length) in ways.items()
-        ]
-        yield Group(
-            f"lengths: {source}", contestants, {"batch": sizes.batch_size, "length": sum(lengths) / len(lengths)}
-        )
-
-
 class FourierProjection(SpatialProjection):
     """Toeplitz weights as a convolution by fast Fourier transforms, in float32."""
 
@@ -457,16 +381,3 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
             model.save_pretrained(Path(folder) / name)
             contestants.append(process(name, predict.format(also, str(Path(folder) / name))))
         yield Group("first prediction", contestants)
-
-
-CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
-    1: images_against_timm,
-    2: text_against_g_mlp_pytorch,
-    3: encoders_against_transformers,
-    4: sequence_to_sequence,
-    5: real_lengths,
-    6: growth,
-    7: start_up,
-}
-PEERS = {1: "timm", 2: "g_mlp_pytorch"}
-"""Packages that a cell needs beyond our dependencies."""

@@ -58,7 +58,7 @@ class Contestant:
 
     Args:
         name: For the report.
-        call: What is timed.
+        call: What is timed. A number that it returns is taken for its seconds.
         outputs: Results that contestants of the same `weights` have to share.
         weights: Name of the weights; `None` if no other contestant has them.
         items: Tokens or images per call, padding not counted.
@@ -275,17 +275,20 @@ def synchronise(device: torch.device) -> None:
 def take_turns(
     calls: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device, warm_up: int = 2
 ) -> dict[str, list[float]]:
-    """Seconds of each call in each round. Every round starts with another, so that none always follows the same."""
+    """Seconds of each call in each round. Every round starts with another, so that none always follows the same.
+
+    A call that returns a number says itself how many seconds of it count.
+    """
     names, seconds = list(calls), {name: [] for name in calls}
     for number in range(-warm_up, rounds):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             synchronise(device)
             start = time.perf_counter()
-            calls[name]()
+            counted = calls[name]()
             synchronise(device)
             if number >= 0:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(counted if isinstance(counted, float) else time.perf_counter() - start)
     return seconds
 
 

@@ -383,7 +383,7 @@ def _isolated_encoder(
         encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens, return_overflowing_tokens=True)
         names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
         pieces = {name: encoded[name] for name in names}
-        packed = _first_fit([len(ids) for ids in encoded["input_ids"]], max_seq_length)
+        packed = first_fit([len(ids) for ids in encoded["input_ids"]], max_seq_length)
         columns = {
             name: [[token for piece in row for token in values[piece]] for row in packed]
             for name, values in pieces.items()
@@ -402,7 +402,7 @@ def _isolated_encoder(
     return encode
 
 
-def _first_fit(lengths: list[int], room: int) -> list[list[int]]:
+def first_fit(lengths: list[int], room: int) -> list[list[int]]:
     """Indices of pieces in rows of at most `room` tokens, the longest placed first."""
     rows: list[list[int]] = []
     left: list[int] = []

@@ -4,10 +4,12 @@ import statistics
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM
-from tokenmixers.run_scripts import benchmark, benchmark_cells
+from tokenmixers.run_scripts import benchmark, benchmark_workloads
 from tokenmixers.run_scripts.arguments import UserError
 from tokenmixers.run_scripts.benchmark import crossover
 from tokenmixers.run_scripts.benchmark_cells import (
@@ -15,7 +17,6 @@ from tokenmixers.run_scripts.benchmark_cells import (
     Sizes,
     as_g_mlp_pytorch,
     randomise_gates,
-    read_lengths,
     transformers_for,
 )
 from tokenmixers.run_scripts.benchmark_timing import (
@@ -29,6 +30,13 @@ from tokenmixers.run_scripts.benchmark_timing import (
     products_of,
     quartiles,
     take_turns,
+)
+from tokenmixers.run_scripts.benchmark_workloads import (
+    _batches_by_length,
+    _packed_batches,
+    _padded_batches,
+    _texts_of,
+    read_lengths,
 )
 
 
@@ -178,7 +186,7 @@ def test_lengths_of_a_file(tmp_path, monkeypatch):
     def tokenizer(*texts):
         return {"input_ids": " [SEP] ".join(texts).split()}
 
-    monkeypatch.setattr(benchmark_cells.AutoTokenizer, "from_pretrained", lambda name: tokenizer)
+    monkeypatch.setattr(benchmark_workloads.AutoTokenizer, "from_pretrained", lambda name: tokenizer)
     assert read_lengths(str(texts), "words") == [2, 4]
 
 
@@ -226,6 +234,36 @@ def test_report(tmp_path, capsys):
     assert all(row["difference"] < 1e-2 for row in results if row["model"] in ("full", "Fourier"))
     assert {path.name for path in (tmp_path / "results").glob("*.png")} == {"cell_5.png", "cell_6.png"}
     assert "Fourier transforms, inference, bfloat16, eager: faster" in capsys.readouterr().out
+
+
+def test_masked_language_modelling(tmp_path):
+    results = run(tmp_path, 8, modes="training")
+    groups = {}
+    for row in results:
+        groups.setdefault(row["group"], []).append(row["model"])
+    assert groups == {
+        "gmlp-base, MLM step": ["logits of masked tokens", "logits of all tokens"],
+        "small gMLP, 20 steps": ["bare steps", "run_mlm's Trainer and data"],
+        "gmlp-base, 2 steps": ["bare steps", "run_mlm's Trainer and data"],
+    }
+    assert results[1]["difference"] < 1e-5
+    assert all(row["milliseconds"] > 0 for row in results)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=12), st.integers(1, 3))
+def test_batches_hold_every_text_once(lengths, batch_size):
+    ids = torch.arange(1, len(lengths) * 16 + 1).reshape(len(lengths), 16)
+    for batches, order in (
+        _padded_batches(lengths, batch_size, 16, ids),
+        _batches_by_length(lengths, batch_size * 16, ids),
+        _packed_batches(lengths, batch_size, 16, ids),
+    ):
+        assert all(batch["input_ids"].numel() <= batch_size * 16 for batch in batches)
+        assert sum(int(batch["attention_mask"].sum()) for batch in batches) == sum(lengths)
+        texts = _texts_of(lengths, order)([batch["input_ids"] for batch in batches])
+        for text, row, length in zip(texts, ids, lengths, strict=True):
+            assert text.tolist() == row[:length].tolist()
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def command(data, tmp_path):
 
 def test_learns_entities_and_writes_conll(command, data, tmp_path, capsys):
     results = run_token_classification.main(
-        command(max_steps=40, do_predict=True, test_file=data / "test.conll", label_all_tokens=True)
+        command(max_steps=150, do_predict=True, test_file=data / "test.conll", label_all_tokens=True)
     )
     assert results["eval_f1"] == results["eval_f1_PER"] == results["test_f1"] == 1.0
     assert "| f1                                 | 100.00 |" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from tokenmixers import train_unigram_tokenizer
 from tokenmixers.run_scripts.run_mlm import MaskingCollator
 from tokenmixers.run_scripts.text_data import (
     TextDataArguments,
-    _first_fit,
+    first_fit,
     labelled_once,
     load_documents,
     pad_rows,
@@ -196,7 +196,7 @@ def test_isolated_documents_are_packed_whole(tokenizer, sentences, max_seq_lengt
 
 
 def test_isolated_rows_are_as_full_as_first_fit_makes_them():
-    rows = _first_fit([5, 3, 9, 2, 7, 10], 10)
+    rows = first_fit([5, 3, 9, 2, 7, 10], 10)
     assert sorted(map(sorted, rows)) == [[0, 3], [1, 4], [2], [5]]
 
 
