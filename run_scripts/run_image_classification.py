@@ -34,7 +34,7 @@ from .arguments import BadDataError, ModelArguments, UserError, parse_arguments
 from .image_augmentation import AugmentationArguments, classification_loss, mix, soft_labels, vary
 from .language_modeling import build_model
 from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, load_config
+from .model_loading import checkpoint_to_resume, load_config, set_label_names
 from .reporting import print_plan, print_table, write_predictions
 from .text_data import load_named
 from .training import ScriptTrainer, train_and_evaluate
@@ -208,8 +208,7 @@ def build(
     with args.main_process_first(local=False, desc="loading the images"):
         splits = load_images(data_args, model_args.token)
     names = splits["train"].features["label"].names
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: index for index, name in enumerate(names)}
+    set_label_names(config, names, trained=True)
     config.problem_type = "single_label_classification"  # whatever the checkpoint was for
     processor = load_image_processor(model_args, config)
     args.remove_unused_columns = False  # the collator reads the image
