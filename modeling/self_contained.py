@@ -62,8 +62,8 @@ def flat_modules(model_type: str) -> dict[str, str]:
         if not source.startswith(_HEADER):
             version = sys.modules[__name__.partition(".")[0]].__version__
             source = (
-                f"{_HEADER} {version}, generated from its {path.parent.name}/{path.name}: pip install tokenmixers and "
-                "import it,\n# and this file is not used. Licensed under the Apache License, Version 2.0 "
+                f"{_HEADER} {version}, generated from its {path.parent.name}/{path.name}; not used where that package "
+                "is imported.\n# Licensed under the Apache License, Version 2.0 "
                 "(https://www.apache.org/licenses/LICENSE-2.0).\n\n"
             ) + _RELATIVE_IMPORT.sub(r"\1from .\4 import", source)
         modules[path.name] = source

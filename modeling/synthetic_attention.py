@@ -100,7 +100,7 @@ class TokenLayout:
         """Entries of `(heads, N, N)` for these queries and keys, `(batch or 1, heads, queries, keys)`."""
         rows, columns = self.query_positions, self.key_positions
         if rows.dim() == columns.dim() == 1:
-            return select_positions(weight, rows, self.past_length)[..., : self.key_length][None]
+            return first_entries(select_positions(weight, rows, self.past_length), 2, self.key_length)[None]
         return weight[:, rows[:, :, None], columns[:, None, :]].transpose(0, 1)
 
     def aligned(self) -> "tuple[TokenLayout, torch.Tensor | None]":
@@ -120,9 +120,19 @@ class TokenLayout:
 
 def select_positions(tensor: torch.Tensor, positions: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
     """Entries along dimension 1 at consecutive `positions`, which begin at `start` (a slice, where it is a number)."""
-    if isinstance(start, int):
+    if isinstance(start, int) and not torch.compiler.is_exporting():
         return tensor[:, start : start + positions.shape[0]]
     return tensor.index_select(1, positions)
+
+
+def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    """The first `length` entries along a dimension: a slice, but by index in `torch.export`.
+
+    A slice is contiguous only when it is the whole, which would make the maximum length a case of its own.
+    """
+    if torch.compiler.is_exporting():
+        return tensor.index_select(dim, torch.arange(length, device=tensor.device))
+    return tensor.narrow(dim, 0, length)
 
 
 def token_layout(
@@ -221,7 +231,7 @@ class FactorizedRandomLogits(nn.Module):
         rows, columns = layout.query_positions, layout.key_positions
         if rows.dim() == columns.dim() == 1:
             queries = select_positions(self.query_factor, rows, layout.past_length)[None]
-            keys = self.key_factor[:, : layout.key_length][None]
+            keys = first_entries(self.key_factor, 1, layout.key_length)[None]
         else:
             queries, keys = self.query_factor[:, rows].transpose(0, 1), self.key_factor[:, columns].transpose(0, 1)
         return queries @ keys.transpose(-1, -2)
@@ -244,7 +254,7 @@ class MeshFactorizedLogits(nn.Module):
         by_position = (self.first_factor * self.second_factor).sum(dim=-1)
         columns = layout.key_positions
         if columns.dim() == 1:
-            logits = by_position[None, :, None, : layout.key_length]
+            logits = first_entries(by_position, 1, layout.key_length)[None, :, None]
         else:
             logits = by_position[:, columns].transpose(0, 1)[:, :, None]
         return logits.expand(-1, -1, layout.query_length, -1)
@@ -319,8 +329,12 @@ class _PerHeadLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor, outputs: int | None = None) -> torch.Tensor:
         """Map `(batch, heads, tokens, head_dim)` to the first `outputs` numbers of each token."""
-        result = inputs @ self.weight[:, :outputs].transpose(1, 2)
-        return result if self.bias is None else result + self.bias[:, None, :outputs]
+        weight, bias = self.weight, self.bias
+        if outputs is not None:
+            weight = first_entries(weight, 1, outputs)
+            bias = None if bias is None else first_entries(bias, 1, outputs)
+        result = inputs @ weight.transpose(1, 2)
+        return result if bias is None else result + bias[:, None]
 
     def resize(self, fit: "Fit") -> None:
         """Change the number of outputs."""

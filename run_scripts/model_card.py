@@ -19,7 +19,10 @@ from .reporting import markdown_table
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 
-#: What a reader can run, by the Hub's name of the task. `{options}` asks for the checkpoint's code where it has some.
+#: Tasks that the Hub has under another one's name.
+HUB_TASKS = {"text2text-generation": "text-generation"}
+
+#: What a reader can run, by the name of the task. `{options}` asks for the checkpoint's code where it has some.
 SNIPPETS = {
     "fill-mask": """
         from transformers import pipeline
@@ -154,7 +157,7 @@ class CardFacts:
     """What a card needs beyond what the Trainer knows.
 
     Args:
-        task: The Hub's name of the task, a key of `SNIPPETS`.
+        task: A key of `SNIPPETS`.
         data: The evaluation data, for readers: a data set's name, or file names.
         metrics: Evaluation metric, without `eval_` -> the Hub's name of such a metric. Others are not reported.
         dataset_id: The data set's id on the Hub, if it is from there.
@@ -207,19 +210,24 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     results = last_evaluation(trainer.state.log_history, facts.metrics)
     from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
     ours = config.model_type in FAMILIES
+    task = HUB_TASKS.get(facts.task, facts.task)
     data = ModelCardData(
         license=facts.author.license,
         language=facts.author.language,
         library_name="transformers",
-        pipeline_tag=facts.task,
-        tags=[config.model_type.replace("_", "-"), *(["tokenmixers"] if ours else [])],
+        pipeline_tag=task,
+        tags=[
+            config.model_type.replace("_", "-"),
+            *(["tokenmixers"] if ours else []),
+            *([facts.task] if facts.task != task else []),
+        ],
         datasets=[facts.dataset_id] if facts.dataset_id else None,
         base_model=facts.base_model if from_hub else None,
         metrics=sorted({facts.metrics[key] for key in results}) or None,
         model_name=name,
         eval_results=[
             EvalResult(
-                task_type=facts.task,
+                task_type=task,
                 dataset_type=facts.dataset_id or "local",
                 dataset_name=facts.data,
                 metric_type=facts.metrics[key],

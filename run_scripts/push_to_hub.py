@@ -3,26 +3,22 @@
 python -m tokenmixers.run_scripts.push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
 """
 
+import json
 import re
-import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from huggingface_hub import HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub import CommitOperationAdd, HfApi
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, StrictDataclassError
 from huggingface_hub.utils import filter_repo_objects
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
 from ..modeling.self_contained import auto_map, flat_modules
 from .arguments import MODEL_CARDS, UserError, parse_arguments
+from .hub_errors import check_repo_id, check_token, explained
 
-
-try:
-    from huggingface_hub.utils import httpx
-except ImportError:  # before huggingface_hub 2
-    import httpx
 
 # What training leaves beside a model: pickles, optimizer states and checkpoints are nobody else's business.
 NOT_PUSHED = ["*.pt", "*.pth", "*.bin", "*.pkl", "checkpoint-*", "checkpoint-*/*", ".*", ".*/*", "__pycache__/*"]
@@ -45,16 +41,39 @@ class PushArguments:
     dry_run: bool = field(default=False, metadata={"help": "List what would be sent, and send nothing."})
 
 
-def collect_files(source: str, repo_id: str, target: Path) -> list[Path]:
-    """Copy what is to be pushed into a folder, and complete it with the modules that load the model.
+def load_config(folder: Path, source: str) -> PreTrainedConfig:
+    """The configuration of a checkpoint of this package.
+
+    Args:
+        folder: Where it is.
+        source: What the user calls it.
+
+    Raises:
+        UserError: If it cannot be read, or is of another kind of model.
+    """
+    try:
+        fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        model_type = fields.get("model_type") if isinstance(fields, dict) else None
+        if model_type not in FAMILIES:
+            raise UserError(
+                f"{source!r} is a model of type {model_type!r}: this script pushes {', '.join(FAMILIES)}. Use "
+                "`model.push_to_hub` for others."
+            )
+        return AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"the config.json of {source!r} cannot be read: {reason}") from error
+
+
+def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
+    """What is to be pushed: the folder's files, completed by the modules that load the model.
 
     Args:
         source: Folder of a checkpoint, or name of a shipped model card.
         repo_id: Name on the Hub, which takes the place of the folder in the card's code.
-        target: An empty folder.
 
     Returns:
-        Paths relative to `target`.
+        Name in the repository -> the file, or its content where that is not what lies in the folder.
 
     Raises:
         UserError: If the source is no checkpoint of this package.
@@ -63,86 +82,91 @@ def collect_files(source: str, repo_id: str, target: Path) -> list[Path]:
     if not (folder / "config.json").is_file():
         shipped = ", ".join(sorted(path.parent.name for path in MODEL_CARDS.glob("*/config.json")))
         raise UserError(f"{source!r} is no folder with a config.json. Shipped model cards: {shipped}.")
-    config = AutoConfig.from_pretrained(folder)
-    if config.model_type not in FAMILIES:
-        raise UserError(
-            f"{source!r} is a model of type {config.model_type!r}: this script pushes {', '.join(FAMILIES)}. Use "
-            "`model.push_to_hub` for others."
-        )
-    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
-    for name in filter_repo_objects(names, ignore_patterns=NOT_PUSHED):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / name, target / name)
+    config = load_config(folder, source)
+    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    files: dict[str, Path | bytes] = {
+        name: folder / name for name in filter_repo_objects(names, ignore_patterns=NOT_PUSHED)
+    }
     config.auto_map = auto_map(config.model_type)
-    config.save_pretrained(target)
-    for name, text in flat_modules(config.model_type).items():
-        (target / name).write_text(text, encoding="utf-8")
-    card = target / "README.md"
-    if card.is_file():  # which names the model by its folder so far
+    with tempfile.TemporaryDirectory() as temporary:
+        config.save_pretrained(temporary)
+        files["config.json"] = (Path(temporary) / "config.json").read_bytes()
+    files |= {name: text.encode() for name, text in flat_modules(config.model_type).items()}
+    if "README.md" in files:  # which names the model by its folder so far
 
         def rename(match: re.Match) -> str:
             same = match[1] == f"model_cards/{source}" or Path(match[1]).resolve() == folder.resolve()
             return f'"{repo_id}"' if same else match[0]
 
-        card.write_text(re.sub(r'"([^"\n]+)"', rename, card.read_text(encoding="utf-8")), encoding="utf-8")
-    return sorted(path.relative_to(target) for path in target.rglob("*") if path.is_file())
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        files["README.md"] = re.sub(r'"([^"\n]+)"', rename, card).encode()
+    return dict(sorted(files.items()))
 
 
-def _explain(error: Exception, arguments: PushArguments) -> str:
-    """What went wrong between here and the Hub, and what to do."""
-    untouched = "Nothing changed in the local folder."
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    if isinstance(error, OfflineModeIsEnabled):
-        return f"HF_HUB_OFFLINE is set, so nothing can be sent. {untouched}"
-    if status in (401, 403):
-        return (
-            f"the Hub refused the token for {arguments.repo_id!r} (status {status}): it needs write access there. "
-            f"Make one at https://huggingface.co/settings/tokens and run `hf auth login`. {untouched}"
+def check_private(hub: HfApi, repo_id: str) -> None:
+    """Refuse to push in public what was meant to be private.
+
+    Raises:
+        UserError: If the repository exists and is public.
+    """
+    try:
+        private = hub.repo_info(repo_id).private
+    except RepositoryNotFoundError:
+        return
+    if not private:
+        raise UserError(
+            f"{repo_id!r} is public, and --private makes new repositories private only: change it in its settings on "
+            "the Hub, or leave --private out. Nothing was sent."
         )
-    if status == 409 and not arguments.update:
-        return f"{arguments.repo_id!r} exists: give --update to add a commit to it, or another name. {untouched}"
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, httpx.TransportError):
-            return (
-                f"the connection to the Hub was lost ({cause or type(cause).__name__}). A commit arrives whole or not "
-                f"at all; run the same command with --update to try again. {untouched}"
-            )
-        cause = cause.__cause__
-    return f"the Hub did not take {arguments.repo_id!r}: {error} {untouched}"
+
+
+def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
+    """Send files in one commit, and say where it is.
+
+    Raises:
+        UserError: If the Hub or the way there does not allow it.
+    """
+    hub = HfApi(token=check_token(arguments.token, arguments.repo_id))
+    repo = {"repo_id": arguments.repo_id}
+    if arguments.private and arguments.update:
+        check_private(hub, arguments.repo_id)
+    if not (arguments.create_pr and arguments.update):
+        try:
+            # The Hub completes a name without a user.
+            url = hub.create_repo(**repo, private=arguments.private or None, exist_ok=arguments.update)
+        except HfHubHTTPError as error:
+            if error.response.status_code != 409:
+                raise
+            raise UserError(
+                f"{arguments.repo_id!r} exists: give --update to add a commit to it, or another name."
+            ) from error
+        repo = {"repo_id": url.repo_id}
+    if arguments.branch is not None:
+        hub.create_branch(**repo, branch=arguments.branch, exist_ok=True)
+    commit = hub.create_commit(
+        **repo,
+        operations=[CommitOperationAdd(name, content) for name, content in files.items()],
+        revision=arguments.branch,
+        create_pr=arguments.create_pr,
+        commit_message=arguments.commit_message,
+    )
+    return commit.pr_url or commit.commit_url
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((PushArguments,), argv)
-    with tempfile.TemporaryDirectory() as folder:
-        files = collect_files(arguments.source, arguments.repo_id, Path(folder))
-        for file in files:
-            print(f"{(Path(folder) / file).stat().st_size:>15,} bytes  {file}")
-        if arguments.dry_run:
-            print(f"dry run: {len(files)} files would go to {arguments.repo_id}; nothing was sent")
-            return
-        token = arguments.token or get_token()
-        if token is None:
-            raise UserError("there is no Hub token: run `hf auth login`, or give --token. Nothing was sent.")
-        hub = HfApi(token=token)
-        repo = {"repo_id": arguments.repo_id}
-        try:
-            if not (arguments.create_pr and arguments.update):
-                hub.create_repo(**repo, private=arguments.private or None, exist_ok=arguments.update)
-            if arguments.branch is not None:
-                hub.create_branch(**repo, branch=arguments.branch, exist_ok=True)
-            commit = hub.upload_folder(
-                **repo,
-                folder_path=folder,
-                revision=arguments.branch,
-                create_pr=arguments.create_pr,
-                commit_message=arguments.commit_message,
-            )
-        # A broken upload is a RuntimeError, bad metadata in the card a ValueError.
-        except (OfflineModeIsEnabled, httpx.HTTPError, RuntimeError, ValueError) as error:
-            raise UserError(_explain(error, arguments)) from error
-    print(f"pushed: {commit.pr_url or commit.commit_url}")
+    check_repo_id(arguments.repo_id)
+    files = collect_files(arguments.source, arguments.repo_id)
+    for name, content in files.items():
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        print(f"{size:>15,} bytes  {name}")
+    if arguments.dry_run:
+        print(f"dry run: {len(files)} files would go to {arguments.repo_id}; nothing was sent")
+        return
+    again = "run the same command with --update to try again"
+    with explained(arguments.repo_id, "Nothing changed in the local folder.", again):
+        print(f"pushed: {push(arguments, files)}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Models take turns within every round, and the medians over the rounds are report
 """
 
 import gc
+import itertools
 import json
 import statistics
 import tempfile
@@ -30,6 +31,19 @@ from .run_mlm import MaskingCollator
 from .text_data import labelled_once, load_files, row_encoder, tokenize
 
 
+#: What `--formats` can name.
+FORMATS = {
+    "float32": "as trained",
+    "bfloat16": "half the size",
+    "int8": "torchao's",
+    "int8-spatial": "that, and the weights that mix tokens rounded to int8 too, for the accuracy only",
+    "onnx": "ONNX Runtime",
+    "onnx-int8": "ONNX Runtime's dynamic int8",
+    "openvino": "OpenVINO, in bfloat16 where the processor has it",
+    "openvino-float32": "OpenVINO in float32",
+}
+#: Parts of the names of parameters that mix tokens; they are no linear layers, so that no quantizer takes them.
+TOKEN_MIXING = ("spatial_proj.weight", "token_mixing.weight", "components")
 Call = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
 
@@ -42,10 +56,7 @@ class ServingArguments:
     )
     formats: list[str] = field(
         default_factory=lambda: ["float32", "bfloat16", "onnx", "onnx-int8", "openvino"],
-        metadata={
-            "help": "float32, bfloat16, int8 (torchao), onnx, onnx-int8, openvino, openvino-float32, or int8-spatial: "
-            "int8 and the spatial or synthetic weights rounded to int8 too (accuracy only)."
-        },
+        metadata={"help": "What to compare: " + "; ".join(f"{name} ({what})" for name, what in FORMATS.items()) + "."},
     )
     length: int = field(default=128, metadata={"help": "Tokens of a sequence."})
     batch_size: int = field(default=1, metadata={"help": "Sequences at a time."})
@@ -109,11 +120,35 @@ def _quantized(folder: Path, target: Path, spatial: bool) -> Call:
     ).eval()
     model.save_pretrained(target)
     if spatial:
-        for name, parameter in model.named_parameters():
-            mixes_tokens = any(part in name for part in ("spatial_proj.weight", "token_mixing.weight", "components"))
-            if mixes_tokens and type(parameter) is torch.nn.Parameter:  # others are int8 already
-                round_to_int8(parameter)
+        for tensor in token_mixing_weights(model):
+            round_to_int8(tensor)
     return _torch_call(model)
+
+
+def token_mixing_weights(model: PreTrainedModel) -> list[torch.Tensor]:
+    """The matrices, or Toeplitz filters, that mix tokens and that int8 formats leave as they are.
+
+    Raises:
+        UserError: If there are none: the model's attention is linear layers alone.
+    """
+    linear = {
+        id(weight) for layer in model.modules() if type(layer) is torch.nn.Linear for weight in layer.parameters()
+    }
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())  # fixed random maps are buffers
+    found = [
+        tensor
+        for name, tensor in tensors
+        if any(part in name for part in TOKEN_MIXING)
+        and tensor.is_floating_point()
+        and id(tensor) not in linear
+        and type(tensor) in (torch.nn.Parameter, torch.Tensor)  # others are int8 already
+    ]
+    if not found:
+        raise UserError(
+            f"int8-spatial: {type(model).__name__} mixes tokens by linear layers alone: int8 has rounded "
+            "them already, leave this format out."
+        )
+    return found
 
 
 @torch.no_grad()
@@ -127,9 +162,8 @@ def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]
     """A model in a format, as a function of its inputs, and its size on disk in bytes.
 
     Raises:
-        UserError: If the format is unknown, or a package for it is missing.
+        UserError: If a package for the format is missing.
     """
-    known = ServingArguments.__dataclass_fields__["formats"].metadata["help"].split(": ")[0]
     target = folder / kind
     try:
         if kind in ("float32", "bfloat16"):
@@ -139,10 +173,8 @@ def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]
         elif kind in ("int8", "int8-spatial"):
             model.save_pretrained(folder / "source")
             call = _quantized(folder / "source", target, kind == "int8-spatial")
-        elif kind in ("onnx", "onnx-int8", "openvino", "openvino-float32"):
-            call = _exported(model, target, kind)
         else:
-            raise UserError(f"--formats {kind!r} is unknown; there are {known}.")
+            call = _exported(model, target, kind)
     except ImportError as error:
         raise UserError(f"the format {kind!r} needs pip install 'tokenmixers[export,quantize]': {error}") from error
     weights = (".safetensors", ".onnx", ".data", ".bin", ".xml")
@@ -171,9 +203,25 @@ def perplexity_of(call: Call, rows: list[dict[str, torch.Tensor]]) -> float:
     return float(torch.tensor(losses / asked).exp())
 
 
+def check_choices(arguments: ServingArguments) -> None:
+    """Refuse what cannot be compared.
+
+    Raises:
+        UserError: If a format is unknown, or a model or format is given twice.
+    """
+    for kind in arguments.formats:
+        if kind not in FORMATS:
+            raise UserError(f"--formats {kind!r} is unknown; there are {', '.join(FORMATS)}.")
+    for name, values in (("models", arguments.models), ("formats", arguments.formats)):
+        twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
+        if twice:
+            raise UserError(f"--{name} has {twice[0]!r} twice: give each once.")
+
+
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Entry point; returns one result for every model and format."""
     (arguments,) = parse_arguments((ServingArguments,), argv)
+    check_choices(arguments)
     logging.set_verbosity_error()
     output = check_new_folder(arguments.output_dir) if arguments.output_dir else None
     results = []

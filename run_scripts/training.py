@@ -3,6 +3,7 @@
 import errno
 import math
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
+from transformers.utils import logging
 
+from ..configuration.auto_classes import FAMILIES
 from .arguments import UserError, report_bad_data
+from .hub_errors import check_card, check_repo_id, check_token, explain, explained
 from .model_card import CardFacts, training_card
 from .reporting import plot_history, training_tokens_per_second
 from .text_stream import StreamLoader, StreamState, TextStream
+
+
+logger = logging.get_logger(__name__)
 
 
 class StopOnNonFiniteLoss(TrainerCallback):
@@ -52,11 +59,12 @@ class StopOnNonFiniteLoss(TrainerCallback):
 
 
 class ScriptTrainerMixin:
-    """For a Trainer that streams text, and whose model card says what the script knows."""
+    """For a Trainer that streams text, whose card says what the script knows, and that explains the Hub's refusals."""
 
     card: CardFacts | None = None
 
     def __init__(self, *args: Any, **kwargs: Any):
+        self._watched_pushes: set[Future] = set()
         super().__init__(*args, **kwargs)
         self.args.logging_nan_inf_filter = False
         self.add_callback(StopOnNonFiniteLoss)
@@ -93,6 +101,61 @@ class ScriptTrainerMixin:
             super().create_model_card(*args, **kwargs)
         elif self.is_world_process_zero():
             training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
+
+    def init_hf_repo(self, token: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """Make the repository, while nothing is lost yet if that fails.
+
+        Raises:
+            UserError: If the name, the token or the connection is not good for it.
+        """
+        if not self.is_world_process_zero():
+            return
+        repo_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+        check_repo_id(repo_id)
+        with explained(repo_id, "Nothing was trained; without --push_to_hub the run needs no Hub."):
+            check_token(token or self.args.hub_token, repo_id)
+            super().init_hf_repo(token, *args, **kwargs)
+
+    def check_card(self) -> None:
+        """Have the Hub look at what the card will say, before hours of training.
+
+        Raises:
+            UserError: If it would refuse it, or cannot be asked.
+        """
+        if self.args.push_to_hub and self.card is not None and self.is_world_process_zero():
+            with explained(self.hub_model_id, "Nothing was trained."):
+                check_card(training_card(self, self.card))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push in the background, and say it if that fails: training goes on, and the last push sends everything."""
+        super()._push_from_checkpoint(checkpoint_folder)
+        step = self.state.global_step
+        for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):
+            if job not in self._watched_pushes:
+                self._watched_pushes.add(job)
+                job.add_done_callback(lambda done: self._warn_of_failed_push(done, step))
+
+    def _warn_of_failed_push(self, job: Future, step: int) -> None:
+        if job.cancelled() or job.exception() is None:
+            return
+        error = job.exception()
+        message = explain(error, self.hub_model_id, "the next push sends it all") or f"{type(error).__name__}: {error}"
+        logger.warning(f"the checkpoint of step {step} was not pushed, training goes on: {message}.")
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Push the trained model.
+
+        Raises:
+            UserError: If that fails, with the command that does it later.
+        """
+        repo_id, folder = self.hub_model_id or self.args.hub_model_id, self.args.output_dir
+        script = f"python -m tokenmixers.run_scripts.push_to_hub --source {folder} --repo_id {repo_id} --update"
+        ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
+        command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*'"
+        with explained(
+            repo_id, f"The trained model is complete in {folder!r}; push it with `{command}`.", "push later"
+        ):
+            return super().push_to_hub(*args, **kwargs)
 
 
 class ScriptTrainer(ScriptTrainerMixin, Trainer):
@@ -132,14 +195,16 @@ def train_and_evaluate(
         Trainer counts tokens.
 
     Raises:
-        UserError: If the loss becomes NaN or infinite, the disk is full, or data turn out to be damaged.
+        UserError: If the loss becomes NaN or infinite, the disk is full, data turn out to be damaged, or the Hub does
+            not take the model.
     """
     args, results = trainer.args, dict(results or {})
     trainer.card = card
     try:
         if args.do_train:
+            trainer.check_card()
             outcome = trainer.train(resume_from_checkpoint=resume_from)
-            trainer.save_model()
+            trainer.save_model(_internal_call=True)  # by itself it pushes: we do so when all is done and described
             if args.include_num_input_tokens_seen != "no":
                 results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
             trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)

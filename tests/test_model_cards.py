@@ -1,15 +1,17 @@
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, AutoModelForSeq2SeqLM
 
 import tokenmixers
 
 
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
+METADATA = runpy.run_path(str(Path(__file__).with_name("hub_metadata.py")))
 CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 
 
@@ -72,8 +74,57 @@ def test_the_image_cards_are_true(name):
 @pytest.mark.parametrize("name", CARDS)
 def test_metadata(name):
     card = ModelCard.load(FOLDER / name / "README.md")
+    assert METADATA["metadata_errors"](str(card)) == []
     assert card.data.license
+    assert card.data.pipeline_tag
+    assert card.data.tags[0] == AutoConfig.from_pretrained(FOLDER / name).model_type.replace("_", "-")
     assert card.data.library_name == "transformers"
+
+
+@pytest.mark.parametrize("name", [name for name in CARDS if name.startswith("synthesizer")])
+def test_the_numbers_of_the_synthesizer_cards_are_true(name):
+    config, text = AutoConfig.from_pretrained(FOLDER / name), (FOLDER / name / "README.md").read_text()
+    with torch.device("meta"):
+        parameters = AutoModelForSeq2SeqLM.from_config(config).num_parameters()
+    assert {f"{parameters:,}"} == set(re.findall(r"\d+,\d{3},\d{3}", text))
+    lengths = re.findall(r"up to (\d+) tokens", text) + re.findall(r"N = (\d+)", text)
+    assert set(lengths) == {str(config.max_position_embeddings)}
+    ours = text.replace("\n", " ")
+    if "mesh" in name:
+        heads = re.search(r"(\d+) heads of (\d+) in self-attention, (\d+) of (\d+) in cross-attention", ours)
+        stated = [int(number) for number in heads.groups()]
+        cross = [config.cross_attention_num_heads, config.cross_attention_head_dim]
+        assert stated == [config.num_attention_heads, config.head_dim, *cross]
+        published = int(re.search(r"published count is (\d+)M", ours)[1])
+        assert abs(published * 1e6 - parameters) < 1e6  # cut or rounded there
+        assert f"| {published}M |" in text
+    if rank := re.search(r"of two of rank (\d+)", ours):
+        assert int(rank[1]) == config.factorized_random_rank
+    if factors := re.search(r"\((\d+) and (\d+) numbers", ours):
+        assert tuple(int(factor) for factor in factors.groups()) == config.dense_factors
+    if wider := re.search(r"feed-forward layers of (\d+) instead of (\d+)", ours):
+        narrow = AutoConfig.from_pretrained(FOLDER / "synthesizer-vanilla")
+        assert [int(size) for size in wider.groups()] == [config.intermediate_size, narrow.intermediate_size]
+        with torch.device("meta"):
+            mixed = AutoModelForSeq2SeqLM.from_config(
+                AutoConfig.from_pretrained(FOLDER / "synthesizer-random-vanilla")
+            )
+        assert abs(parameters / mixed.num_parameters() - 1) < 0.05
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_snippet_of_a_shipped_card_runs(name, monkeypatch):
+    """On the meta device: the sizes are the real ones, the numbers are never drawn."""
+    monkeypatch.chdir(FOLDER.parent)
+    code = "".join(re.findall(r"```python\n(.+?)```", (FOLDER / name / "README.md").read_text(), flags=re.DOTALL))
+    names = {}
+    with torch.device("meta"):
+        exec(compile(code, name, "exec"), names)
+    config = AutoConfig.from_pretrained(FOLDER / name)
+    assert type(names["model"]).__name__ == config.architectures[0]
+    fields = {key: value for key, value in config.to_dict().items() if key not in ("architectures", "_name_or_path")}
+    found = names["model"].config.to_dict()
+    assert {key: found[key] for key in fields} == fields
 
 
 @pytest.mark.parametrize("name", CARDS)

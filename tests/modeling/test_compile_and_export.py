@@ -1,12 +1,12 @@
 """Compilation without recompiling per length, export with free sizes, placement on devices and offloading."""
 
 import copy
+import re
 
 import pytest
 import torch
 
 import tokenmixers
-from tokenmixers import GMLPModel
 from tokenmixers.configuration.auto_classes import FAMILIES
 
 
@@ -42,11 +42,9 @@ def _forget_compiled_code():
 
 
 @pytest.fixture
-def build(tiny_config, randomise):
-    def model(model_class=GMLPModel, **changes):
-        if "CausalLM" in model_class.__name__:
-            changes |= {"is_decoder": True, "use_cache": False}  # decoding has tests of its own
-        return randomise(model_class(tiny_config(model_class.config_class, **changes))).eval()
+def build(tiny_model):
+    def model(name="GMLPModel", **changes):
+        return tiny_model(name, **({"use_cache": False} if "CausalLM" in name else {}), **changes)  # tested apart
 
     return model
 
@@ -75,7 +73,7 @@ def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build)
     """By default PyTorch makes a size symbolic when it first changes: the second compilation is the last."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
+    model = build(class_name, spatial_weight_type=weight_type)
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     for number, (batch, length) in enumerate(SHAPES):
@@ -88,7 +86,7 @@ def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build)
 def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, build):
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
+    model = build(class_name, spatial_weight_type=weight_type)
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
     for masked in (True, False):
@@ -102,7 +100,7 @@ def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, bu
 def test_compiled_training_gives_the_same_gradients(class_name, weight_type, build):
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type).train()
+    model = build(class_name, spatial_weight_type=weight_type).train()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
     frames = set()
@@ -122,7 +120,7 @@ def test_compiled_training_gives_the_same_gradients(class_name, weight_type, bui
 @pytest.mark.slow
 @LANGUAGE_MODELS
 def test_inductor(class_name, weight_type, build):
-    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type).train()
+    model = build(class_name, spatial_weight_type=weight_type).train()
     compiled = torch.compile(model, fullgraph=True, dynamic=True)
     for number, (batch, length) in enumerate(SHAPES):
         inputs = _inputs(batch, length, model)
@@ -136,6 +134,26 @@ def test_inductor(class_name, weight_type, build):
             torch.compiler.set_stance("fail_on_recompile")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("class_name", ["GMLPModel", "AMLPModel"])
+def test_a_layer_is_its_products_and_three_kernels(class_name, build):
+    """Norm; activation and gate norm; gating: everything between the matrix products is one kernel each."""
+    from torch._inductor.utils import run_and_get_code
+
+    found = []
+    for layers in (2, 3):
+        torch.compiler.reset()
+        compiled = torch.compile(build(class_name, num_hidden_layers=layers, hidden_dropout_prob=0.0).eval())
+        with torch.no_grad(), torch._inductor.config.patch(fx_graph_cache=False):
+            _, (code,) = run_and_get_code(compiled, input_ids=torch.randint(1, 37, (2, 11)))
+        calls = re.findall(r"^ +(cpp_fused|extern_kernels)\S*\(", code[code.index("def call(") :], re.MULTILINE)
+        found.append((calls.count("cpp_fused"), calls.count("extern_kernels")))
+    kernels, products = (more - less for less, more in zip(*found, strict=True))
+    # Tiny attention has a projection for queries, keys and values, one of its result, and two products or a fused one.
+    assert kernels <= (3 if class_name == "GMLPModel" else 5)
+    assert products >= 3
+
+
 def _export(model, example):
     batch, length = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("length", min=2, max=11)
     sizes = {0: batch, example["input_ids"].dim() - 1: length}
@@ -144,13 +162,62 @@ def _export(model, example):
 
 @MODELS
 def test_exports_with_free_batch_and_length(class_name, weight_type, build):
-    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
+    model = build(class_name, spatial_weight_type=weight_type)
     example = _inputs(3, 5, model)
     program = _export(model, example)
     for batch, length in SHAPES:
         inputs = _inputs(batch, length, model)
         outputs = program.module()(**inputs)
         _assert_same(outputs.to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
+
+
+COMPONENTS = ["vanilla", "dense", "random", "fixed_random", "factorized_dense", "factorized_random", "relative"]
+BASE_MODELS = pytest.mark.parametrize(
+    ("class_name", "changes"),
+    [
+        ("GMLPModel", {}),
+        ("AMLPModel", {}),
+        ("AMLPModel", {"spatial_weight_type": "full"}),
+        ("MLPMixerModel", {}),
+        *(("SynthesizerModel", {"attention_components": [component]}) for component in COMPONENTS),
+        ("SynthesizerModel", {"attention_components": ["random", "dense", "vanilla"], "feed_forward_type": "swiglu"}),
+    ],
+    ids=lambda value: (
+        value if isinstance(value, str) else "+".join(map(str, value.get("attention_components", value)))
+    ),
+)
+
+
+@BASE_MODELS
+def test_every_token_mixing_exports_with_free_batch_and_length(class_name, changes, build):
+    model = build(class_name, **changes, num_hidden_layers=1)
+    program = _export(model, _inputs(3, 5, model))
+    for batch, length in SHAPES[:3]:
+        inputs = _inputs(batch, length, model)
+        _assert_same(program.module()(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
+
+
+@BASE_MODELS
+def test_every_token_mixing_compiles_whole(class_name, changes, build):
+    model = build(class_name, **changes, num_hidden_layers=1)
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    for batch, length in SHAPES[:3]:
+        inputs = _inputs(batch, length, model)
+        _assert_same(compiled(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
+
+
+@pytest.mark.parametrize(
+    "class_name", [family.models["AutoModelForImageClassification"] for family in FAMILIES.values()]
+)
+def test_image_models_compile_and_export_with_a_free_batch(class_name, build):
+    model = build(class_name, num_hidden_layers=1)
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    example, sizes = {"pixel_values": torch.randn(3, 3, 8, 8)}, {"pixel_values": {0: torch.export.Dim("batch", min=2)}}
+    program = torch.export.export(model, (), example, dynamic_shapes=sizes).module()
+    for batch in (2, 5):
+        inputs = {"pixel_values": torch.randn(batch, 3, 8, 8)}
+        for run in (compiled, program):
+            torch.testing.assert_close(run(**inputs).logits, model(**inputs).logits, rtol=1e-4, atol=1e-5)
 
 
 def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program_too(build):
@@ -164,7 +231,7 @@ def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program
 @MODELS
 def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_path):
     model_class = getattr(tokenmixers, class_name)
-    model = build(model_class, spatial_weight_type=weight_type, type_vocab_size=2, tie_word_embeddings=False)
+    model = build(class_name, spatial_weight_type=weight_type, type_vocab_size=2, tie_word_embeddings=False)
     model.save_pretrained(tmp_path / "model")
     prefix = "" if model.base_model is model else "model."
     device_map = dict.fromkeys((name for name, _ in model.named_children()), "cpu")
@@ -189,7 +256,7 @@ def test_a_layer_is_never_split_over_devices(build):
 
 @LANGUAGE_MODELS
 def test_can_be_copied_and_pickled(class_name, weight_type, build, tmp_path):
-    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
+    model = build(class_name, spatial_weight_type=weight_type)
     inputs = _inputs(2, 6, model)
     expected = model(**inputs).logits
     assert torch.equal(copy.deepcopy(model)(**inputs).logits, expected)

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 
-import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 
 
@@ -28,21 +27,8 @@ GENERATING = [
 
 
 @pytest.fixture
-def build(tiny_config, randomise):
-    def model(name, **changes):
-        config_class = getattr(tokenmixers, name.split("For")[0].removesuffix("Model") + "Config")
-        if "Synthesizer" in name:
-            changes |= {"num_attention_heads": 2, "head_dim": 4}
-        if "Image" in name:
-            changes |= {"image_size": 8, "patch_size": 4}
-        if "CausalLM" in name:
-            changes |= {"is_decoder": True}
-        if "ConditionalGeneration" in name:
-            changes |= {"is_encoder_decoder": True, "num_decoder_layers": 2, "decoder_start_token_id": 0}
-        config = tiny_config(config_class, **{"max_position_embeddings": LENGTH, **changes})
-        return randomise(getattr(tokenmixers, name)(config)).eval()
-
-    return model
+def build(tiny_model):
+    return lambda name, **changes: tiny_model(name, **{"max_position_embeddings": LENGTH, **changes})
 
 
 def inputs_of(model, batch, length):

@@ -2,12 +2,14 @@ import ast
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 from transformers.dynamic_module_utils import get_relative_import_files
@@ -84,6 +86,44 @@ def test_with_the_package_nothing_of_the_checkpoint_runs(gmlp, tmp_path):
         assert type(model) is tokenmixers.GMLPForMaskedLM
 
 
+INSTALLED = """
+import sys
+from transformers import AutoModelForMaskedLM
+assert "tokenmixers" not in sys.modules
+print(type(AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)).__module__)
+import tokenmixers
+print(type(AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)).__module__)
+"""
+
+
+def test_a_package_that_is_installed_but_not_imported_is_not_used(gmlp, tmp_path):
+    gmlp.save_pretrained(tmp_path / "model")
+    process = subprocess.run(
+        [sys.executable, "-c", INSTALLED, tmp_path / "model"],
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    before, after = process.stdout.split()
+    assert before.startswith("transformers_modules.") and after == "tokenmixers.modeling.modeling_gmlp"
+
+
+def test_the_pipeline_with_the_old_name_is_the_checkpoints_own(tiny_config, tmp_path):
+    tokenizer = tokenmixers.train_unigram_tokenizer(["the gate mixes tokens"] * 9, 29, 16, show_progress=False)
+    model = tokenmixers.GMLPForQuestionAnswering(tiny_config())
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for path in tmp_path.glob("*.py"):
+        path.write_text(f"raise AssertionError({path.name!r})")
+    with pytest.raises(AssertionError, match=r"question_answering\.py"):
+        transformers.pipeline("question-answering", model=str(tmp_path), trust_remote_code=True)
+    ours = transformers.pipeline("extractive-question-answering", model=str(tmp_path))
+    assert type(ours) is tokenmixers.QuestionAnsweringPipeline
+    assert type(ours.model) is tokenmixers.GMLPForQuestionAnswering
+
+
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_modules_are_flat_and_complete(model_type, tmp_path):
     modules = flat_modules(model_type)
@@ -155,6 +195,75 @@ def test_a_save_interrupted_while_moving_never_mixes_two_checkpoints(gmlp, rando
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     for name, tensor in other.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
+@pytest.mark.parametrize("moment", ["weights", 0, 1, 3, "configuration", "end"])
+def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, randomise, tmp_path, moment):
+    gmlp.save_pretrained(tmp_path)
+    other = build("gmlp", lambda model: randomise(model, seed=1))
+    if (child := os.fork()) == 0:  # nothing can be tidied up after SIGKILL
+        replace, calls = os.replace, []
+
+        def die(*args, **kwargs):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def replace_or_die(source, target):
+            if len(calls) == moment or (moment == "configuration" and Path(target).name == "config.json"):
+                die()
+            calls.append(target)
+            replace(source, target)
+
+        os.replace = replace_or_die
+        if moment == "weights":
+            transformers.modeling_utils.safe_save_file = die
+        other.save_pretrained(tmp_path)
+        die()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    if moment in ("weights", "end"):
+        expected = gmlp if moment == "weights" else other
+        loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+        assert all(torch.equal(one, two) for one, two in zip(loaded.parameters(), expected.parameters(), strict=True))
+    else:
+        with pytest.raises((OSError, ValueError)):
+            AutoModelForMaskedLM.from_pretrained(tmp_path)
+    other.save_pretrained(tmp_path)
+    assert not (tmp_path / ".incomplete").exists()
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert all(torch.equal(one, two) for one, two in zip(loaded.parameters(), other.parameters(), strict=True))
+
+
+TOKENIZERS = """
+import json, sys
+sys.modules["tokenmixers"] = None
+from pathlib import Path
+from transformers import AutoTokenizer
+for folder in sys.argv[1:]:
+    asked = [AutoTokenizer.from_pretrained(folder, **options) for options in ({}, {"trust_remote_code": False})]
+    print(json.dumps([tokenizer("the gate")["input_ids"] for tokenizer in asked]))
+"""
+
+
+def test_tokenizers_load_without_the_package_and_without_trust(tmp_path, randomise):
+    tokenizer = tokenmixers.train_unigram_tokenizer(["the gate mixes tokens"] * 9, 29, 16, show_progress=False)
+    names = ["gmlp", "amlp", "mlp_mixer", "synthesizer", "synthesizer-seq2seq"]
+    for name in names:
+        build(name, randomise).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        for path in (tmp_path / name).glob("*.py"):
+            path.write_text("raise SystemExit('executed')")
+    process = subprocess.run(
+        [sys.executable, "-c", TOKENIZERS, *(tmp_path / name for name in names)],
+        cwd=tmp_path,
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""},
+        stdin=subprocess.DEVNULL,  # nobody to answer when Transformers asks for trust
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    lines = [line[line.index("[[") :] for line in process.stdout.splitlines() if "[[" in line]
+    assert [json.loads(line) for line in lines] == [[tokenizer("the gate")["input_ids"]] * 2] * len(names)
 
 
 def test_weights_of_another_form_do_not_stay_behind(gmlp, randomise, tmp_path):

@@ -1,17 +1,36 @@
-"""A tiny corpus, and a command line that trains on it."""
+"""A tiny corpus, a command line that trains on it, and a Hub on loopback."""
 
 import errno
 import os
 import random
+import runpy
+import subprocess
+import sys
+from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from tokenmixers.run_scripts.arguments import UserError
 
 
 CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
+
+
+@pytest.fixture(autouse=True)
+def _cards_keep_the_hubs_rules(monkeypatch):
+    """Whatever card a script writes in a test of this folder, its metadata are such as the Hub takes."""
+    errors_of = runpy.run_path(str(Path(__file__).parents[1] / "hub_metadata.py"))["metadata_errors"]
+    save = huggingface_hub.ModelCard.save
+
+    def check_and_save(self, *args, **kwargs):
+        assert errors_of(str(self)) == []
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(huggingface_hub.ModelCard, "save", check_and_save)
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +104,64 @@ def survives(tmp_path, monkeypatch):
         assert contents(tmp_path / "full" / "checkpoint-1") == before
 
     return check
+
+
+@pytest.fixture
+def hub():
+    """`(state, address)` of a Hub on loopback: see hub_stand_in.py."""
+    state, server = runpy.run_path(str(Path(__file__).with_name("hub_stand_in.py")))["start"]()
+    yield state, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def online(hub, monkeypatch, tmp_path):
+    """`online(token)`: from here on this process knows that Hub alone, with this token, "good" by default, or `None`.
+
+    A lost connection costs no time: the client's pauses between attempts are skipped.
+    """
+    constants, address = huggingface_hub.constants, hub[1]
+
+    def log_in(token: str | None = "good") -> None:
+        monkeypatch.setenv("HF_TOKEN", token) if token else monkeypatch.delenv("HF_TOKEN", raising=False)
+
+    for name, value in {
+        "ENDPOINT": address,
+        "HUGGINGFACE_CO_URL_TEMPLATE": address + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": True,
+        "HF_TOKEN_PATH": str(tmp_path / "no-token"),
+    }.items():
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)  # new in later versions
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.chdir(tmp_path)
+    huggingface_hub.close_session()  # which knows the proxies
+    log_in()
+    yield log_in
+    huggingface_hub.close_session()
+
+
+@pytest.fixture
+def call(hub, tmp_path):
+    """`call(code)`: run Python in a fresh process with a cold cache that knows this Hub alone; what it prints."""
+
+    def run(code: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environment |= {
+            "HF_ENDPOINT": hub[1],
+            "HF_HOME": str(tmp_path / f"cache-{len(list(tmp_path.glob('cache-*')))}"),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_TOKEN": "good",
+            "NO_PROXY": "127.0.0.1",
+        }
+        process = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert process.returncode == 0, process.stderr
+        return process.stdout
+
+    return run

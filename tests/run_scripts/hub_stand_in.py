@@ -1,16 +1,22 @@
 """A Hub on loopback, as much of it as huggingface_hub needs: create, upload, branch, download (test_push_to_hub.py).
 
-The token "good" may write, "reader" may not. Small text files
-travel in the commit, others through LFS, as on the Hub.
+The token "good" may write; "reader" may not, which the Hub says beforehand; neither may "fine", of which it does not.
+Small text files travel in the commit, others through LFS, as on the Hub.
 """
 
 import base64
 import hashlib
 import json
 import re
+import runpy
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote
+
+
+METADATA = runpy.run_path(str(Path(__file__).parents[1] / "hub_metadata.py"))
+ROLES = {"good": "write", "reader": "read", "fine": "fineGrained"}
 
 
 class Hub:
@@ -76,9 +82,9 @@ class Handler(BaseHTTPRequestHandler):
             self.hub.storage[path.split("/")[2]] = self.rfile.read(int(self.headers["Content-Length"]))
             return self.reply(200)
         if path == "/api/validate-yaml":
-            return self.reply(200, {"errors": [], "warnings": []})
+            return self.validate(json.loads(body)["content"])
         if token != "good":
-            return self.fail(401 if token != "reader" else 403, "Unauthorized", "Invalid username or password.")
+            return self.fail(403 if token in ROLES else 401, "Unauthorized", "Invalid username or password.")
         if path == "/api/repos/create":
             return self.create(json.loads(body), address)
         if match := re.fullmatch(r"/(.+)\.git/info/lfs/objects/batch", path):
@@ -95,6 +101,13 @@ class Handler(BaseHTTPRequestHandler):
         return self.fail(404, "RouteNotFound", f"no route {path}")
 
     do_GET = do_HEAD = do_POST = do_PUT = handle_request  # noqa: N815
+
+    def validate(self, card: str) -> None:
+        errors = [{"message": message} for message in METADATA["metadata_errors"](card)]
+        if errors:
+            return self.reply(400, {"error": errors[0]["message"], "errors": errors, "warnings": []})
+        empty = [] if METADATA["metadata_of"](card) else [{"message": "empty or missing yaml metadata in repo card"}]
+        return self.reply(200, {"errors": [], "warnings": empty})
 
     def create(self, request: dict, address: str) -> None:
         repo = f"{request['organization']}/{request['name']}" if request.get("organization") else request["name"]
@@ -145,8 +158,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def read(self, path: str, token: str) -> None:
         if path == "/api/whoami-v2":
-            known = token in ("good", "reader")
-            return self.reply(200, {"type": "user", "name": "me"}) if known else self.fail(401, "Unauthorized", "no")
+            if token not in ROLES:
+                return self.fail(401, "Unauthorized", "no")
+            auth = {"type": "access_token", "accessToken": {"displayName": token, "role": ROLES[token]}}
+            return self.reply(200, {"type": "user", "name": "me", "auth": auth})
         match = re.fullmatch(r"/(.+?)/resolve/(.+)/([^/]+)", path) or re.fullmatch(
             r"/api/models/(.+?)(?:/(?:revision|tree)/(.+))?", path
         )
@@ -166,7 +181,8 @@ class Handler(BaseHTTPRequestHandler):
             if "/tree/" in path:
                 tree = [{"type": "file", "path": f, "size": len(c), "oid": "0" * 40} for f, c in files.items()]
                 return self.reply(200, tree)
-            return self.reply(200, {"id": repo, "sha": commit, "siblings": siblings, "private": False, "tags": []})
+            private = repo in self.hub.private
+            return self.reply(200, {"id": repo, "sha": commit, "siblings": siblings, "private": private, "tags": []})
         if name[0] not in files:
             return self.fail(404, "EntryNotFound", f"no file {name[0]}")
         content = files[name[0]]
@@ -178,5 +194,5 @@ def start() -> tuple[Hub, ThreadingHTTPServer]:
     """Serve in a thread of this process."""
     handler = type("BoundHandler", (Handler,), {"hub": Hub()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     return handler.hub, server

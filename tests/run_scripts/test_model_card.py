@@ -4,14 +4,16 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
-from transformers import AutoConfig, BertConfig, BertForMaskedLM
+from PIL import Image
+from transformers import AutoConfig, BertConfig, BertForMaskedLM, CLIPImageProcessorPil
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
-from tokenmixers.run_scripts.model_card import CITATIONS, SNIPPETS, describe_data, last_evaluation, snippet
+from tokenmixers.run_scripts.model_card import CITATIONS, HUB_TASKS, SNIPPETS, describe_data, last_evaluation, snippet
 from tokenmixers.run_scripts.run_image_classification import ImageDataArguments
 from tokenmixers.run_scripts.text_data import TextDataArguments
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32"
@@ -44,7 +46,12 @@ def test_a_run_leaves_a_true_card(script, task, changes, command, tmp_path, run_
     script.main([*command(**changes, weight_decay=0.125), "--language", "en", "--license", "mit"])
     folder = tmp_path / "run"
     card = ModelCard.load(folder / "README.md")
-    assert (card.data.pipeline_tag, card.data.license, card.data.language) == (task, "mit", ["en"])
+    assert (card.data.pipeline_tag, card.data.license, card.data.language) == (
+        HUB_TASKS.get(task, task),
+        "mit",
+        ["en"],
+    )
+    assert task in (card.data.pipeline_tag, *card.data.tags)
     assert card.data.model_name == "run"
     (result,) = card.data.eval_results
     assert result.metric_value == json.loads((folder / "eval_results.json").read_text())["eval_perplexity"]
@@ -113,12 +120,46 @@ def test_the_last_evaluation_counts():
     assert last_evaluation([], {"f1": "f1"}) == {}
 
 
-@pytest.mark.parametrize("task", SNIPPETS)
-def test_every_snippet_is_python_that_names_the_model(task):
-    code = snippet(task, "me/model", needs_code=True, mask="[MASK]")
-    compile(code, task, "exec")
-    assert '"me/model", trust_remote_code=True)' in code
-    assert "trust" not in snippet(task, "me/model", needs_code=False, mask="[MASK]")
+HEADS = {
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-generation": "AutoModelForCausalLM",
+    "text2text-generation": "AutoModelForSeq2SeqLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "image-classification": "AutoModelForImageClassification",
+}
+
+
+@pytest.mark.parametrize(
+    "model_type, task",
+    [(name, task) for name in FAMILIES for task in SNIPPETS if HEADS[task] in FAMILIES[name].models],
+)
+def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, capsys, request):
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    if task == "image-classification":
+        request.getfixturevalue("_auto_image_processor")
+        processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+        processor.save_pretrained(tmp_path / "model")
+        Image.new("RGB", (9, 8)).save(tmp_path / "picture.png")
+        sizes |= {"image_size": 8, "patch_size": 4}
+    else:
+        kind = {"text-generation": "decoder", "text2text-generation": "encoder-decoder"}.get(task, "encoder")
+        lines = (corpus / "train.txt").read_text().splitlines()
+        tokenizer = train_unigram_tokenizer(lines, 160 if "2" in task else 60, 64, kind=kind, show_progress=False)
+        tokenizer.save_pretrained(tmp_path / "model")
+        sizes |= {"vocab_size": len(tokenizer), "is_decoder": task == "text-generation"}
+        if task == "text2text-generation":
+            sizes |= {"is_encoder_decoder": True, "decoder_start_token_id": tokenizer.pad_token_id}
+    config = getattr(tokenmixers, FAMILIES[model_type].config)(**sizes)
+    getattr(tokenmixers, FAMILIES[model_type].models[HEADS[task]])(config).save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    code = snippet(task, "model", needs_code=True, mask="[MASK]")
+    assert '"model", trust_remote_code=True)' in code
+    exec(compile(code, task, "exec"), {})
+    assert capsys.readouterr().out.strip()
+    assert "trust" not in snippet(task, "model", needs_code=False, mask="[MASK]")
 
 
 def test_every_family_is_cited():

@@ -1,53 +1,18 @@
 import json
-import os
 import re
-import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import Trainer, TrainingArguments
 
 import tokenmixers
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
-from tokenmixers.run_scripts.push_to_hub import main
+from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.push_to_hub import collect_files, main
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
-
-
-STAND_IN = runpy.run_path(str(Path(__file__).with_name("hub_stand_in.py")))
-
-
-@pytest.fixture
-def hub():
-    """`(state, address)` of a Hub on loopback."""
-    state, server = STAND_IN["start"]()
-    yield state, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-
-
-@pytest.fixture
-def call(hub, tmp_path):
-    """`call(code, token="good")`: run Python in a fresh process with a cold cache that knows this Hub alone."""
-
-    def run(code: str, token: str | None = "good", fails: bool = False) -> str:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        environment |= {
-            "HF_ENDPOINT": hub[1],
-            "HF_HOME": str(tmp_path / f"cache-{len(list(tmp_path.glob('cache-*')))}"),
-            "HF_HUB_DISABLE_XET": "1",
-            "NO_PROXY": "127.0.0.1",
-        }
-        if token is not None:
-            environment["HF_TOKEN"] = token
-        process = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert (process.returncode != 0) == fails, process.stderr
-        return process.stderr if fails else process.stdout
-
-    return run
 
 
 @pytest.fixture
@@ -66,25 +31,30 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def push(*arguments: object) -> str:
-    return f"from tokenmixers.run_scripts.push_to_hub import main\nmain({[str(a) for a in arguments]!r})"
+def push(*arguments: object) -> None:
+    main([str(argument) for argument in arguments])
 
 
-# In a process without this package.
+# In a process without this package; prints a number for each of `(repository, revision)`.
 LOAD = """
-import sys
+import json, sys
 sys.modules["tokenmixers"] = None
 import torch
 from transformers import AutoModelForMaskedLM
-model = AutoModelForMaskedLM.from_pretrained("me/model", trust_remote_code=True, revision={revision!r}).eval()
-with torch.no_grad():
-    print(type(model).__module__.split(".")[0], model(torch.tensor([[3, 4, 5]])).logits.sum().item())
+sums = []
+for repo, revision in {places!r}:
+    model = AutoModelForMaskedLM.from_pretrained(repo, trust_remote_code=True, revision=revision).eval()
+    assert type(model).__module__.startswith("transformers_modules")
+    with torch.no_grad():
+        sums.append(model(torch.tensor([[3, 4, 5]])).logits.sum().item())
+print(json.dumps(sums))
 """
 
 
-def test_push_then_load_by_name_in_a_fresh_process(hub, call, checkpoint):
+def test_push_then_load_by_name_in_a_fresh_process(hub, online, call, checkpoint, capsys):
     before = contents(checkpoint)
-    assert "pushed" in call(push("--source", checkpoint, "--repo_id", "me/model", "--private"))
+    push("--source", checkpoint, "--repo_id", "me/model", "--private")
+    assert f"pushed: {hub[1]}/me/model/commit/" in capsys.readouterr().out
     assert contents(checkpoint) == before
     state, _ = hub
     first = state.branches["me/model"]["main"]
@@ -103,72 +73,53 @@ def test_push_then_load_by_name_in_a_fresh_process(hub, call, checkpoint):
     assert not torch.equal(
         load_file(checkpoint / "model.safetensors")["model.norm.weight"], tensors["model.norm.weight"]
     )
-    call(push("--source", checkpoint, "--repo_id", "me/model", "--update", "--branch", "better"))
+    push("--source", checkpoint, "--repo_id", "me/model", "--update", "--branch", "better")
+    places = [("me/model", revision) for revision in (first, "main", "better")]
+    assert json.loads(call(LOAD.format(places=places))) == pytest.approx([old, old, new], rel=1e-4)
 
-    for revision, expected in ((first, old), ("main", old), ("better", new)):
-        package, value = call(LOAD.format(revision=revision)).split()
-        assert package == "transformers_modules" and float(value) == pytest.approx(expected, rel=1e-4)
-    assert "pushed" in call(push("--source", checkpoint, "--repo_id", "me/model", "--update", "--create_pr"))
+    push("--source", checkpoint, "--repo_id", "me/model", "--update", "--create_pr")
     assert state.branches["me/model"]["main"] == first
     assert "refs/pr/1" in state.branches["me/model"]
+    push("--source", checkpoint, "--repo_id", "short")  # the Hub adds the user's name
+    assert "model.safetensors" in state.commits[state.branches["me/short"]["main"]]
 
 
-def test_the_models_own_push_is_complete(hub, call, checkpoint):
-    code = f"from tokenmixers import GMLPForMaskedLM; GMLPForMaskedLM.from_pretrained({str(checkpoint)!r})"
-    call(f"{code}.push_to_hub('me/model')")
-    call(f"{code}.save_pretrained('elsewhere', push_to_hub=True)")
+def test_the_models_own_push_is_complete(hub, online, call, checkpoint):
+    model = GMLPForMaskedLM.from_pretrained(checkpoint)
+    model.push_to_hub("me/model")
+    model.save_pretrained("elsewhere", push_to_hub=True)
     state, _ = hub
     for repo in ("me/model", "me/elsewhere"):
         files = state.commits[state.branches[repo]["main"]]
         assert {"config.json", "model.safetensors", "modeling_gmlp.py", "self_contained.py"} <= set(files)
         assert "AutoModelForTokenClassification" in json.loads(files["config.json"])["auto_map"]
-    assert call(LOAD.format(revision="main")).startswith("transformers_modules")
+    with torch.no_grad():
+        expected = model.eval()(torch.tensor([[3, 4, 5]])).logits.sum().item()
+    assert json.loads(call(LOAD.format(places=[("me/model", "main")]))) == pytest.approx([expected], rel=1e-4)
 
 
-TRAIN = """
-import torch
-import tokenmixers
-from tokenmixers import GMLPConfig, GMLPForMaskedLM
-from transformers import Trainer, TrainingArguments
-model = GMLPForMaskedLM.from_pretrained({checkpoint!r})
-row = {{"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}}
-args = TrainingArguments(
-    "output", push_to_hub=True, hub_model_id="me/model", hub_strategy={strategy!r}, hub_always_push=True, save_steps=1,
-    max_steps=2, use_cpu=True,
-)
-trainer = Trainer(model, args, train_dataset=[row] * 4)
-trainer.train()
-trainer.push_to_hub()
-"""
-
-
-@pytest.mark.parametrize("strategy", ["every_save", "end"])
-def test_what_a_trainer_pushes_is_complete(strategy, hub, call, checkpoint):
-    call(TRAIN.format(checkpoint=str(checkpoint), strategy=strategy))
+def test_what_a_trainer_pushes_is_complete(hub, online, call, checkpoint):
     state, _ = hub
-    loadable = [commit for commit, files in state.commits.items() if "model.safetensors" in files]
-    assert len(loadable) >= (3 if strategy == "every_save" else 1)
-    for commit in {loadable[0], loadable[-1]}:
-        assert call(LOAD.format(revision=commit)).startswith("transformers_modules")
+    places = []
+    for strategy in ("every_save", "end"):
+        options = {"hub_strategy": strategy, "hub_model_id": f"me/{strategy}", "hub_always_push": True}
+        args = TrainingArguments(strategy, push_to_hub=True, save_steps=1, max_steps=2, use_cpu=True, **options)
+        row = {"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}
+        trainer = Trainer(GMLPForMaskedLM.from_pretrained(checkpoint), args, train_dataset=[row] * 4)
+        trainer.train()
+        trainer.push_to_hub()
+        known = {commit for _, commit in places}
+        loadable = [
+            name for name, files in state.commits.items() if "model.safetensors" in files and name not in known
+        ]
+        assert len(loadable) >= (3 if strategy == "every_save" else 1)
+        places += [(f"me/{strategy}", commit) for commit in loadable]
+    assert len(json.loads(call(LOAD.format(places=places)))) == len(places)
 
 
-def test_a_script_pushes_its_card(hub, call, tmp_path):
-    (tmp_path / "text.txt").write_text("\n".join(["the gate mixes tokens and channels"] * 40))
-    arguments = {
-        "train_file": "text.txt",
-        "config_name": "gmlp-base",
-        "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16",
-        "train_tokenizer": 30,
-        "output_dir": "output",
-        "do_train": True,
-        "do_eval": True,
-        "max_steps": 2,
-        "use_cpu": True,
-        "push_to_hub": True,
-        "hub_model_id": "me/model",
-    }
-    line = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
-    call(f"from tokenmixers.run_scripts.run_mlm import main; main({line})")
+def test_a_script_pushes_its_card(hub, online, call, command):
+    options = {"output_dir": "output", "push_to_hub": True, "hub_model_id": "me/model"}
+    run_mlm.main([*command(**options), "--language", "en", "--license", "mit"])
     state, _ = hub
     files = state.commits[state.branches["me/model"]["main"]]
     card = files["README.md"].decode()
@@ -178,43 +129,115 @@ def test_a_script_pushes_its_card(hub, call, tmp_path):
     assert call("import sys; sys.modules['tokenmixers'] = None\n" + snippet).strip()
 
 
-def test_the_code_of_the_readme_runs_without_the_package(hub, call, corpus, tmp_path):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("transformers.exporters.runners")
+WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules["tokenmixers"] = None
+{code}
+"""
+
+
+@pytest.fixture
+def readme_code(online, corpus, tmp_path):
+    """`readme_code(heading)`: the Python of a section of the README, with the checkpoint on the Hub that it loads."""
     tokenizer = train_unigram_tokenizer((corpus / "train.txt").read_text().splitlines(), 60, 32)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 32}
     GMLPForMaskedLM(GMLPConfig(**sizes, vocab_size=len(tokenizer))).save_pretrained(tmp_path / "my-gmlp")
     tokenizer.save_pretrained(tmp_path / "my-gmlp")
-    call(push("--source", tmp_path / "my-gmlp", "--repo_id", "me/my-gmlp"))
+    push("--source", tmp_path / "my-gmlp", "--repo_id", "me/my-gmlp")
     text = (Path(tokenmixers.__file__).parent / "README.md").read_text()
-    sections = text.split("## Load, finetune and push without this package")[1].split("## Answer questions")[0]
-    code = "\n".join(re.findall(r"```python\n(.+?)```", sections, flags=re.DOTALL))
-    assert "push_to_hub()" in code and "OnnxConfig" in code
-    printed = call("import sys; sys.modules['tokenmixers'] = None\n" + code)
-    assert "LABEL_1" in printed
+
+    def of(heading: str) -> str:
+        section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+        return "\n".join(re.findall(r"```python\n(.+?)```", section, flags=re.DOTALL))
+
+    return of
+
+
+def test_the_code_of_the_readme_runs_without_the_package(hub, call, readme_code):
+    code = readme_code("Load, finetune and push without this package")
+    assert "push_to_hub()" in code
+    assert "LABEL_1" in call(WITHOUT_THE_PACKAGE.format(code=code))
     assert {"me/my-gmlp", "me/my-reviews"} == set(hub[0].branches)
 
 
-def test_what_goes_wrong_is_said_in_a_sentence(hub, call, checkpoint):
+def test_the_readmes_export_runs_without_the_package(call, readme_code):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("transformers.exporters.runners")
+    load = "".join(
+        line + "\n"
+        for line in readme_code("Load, finetune and push without this package").splitlines()
+        if re.match(r"from transformers|tokenizer = |model = ", line)
+    )
+    code = readme_code("Serve")
+    assert "OnnxConfig" in code
+    assert call(WITHOUT_THE_PACKAGE.format(code=load + code)).strip()
+
+
+def refused(*arguments: object) -> str:
+    with pytest.raises(UserError) as error:
+        push(*arguments)
+    message = str(error.value)
+    assert message.startswith("error: ") and "\n" not in message
+    return message
+
+
+def test_what_goes_wrong_is_said_in_a_sentence(hub, online, checkpoint):
+    state, _ = hub
     before = contents(checkpoint)
     arguments = ("--source", checkpoint, "--repo_id", "me/model")
-    assert "there is no Hub token" in call(push(*arguments), token=None, fails=True)
-    for token, status in (("bad", 401), ("reader", 403)):
-        message = call(push(*arguments), token=token, fails=True)
-        assert f"refused the token for 'me/model' (status {status})" in message and "Traceback" not in message
-    state, _ = hub
+    online(None)
+    assert "there is no Hub token" in refused(*arguments)
+    online("bad")
+    assert "refused the token for 'me/model' (status 401)" in refused(*arguments)
+    online("fine")
+    assert "refused the token for 'me/model' (status 403)" in refused(*arguments)
+    online("reader")
+    assert "the Hub token of 'me' can only read" in refused(*arguments)
     assert not state.branches
+    online("good")
     state.drop_uploads = True
-    at_once = "import time; time.sleep = lambda seconds: None\n"  # no waiting between the client's attempts
-    message = call(at_once + push(*arguments), fails=True)
-    assert "connection to the Hub was lost" in message and "Traceback" not in message
+    message = refused(*arguments)
+    assert "connection to the Hub was lost" in message
+    assert "run the same command with --update" in message and "Nothing changed in the local folder" in message
     assert list(state.commits[state.branches["me/model"]["main"]]) == [".gitattributes"]
     state.drop_uploads = False
-    message = call(push(*arguments), fails=True)
-    assert "'me/model' exists: give --update" in message and "Traceback" not in message
-    call(push(*arguments, "--update"))
+    assert "'me/model' exists: give --update" in refused(*arguments)
+    push(*arguments, "--update")
     assert "model.safetensors" in state.commits[state.branches["me/model"]["main"]]
     assert contents(checkpoint) == before
+
+
+def test_what_shall_be_private_is_not_pushed_in_public(hub, online, checkpoint):
+    state, _ = hub
+    arguments = ("--source", checkpoint, "--repo_id", "me/model")
+    push(*arguments)
+    first = dict(state.branches["me/model"])
+    assert "'me/model' is public" in refused(*arguments, "--private", "--update")
+    assert state.branches["me/model"] == first
+    push("--source", checkpoint, "--repo_id", "me/other", "--private", "--update")  # is made
+    push("--source", checkpoint, "--repo_id", "me/other", "--private", "--update")
+    assert state.private == {"me/other"}
+
+
+@pytest.mark.parametrize(
+    "line, complaint",
+    [
+        ("license: my-own", '"license" with value "my-own" is not valid'),
+        ("pipeline_tag: guess", '"pipeline_tag" with value "guess" is not valid'),
+        ("language: English", '"language" with value "English" is not valid'),
+        ("base_model: ./local folder", '"base_model" with value "./local folder" is not valid'),
+        ("datasets: [null]", '"datasets" must be a string'),
+        ("model-index: [{name: mine}]", '"model-index[0].results" is required'),
+        ("license: [", "YAML metadata cannot be read"),
+    ],
+)
+def test_a_card_with_wrong_metadata_is_refused(line, complaint, hub, online, checkpoint):
+    (checkpoint / "README.md").write_text(f"---\n{line}\n---\n# Mine\n")
+    message = refused("--source", checkpoint, "--repo_id", "me/model")
+    assert "the Hub refused the metadata at the head of README.md: " in message and complaint in message
+    state, _ = hub
+    assert list(state.commits[state.branches["me/model"]["main"]]) == [".gitattributes"]
 
 
 def test_dry_run_lists_and_sends_nothing(checkpoint, capsys):
@@ -232,9 +255,39 @@ def test_a_shipped_card(capsys):
         assert f"  {name}\n" in printed
 
 
+def test_a_dry_run_lists_what_a_push_sends(hub, online, checkpoint, capsys):
+    push("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+    lines = re.findall(r"^ *([\d,]+) bytes  (.+)$", capsys.readouterr().out, flags=re.MULTILINE)
+    listed = {name: int(size.replace(",", "")) for size, name in lines}
+    push("--source", checkpoint, "--repo_id", "me/model")
+    state, _ = hub
+    sent = state.commits[state.branches["me/model"]["main"]]
+    assert {name: len(content) for name, content in sent.items() if name != ".gitattributes"} == listed
+
+
+def test_weights_are_not_copied(checkpoint):
+    files = collect_files(str(checkpoint), "me/model")
+    assert files["model.safetensors"] == checkpoint / "model.safetensors"
+
+
+@pytest.mark.parametrize("repo_id", ["me/my model", "me/a/b", "me/-model", "me/a--b", ""])
+def test_a_name_that_the_hub_refuses(repo_id, checkpoint):
+    message = refused("--source", checkpoint, "--repo_id", repo_id, "--dry_run")
+    assert f"{repo_id!r} is no name for a repository" in message
+
+
 def test_unknown_sources(tmp_path):
     with pytest.raises(SystemExit, match="Shipped model cards: amlp-base"):
         main(["--source", "nothing", "--repo_id", "me/model"])
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(SystemExit, match="type 'bert'"):
-        main(["--source", str(tmp_path), "--repo_id", "me/model"])
+    for content, complaint in {
+        '{"model_type": "bert"}': "type 'bert'",
+        '{"model_type": "unheard-of"}': "type 'unheard-of'",
+        '{"hidden_size": 8}': "type None",
+        "[]": "type None",
+        "{": "cannot be read",
+        '{"model_type": "gmlp", "hidden_size": "wide"}': "cannot be read",
+    }.items():
+        (tmp_path / "config.json").write_text(content)
+        assert complaint in refused("--source", tmp_path, "--repo_id", "me/model")
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe")
+    assert "cannot be read" in refused("--source", tmp_path, "--repo_id", "me/model")

@@ -2,12 +2,12 @@ import json
 
 import pytest
 import torch
-from transformers import BertConfig
+from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, TorchAoConfig
 
-from tokenmixers import AMLPConfig, GMLPForMaskedLM
+from tokenmixers import AMLPConfig, GMLPForMaskedLM, SynthesizerConfig, SynthesizerForMaskedLM
 from tokenmixers.run_scripts import serving_formats
 from tokenmixers.run_scripts.arguments import UserError
-from tokenmixers.run_scripts.serving_formats import perplexity_of, round_to_int8
+from tokenmixers.run_scripts.serving_formats import perplexity_of, round_to_int8, token_mixing_weights
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -90,3 +90,37 @@ def test_mistakes(checkpoint, tmp_path):
         run(tmp_path / "nothing", formats=["float32"])
     with pytest.raises(UserError, match="'float8' is unknown"):
         run(checkpoint, formats=["float8"])
+    with pytest.raises(UserError, match=r"--models has .*model' twice"):
+        run(checkpoint, checkpoint, formats=["float32"])
+    with pytest.raises(UserError, match="--formats has 'float32' twice"):
+        run(checkpoint, formats=["float32", "float32"])
+
+
+def test_int8_can_be_saved_and_loaded_again(checkpoint, tmp_path):
+    quantization = pytest.importorskip("torchao.quantization")
+    config = TorchAoConfig(quantization.Int8DynamicActivationInt8WeightConfig())
+    model = AutoModelForMaskedLM.from_pretrained(checkpoint, quantization_config=config).eval()
+    assert model.model.layers[0].proj_in.weight.qdata.dtype == torch.int8
+    assert type(model.model.layers[0].sgu.spatial_proj.weight) is torch.nn.Parameter
+    model.save_pretrained(tmp_path / "int8")
+    again, ids = AutoModelForMaskedLM.from_pretrained(tmp_path / "int8").eval(), torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        expected = AutoModelForMaskedLM.from_pretrained(checkpoint).eval()(ids).logits
+        assert torch.equal(again(ids).logits, model(ids).logits)
+        torch.testing.assert_close(again(ids).logits, expected, rtol=0.1, atol=0.1 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("component", ["random", "factorized_random", "fixed_random", "dense"])
+def test_the_token_mixing_weights_of_a_synthesizer(component, tiny_config):
+    sizes = {"num_attention_heads": 2, "head_dim": 4, "attention_components": [component]}
+    model = SynthesizerForMaskedLM(tiny_config(SynthesizerConfig, **sizes))
+    found = token_mixing_weights(model)
+    assert len(found) >= model.config.num_hidden_layers
+    assert any(11 in tensor.shape for tensor in found)  # the maximum length
+    assert not {id(tensor) for tensor in found} & {id(m.weight) for m in model.modules() if type(m) is torch.nn.Linear}
+
+
+def test_a_model_without_token_mixing_weights():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    with pytest.raises(UserError, match="BertForMaskedLM mixes tokens by linear layers alone"):
+        token_mixing_weights(BertForMaskedLM(BertConfig(**sizes, vocab_size=50)))

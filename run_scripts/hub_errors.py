@@ -1,0 +1,145 @@
+"""What can go wrong between a script and the Hub, said in one sentence each."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from huggingface_hub import HfApi, ModelCard, constants, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.utils import get_session, hf_raise_for_status, validate_repo_id
+
+from .arguments import UserError
+
+
+try:
+    from huggingface_hub.utils import httpx
+except ImportError:  # before huggingface_hub 2
+    import httpx
+
+#: What huggingface_hub and hf_xet raise: a broken upload is a RuntimeError, bad metadata in a card a ValueError, and
+#: hf_xet knows only Python's own kinds.
+RAISED = (httpx.HTTPError, OSError, RuntimeError, ValueError)
+_LOGIN = "make one with write access at https://huggingface.co/settings/tokens and run `hf auth login`"
+
+_METADATA = "the Hub refused the metadata at the head of README.md"
+
+
+def check_repo_id(repo_id: str) -> None:
+    """Refuse a name that the Hub would refuse.
+
+    Raises:
+        UserError: If it is not of the form `<name>` or `<user or organisation>/<name>`.
+    """
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UserError(f"{repo_id!r} is no name for a repository: {error}") from error
+
+
+def check_token(token: str | None, repo_id: str) -> str:
+    """The token to push with, which may write as far as the Hub can tell beforehand.
+
+    Args:
+        token: As given; the stored login if there is none.
+        repo_id: Where to push, for the message.
+
+    Raises:
+        UserError: If there is no token, or the Hub does not know it, or it can only read.
+    """
+    token = token or get_token()
+    if token is None:
+        raise UserError(f"there is no Hub token to push {repo_id!r} with: {_LOGIN}, or give the token.")
+    user: dict[str, Any] = HfApi(token=token).whoami()
+    role = user.get("auth", {}).get("accessToken", {}).get("role")
+    if role == "read":  # fine-grained ones say nothing here
+        raise UserError(f"the Hub token of {user.get('name')!r} can only read, not write to {repo_id!r}: {_LOGIN}.")
+    return token
+
+
+def check_card(card: ModelCard) -> None:
+    """Have the Hub look at the metadata of a card.
+
+    Raises:
+        UserError: If it would not take them.
+    """
+    # As `card.validate()`, which asks huggingface.co before huggingface_hub 2, whatever HF_ENDPOINT says.
+    request = {"repoType": "model", "content": str(card)}
+    response = get_session().post(f"{constants.ENDPOINT}/api/validate-yaml", json=request)
+    if response.status_code != 400:
+        hf_raise_for_status(response)
+        return
+    try:
+        reason = " ".join(entry["message"] for entry in response.json()["errors"])
+    except (ValueError, LookupError, TypeError):
+        reason = response.text
+    raise UserError(f"{_METADATA}: {_one_line(reason)}.")
+
+
+def explain(error: BaseException, repo_id: str, again: str = "try again") -> str | None:
+    """What went wrong and what to do, as a clause to go on from.
+
+    Args:
+        error: What was raised.
+        repo_id: Where to.
+        again: What to do after a lost connection.
+
+    Returns:
+        `None` if huggingface_hub had no part in it.
+    """
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cause)
+    if not any(map(_from_the_hub, causes)):
+        return None
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set, so nothing can be sent"
+    status = next((cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)), None)
+    # hf_xet's own errors have no number of the operating system.
+    refused_by_storage = isinstance(error, PermissionError) and error.errno is None
+    if status in (401, 403) or refused_by_storage or isinstance(error, LocalTokenNotFoundError):
+        number = f" (status {status})" if status else ""
+        return f"the Hub refused the token for {repo_id!r}{number}: {_LOGIN}"
+    if str(error).startswith("Invalid metadata in README.md"):
+        return f"{_METADATA}: {_one_line(' '.join(str(error).splitlines()[1:]).removeprefix('- '))}"
+    lost = next((cause for cause in causes if isinstance(cause, (httpx.TransportError, ConnectionError))), None)
+    if lost is not None or (status or 0) >= 500:
+        return (
+            f"the connection to the Hub was lost ({_one_line(lost or error)}), and a commit arrives whole or not at "
+            f"all: {again}"
+        )
+    return f"the Hub did not take {repo_id!r} ({_one_line(error)}): {again}"
+
+
+def _one_line(error: BaseException | str) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def _from_the_hub(error: BaseException) -> bool:
+    """Whether an exception came through huggingface_hub, and not from writing a file, say."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").startswith("huggingface_hub."):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+@contextmanager
+def explained(repo_id: str, kept: str, again: str = "try again") -> Iterator[None]:
+    """Turn what the Hub's client raises into one sentence.
+
+    Args:
+        repo_id: Where to.
+        kept: What has not suffered, as a sentence.
+        again: What to do after a lost connection.
+
+    Raises:
+        UserError: In place of huggingface_hub's and hf_xet's errors; others pass.
+    """
+    try:
+        yield
+    except RAISED as error:
+        message = explain(error, repo_id, again)
+        if message is None:
+            raise
+        raise UserError(f"{message}. {kept}") from error
