@@ -7,7 +7,8 @@ defaults, and the command line overrides it.
 import dataclasses
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,22 @@ class UserError(SystemExit):
 
     def __init__(self, message: str):
         super().__init__(f"error: {message}")
+
+
+class BadDataError(ValueError):
+    """Damaged data, found while they are read; `report_bad_data` makes a `UserError` of it.
+
+    That is no ordinary exception, so it would end a data loader's worker without a word.
+    """
+
+
+@contextmanager
+def report_bad_data() -> Iterator[None]:
+    """Turn a `BadDataError`, also one of a worker with its traceback, into a `UserError`."""
+    try:
+        yield
+    except BadDataError as error:
+        raise UserError(str(error).rpartition("BadDataError: ")[2].strip()) from error
 
 
 @dataclass

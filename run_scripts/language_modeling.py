@@ -11,7 +11,6 @@ import torch
 from safetensors import SafetensorError
 from torch.nn import functional as F
 from transformers import (
-    DataCollatorForSeq2Seq,
     EvalPrediction,
     PreTrainedConfig,
     PreTrainedModel,
@@ -22,14 +21,24 @@ from transformers import (
 )
 from transformers.distributed import DistributedConfig
 
-from .arguments import ModelArguments, UserError, parse_arguments
+from .arguments import ModelArguments, UserError, parse_arguments, report_bad_data
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
 from .reporting import print_plan, print_table
-from .text_data import Split, TextDataArguments, iterate_texts, load_documents, pad_seq_idx
+from .text_data import (
+    Split,
+    TextDataArguments,
+    iterate_texts,
+    load_documents,
+    pad_rows,
+    row_encoder,
+    tokenize,
+)
+from .text_stream import TextStream
 from .training import ScriptTrainer, train_and_evaluate
 
 
+Rows = Split | TextStream
 Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
 
 
@@ -66,6 +75,42 @@ def load_corpus(
         documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
     tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
+
+
+def tokenize_corpus(
+    corpus: Corpus,
+    data_args: TextDataArguments,
+    args: TrainingArguments,
+    max_seq_length: int,
+    shortest_row: int = 1,
+    **options: Any,
+) -> dict[str, Rows]:
+    """Rows of tokens by split name; those for training without end if they are streamed.
+
+    Args:
+        corpus: Documents and tokenizer.
+        data_args: Whether and how to pack.
+        args: For seeds and processes.
+        max_seq_length: Tokens per row.
+        shortest_row: Rows with fewer tokens are left out.
+        options: Further arguments of `row_encoder`.
+    """
+    encode = row_encoder(
+        corpus.tokenizer,
+        max_seq_length,
+        pack=not data_args.line_by_line,
+        isolate=data_args.isolate_documents,
+        **options,
+    )
+    rows: dict[str, Rows] = {}
+    with args.main_process_first(local=False, desc="tokenizing"):
+        for name, split in corpus.documents.items():
+            if name == "train" and data_args.streaming:
+                seed = args.seed if args.data_seed is None else args.data_seed
+                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
+            else:
+                rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
+    return rows
 
 
 def build_model(
@@ -167,7 +212,7 @@ def build_trainer(
     model: PreTrainedModel,
     corpus: Corpus,
     args: TrainingArguments,
-    train: Split,
+    train: Rows,
     evaluation: Split,
     collator: Collator,
     causal: bool = False,
@@ -183,14 +228,9 @@ def build_trainer(
         collator: Makes batches of training rows; evaluation rows are padded only.
         causal: Whether the logits at a token are about the next one.
     """
-    pad = DataCollatorForSeq2Seq(corpus.tokenizer)
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        inputs = [{name: value for name, value in row.items() if name != "seq_idx"} for row in rows]
-        batch = dict(pad(inputs) if "labels" in rows[0] else collator(rows))
-        if "seq_idx" in rows[0]:
-            batch["seq_idx"] = pad_seq_idx(rows, batch["input_ids"].shape[1], corpus.tokenizer.padding_side)
-        return batch
+        return pad_rows(rows, corpus.tokenizer) if "labels" in rows[0] else collator(rows)
 
     if "seq_idx" in (evaluation.column_names or ()) and not getattr(model, "_supports_seq_idx", False):
         raise UserError(
@@ -232,7 +272,8 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
     # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
     args.eval_on_start = args.do_train and args.do_eval
     set_seed(args.seed)
-    trainer = build(model_args, data_args, own, args, resume_from)
+    with report_bad_data():
+        trainer = build(model_args, data_args, own, args, resume_from)
     print_plan(trainer, resume_from)
     known = {}
     if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):

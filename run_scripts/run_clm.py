@@ -8,17 +8,17 @@ Works for every checkpoint that `AutoModelForCausalLM` loads. Configurations of 
 """
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
-from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, Trainer, TrainingArguments
+import torch
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .arguments import ModelArguments
-from .language_modeling import build_model, build_trainer, load_corpus, run_script
+from .language_modeling import build_model, build_trainer, load_corpus, run_script, tokenize_corpus
 from .model_loading import sequence_length
-from .text_data import TextDataArguments, labelled_once, tokenize
+from .text_data import TextDataArguments, labelled_once, pad_rows
 
 
 @dataclass
@@ -44,38 +44,22 @@ def build(
     """
     corpus = load_corpus(model_args, data_args, args, resume_from, kind="decoder")
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
-    with args.main_process_first(local=False, desc="tokenizing"):
-        rows = {
-            name: tokenize(
-                split,
-                corpus.tokenizer,
-                length,
-                pack=not data_args.line_by_line,
-                num_workers=data_args.preprocessing_num_workers,
-                isolate=data_args.isolate_documents,
-            )
-            for name, split in corpus.documents.items()
-        }
-    pad = DataCollatorForSeq2Seq(corpus.tokenizer)
+    rows = tokenize_corpus(corpus, data_args, args, length)
 
-    def label(row: dict[str, Any]) -> dict[str, Any]:
-        asked = [own.predict_separators or not special for special in row["special_tokens_mask"]]
-        if "seq_idx" in row:  # nothing is known of a document before its first token
-            first = [True, *(one != other for one, other in pairwise(row["seq_idx"]))]
-            asked = [ask and not begins for ask, begins in zip(asked, first, strict=True)]
-        labels = [token if ask else -100 for token, ask in zip(row["input_ids"], asked, strict=True)]
-        return {"input_ids": row["input_ids"], "labels": labels}
+    def label(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        batch = pad_rows(rows, corpus.tokenizer)
+        asked, special = batch["attention_mask"].bool(), batch.pop("special_tokens_mask").bool()
+        if not own.predict_separators:
+            asked = asked & ~special
+        if "seq_idx" in batch:  # nothing is known of a document before its first token
+            begins = torch.diff(batch["seq_idx"], prepend=torch.full((len(rows), 1), -1)) != 0
+            asked = asked & ~begins
+        batch["labels"] = batch["input_ids"].masked_fill(~asked, -100)
+        return batch
 
     model = build_model(model_args, corpus.config, AutoModelForCausalLM)
-    return build_trainer(
-        model,
-        corpus,
-        args,
-        rows["train"],
-        labelled_once(rows["validation"], lambda rows: pad([label(row) for row in rows])),
-        lambda rows: pad([label(row) for row in rows]),
-        causal=True,
-    )
+    evaluation = labelled_once(rows["validation"], label)
+    return build_trainer(model, corpus, args, rows["train"], evaluation, label, causal=True)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

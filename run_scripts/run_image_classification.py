@@ -30,12 +30,13 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import ModelArguments, UserError, parse_arguments
+from .arguments import BadDataError, ModelArguments, UserError, parse_arguments
 from .image_augmentation import AugmentationArguments, classification_loss, mix, soft_labels, vary
 from .language_modeling import build_model
 from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, load_config
+from .model_loading import checkpoint_to_resume, load_config, set_label_names
 from .reporting import print_plan, print_table, write_predictions
+from .text_data import load_named
 from .training import ScriptTrainer, train_and_evaluate
 
 
@@ -67,17 +68,12 @@ def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict
     names = {"train": arguments.train_split, "validation": arguments.validation_split}
     splits = {}
     for name in ("train", "validation"):
-        try:
-            if arguments.dataset_name is not None:
-                split = datasets.load_dataset(
-                    arguments.dataset_name, arguments.dataset_config_name, split=names[name], token=token
-                )
-            elif sources[name] is None or not Path(sources[name]).is_dir():
-                raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
-            else:
-                split = datasets.load_dataset("imagefolder", data_dir=sources[name], split="train")
-        except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError, ConnectionError, ValueError) as error:
-            raise UserError(f"the {name} images cannot be loaded: {error}") from error
+        if arguments.dataset_name is not None:
+            split = load_named(arguments.dataset_name, arguments.dataset_config_name, names[name], token=token)
+        elif sources[name] is None or not Path(sources[name]).is_dir():
+            raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
+        else:
+            split = load_named("imagefolder", None, "train", data_dir=sources[name])
         for column in (arguments.image_column, arguments.label_column):
             if column not in split.column_names:
                 raise UserError(f"the {name} images have no column {column!r}; there are {split.column_names}.")
@@ -85,7 +81,8 @@ def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict
         split = split.rename_columns({arguments.image_column: "image", arguments.label_column: "label"})
         if not isinstance(split.features["label"], datasets.ClassLabel):
             split = split.class_encode_column("label")
-        splits[name] = split
+        # Opened by the collator, which can say which one is damaged.
+        splits[name] = split.cast_column("image", datasets.Image(decode=False))
     classes = [split.features["label"].names for split in splits.values()]
     if classes[0] != classes[1]:
         raise UserError(f"training and validation images have different classes: {classes[0]} and {classes[1]}.")
@@ -120,6 +117,24 @@ def processed_size(processor: Any) -> tuple[int, int]:
     return tuple(processor(Image.new("RGB", (64, 64)), return_tensors="pt").pixel_values.shape[-2:])
 
 
+def open_picture(picture: Image.Image | dict[str, Any]) -> Image.Image:
+    """A picture in RGB, turned upright.
+
+    Args:
+        picture: Decoded, or with its `path` or `bytes`, as `datasets` stores it.
+
+    Raises:
+        BadDataError: If it is damaged.
+    """
+    if not isinstance(picture, Image.Image):
+        try:
+            picture = datasets.Image().decode_example(picture)
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow raises all of them
+            name = picture["path"] or "without a path"
+            raise BadDataError(f"the picture {name!r} cannot be read: {error}") from error
+    return picture.convert("RGB")
+
+
 @dataclass
 class ImageCollator:
     """Makes batches of pictures: training pictures varied at random, with soft labels.
@@ -150,7 +165,7 @@ class ImageCollator:
             `pixel_values`, `(batch, channels, height, width)`, and `labels`: probabilities `(batch, num_labels)` of
             training rows, classes `(batch,)` of others.
         """
-        images = [row["image"].convert("RGB") for row in rows]
+        images = [open_picture(row["image"]) for row in rows]
         classes = torch.tensor([row["label"] for row in rows])
         if not rows[0]["vary"]:
             return {"pixel_values": self.processor(images, return_tensors="pt").pixel_values, "labels": classes}
@@ -193,8 +208,7 @@ def build(
     with args.main_process_first(local=False, desc="loading the images"):
         splits = load_images(data_args, model_args.token)
     names = splits["train"].features["label"].names
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: index for index, name in enumerate(names)}
+    set_label_names(config, names, trained=True)
     config.problem_type = "single_label_classification"  # whatever the checkpoint was for
     processor = load_image_processor(model_args, config)
     args.remove_unused_columns = False  # the collator reads the image

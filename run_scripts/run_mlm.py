@@ -16,9 +16,9 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.task_heads import MaskedLMHead
 from .arguments import ModelArguments, UserError
-from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script
+from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script, tokenize_corpus
 from .model_loading import sequence_length
-from .text_data import TextDataArguments, labelled_once, tokenize
+from .text_data import TextDataArguments, labelled_once, pad_rows
 
 
 @dataclass
@@ -38,22 +38,14 @@ class MaskingArguments:
 
 
 class MaskingCollator(DataCollatorForLanguageModeling):
-    """Transformers' masking, which leaves the padding of the whole-word offsets to its caller."""
+    """Transformers' masking of batches that are padded here."""
 
     def __call__(self, rows: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
         """Pad and mask."""
-        rows = [{name: value for name, value in row.items() if name != "seq_idx"} for row in rows]
-        return super().__call__(self._pad_offsets(rows) if self.whole_word_mask else rows, return_tensors)
-
-    def _pad_offsets(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        longest = max(len(row["input_ids"]) for row in rows)  # the tokenizer pads everything but these
-        padded = []
-        for row in rows:
-            padding = [(0, 0)] * (longest - len(row["input_ids"]))
-            offsets = [tuple(pair) for pair in row["offset_mapping"]]
-            left = self.tokenizer.padding_side == "left"
-            padded.append({**row, "offset_mapping": padding + offsets if left else offsets + padding})
-        return padded
+        batch = pad_rows(rows, self.tokenizer)
+        special, offsets = batch.pop("special_tokens_mask", None), batch.pop("offset_mapping", None)
+        batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special, offsets)
+        return batch
 
 
 def build(
@@ -74,19 +66,7 @@ def build(
         mask = SeededCollator(MaskingCollator(corpus.tokenizer, **vars(masking)), args.seed)
     except ValueError as error:
         raise UserError(f"masking is not possible: {error}") from error
-    with args.main_process_first(local=False, desc="tokenizing"):
-        rows = {
-            name: tokenize(
-                split,
-                corpus.tokenizer,
-                length,
-                pack=not data_args.line_by_line,
-                word_offsets=masking.whole_word_mask,
-                num_workers=data_args.preprocessing_num_workers,
-                isolate=data_args.isolate_documents,
-            )
-            for name, split in corpus.documents.items()
-        }
+    rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking.whole_word_mask)
     model = build_model(model_args, corpus.config, AutoModelForMaskedLM)
     if isinstance(model, MaskedLMHead):
         model.config.sparse_prediction = True  # training steps need no logits

@@ -13,10 +13,10 @@ from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .arguments import ModelArguments, UserError
-from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script
+from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script, tokenize_corpus
 from .model_loading import sequence_length
 from .span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
-from .text_data import TextDataArguments, labelled_once, tokenize
+from .text_data import TextDataArguments, labelled_once
 
 
 @dataclass
@@ -54,24 +54,9 @@ def build(
     except ValueError as error:
         raise UserError(f"span corruption is not possible: {error}") from error
     corrupt = SeededCollator(collator, args.seed)
-    with args.main_process_first(local=False, desc="tokenizing"):
-        rows = {
-            name: tokenize(
-                split,
-                corpus.tokenizer,
-                tokens,
-                pack=not data_args.line_by_line,
-                special_tokens=False,
-                num_workers=data_args.preprocessing_num_workers,
-            ).filter(_can_hide_something)
-            for name, split in corpus.documents.items()
-        }
+    rows = tokenize_corpus(corpus, data_args, args, tokens, special_tokens=False, shortest_row=2)
     model = build_model(model_args, corpus.config, AutoModelForSeq2SeqLM)
     return build_trainer(model, corpus, args, rows["train"], labelled_once(rows["validation"], corrupt), corrupt)
-
-
-def _can_hide_something(row: dict) -> bool:
-    return len(row["input_ids"]) > 1
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

@@ -31,7 +31,7 @@ from .language_modeling import SeededCollator, row_losses
 from .model_card import versions
 from .reporting import print_table
 from .run_mlm import MaskingCollator
-from .text_data import labelled_once, load_files, tokenize
+from .text_data import labelled_once, load_files, row_encoder, tokenize
 
 
 #: What `--formats` can name.
@@ -201,7 +201,8 @@ def questions(name: str, arguments: ServingArguments) -> Iterator[dict[str, torc
     """Masked sequences of the validation text, the same for every format."""
     tokenizer = AutoTokenizer.from_pretrained(name)
     text = load_files(arguments.validation_file).select_columns(["text"])
-    rows = tokenize(text, tokenizer, min(arguments.length, tokenizer.model_max_length), pack=True)
+    length = min(arguments.length, tokenizer.model_max_length)
+    rows = tokenize(text, row_encoder(tokenizer, length, pack=True))
     collator = SeededCollator(MaskingCollator(tokenizer), 0)
     for row in labelled_once(rows.take(min(len(rows), arguments.max_eval_samples)), collator):
         ids = torch.tensor([row["input_ids"]])

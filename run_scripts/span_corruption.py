@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -104,13 +105,14 @@ def random_spans_noise_mask(
     _check_noise(noise_density, mean_noise_span_length)
     num_noise, num_spans = _noise_counts(length, noise_density, mean_noise_span_length)
 
-    def random_segmentation(items: int) -> torch.Tensor:
+    def random_segmentation(items: int) -> np.ndarray:
         # The segments' ends are `num_spans - 1` of the `items - 1` gaps between items.
-        cuts = torch.randperm(items - 1, generator=generator)[: num_spans - 1].sort().values + 1
-        return torch.diff(cuts, prepend=torch.tensor([0]), append=torch.tensor([items]))
+        cuts = np.sort(torch.randperm(items - 1, generator=generator)[: num_spans - 1].numpy()) + 1
+        ends = np.concatenate(([0], cuts, [items]))
+        return ends[1:] - ends[:-1]
 
-    spans = torch.stack([random_segmentation(length - num_noise), random_segmentation(num_noise)], dim=1).flatten()
-    return (torch.arange(2 * num_spans) % 2 == 1).repeat_interleave(spans)
+    spans = np.stack([random_segmentation(length - num_noise), random_segmentation(num_noise)], axis=1).ravel()
+    return torch.from_numpy(np.repeat(np.arange(2 * num_spans) % 2 == 1, spans))
 
 
 def replace_spans(token_ids: Sequence[int], mask: Sequence[bool], sentinels: Sequence[int]) -> list[int]:
@@ -190,7 +192,7 @@ class DataCollatorForSpanCorruption:
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     def _corrupt(self, token_ids: Sequence[int] | torch.Tensor) -> tuple[list[int], list[int]]:
-        token_ids = torch.as_tensor(token_ids).tolist()
+        token_ids = token_ids.tolist() if isinstance(token_ids, torch.Tensor) else list(token_ids)
         mask = random_spans_noise_mask(len(token_ids), self.noise_density, self.mean_noise_span_length, self.generator)
         end = [self.tokenizer.eos_token_id]
         kept = (~mask).tolist()

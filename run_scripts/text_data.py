@@ -1,5 +1,7 @@
 """Text corpora for language modelling: loading, tokenizing, packing, fixed masking of evaluation data."""
 
+import lzma
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from glob import glob
@@ -7,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from .arguments import UserError
+from .arguments import BadDataError, UserError
 
 
 Split = datasets.Dataset | datasets.IterableDataset
 
 _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+#: What damaged files raise.
+READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
 _COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".lz4"}
 
 
@@ -41,6 +46,12 @@ class TextDataArguments:
     )
     text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
     streaming: bool = field(default=False, metadata={"help": "Read while training, for corpora larger than the disk."})
+    shuffle_buffer_size: int = field(
+        default=10_000,
+        metadata={
+            "help": "Documents that are shuffled together when streaming, in the memory of each reader; 1: none."
+        },
+    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training documents only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation documents only."})
     max_seq_length: int | None = field(
@@ -60,6 +71,8 @@ class TextDataArguments:
     def __post_init__(self):
         if self.line_by_line and self.isolate_documents:
             raise UserError("--line_by_line gives each document a row, --isolate_documents packs them: give one.")
+        if self.shuffle_buffer_size < 1:
+            raise UserError(f"--shuffle_buffer_size must be at least 1, got {self.shuffle_buffer_size}.")
 
 
 def _builder_for(file: str) -> str:
@@ -92,7 +105,7 @@ def load_files(patterns: list[str], streaming: bool = False, builder: str | None
     (builder,) = builders
     try:
         return datasets.load_dataset(builder, data_files=files, split="train", streaming=streaming)
-    except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
+    except READ_ERRORS as error:
         raise UserError(f"the files {patterns} cannot be read as {builder}: {error.__cause__ or error}") from error
 
 
@@ -131,12 +144,27 @@ def load_named(
         return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
     except (
         datasets.exceptions.DatasetNotFoundError,
-        FileNotFoundError,
-        ConnectionError,
-        ValueError,
         RuntimeError,  # a data set that is a script
+        *READ_ERRORS,
     ) as error:
-        raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {error}") from error
+        reason = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
+        raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {reason}") from error
+
+
+def readable(rows: Iterable[Any], name: str) -> Iterator[Any]:
+    """The same rows.
+
+    Args:
+        rows: Read while iterating, or not.
+        name: What to call them in messages.
+
+    Raises:
+        BadDataError: If they are damaged.
+    """
+    try:
+        yield from rows
+    except READ_ERRORS as error:
+        raise BadDataError(f"the {name} data cannot be read: {error.__cause__ or error}") from error
 
 
 def load_documents(arguments: TextDataArguments, seed: int, token: str | None = None) -> dict[str, Split]:
@@ -167,17 +195,14 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
             validation = load_named(*source, arguments.validation_split, arguments.streaming, token)
     if arguments.validation_file is not None:
         validation = load_files(arguments.validation_file, arguments.streaming)
+    train = _text_only(train, arguments.text_column, "train")
     if validation is None:
         train, validation = _hold_out(train, arguments, seed)
-
+    else:
+        validation = _text_only(validation, arguments.text_column, "validation")
     splits = {"train": train, "validation": validation}
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
-    for name, split in splits.items():
-        split = _text_only(split, arguments.text_column, name)
-        splits[name] = split if limits[name] is None else split.take(limits[name])
-        if next(iter(splits[name]), None) is None:
-            raise UserError(f"the {name} data holds no text: every row of {arguments.text_column!r} is empty.")
-    return splits
+    return {name: split if limits[name] is None else split.take(limits[name]) for name, split in splits.items()}
 
 
 def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:
@@ -186,7 +211,10 @@ def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:
 
 def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Split, Split]:
     if arguments.streaming:
-        return train.skip(arguments.max_eval_samples), train.take(arguments.max_eval_samples)
+        # Found again by their text, as `skip` would leave out others where files are shared between processes.
+        validation = train.take(arguments.max_eval_samples)
+        held_out = {row["text"] for row in readable(validation, "train")}
+        return train.filter(lambda row: row["text"] not in held_out), validation
     held_out = round(len(train) * arguments.validation_split_percentage / 100)
     if not 0 < held_out < len(train):
         raise UserError(
@@ -198,53 +226,65 @@ def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Sp
 
 
 def _text_only(split: Split, column: str, name: str) -> Split:
-    columns = split.column_names or list(next(iter(split), {}))
+    columns = split.column_names or list(next(readable(split, name), {}))
     if column not in columns:
         raise UserError(f"the {name} data has no column {column!r}; it has {', '.join(map(repr, columns))}.")
     split = split.select_columns([column])
     if column != "text":
         split = split.rename_column(column, "text")
-    return split.filter(_has_text)
+    split = split.filter(_has_text)
+    if next(readable(split, name), None) is None:
+        raise UserError(f"the {name} data holds no text: every row of {column!r} is empty.")
+    return split
 
 
 def _has_text(row: dict[str, Any]) -> bool:
     return bool(row["text"] and row["text"].strip())
 
 
-def tokenize(
-    split: Split,
+Encoder = Callable[[dict[str, list]], dict[str, list]]
+
+
+def row_encoder(
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     pack: bool,
     word_offsets: bool = False,
     special_tokens: bool = True,
-    num_workers: int | None = None,
     isolate: bool = False,
-) -> Split:
-    """Turn documents into sequences of at most `max_seq_length` tokens.
+) -> Encoder:
+    """What turns a batch of documents into sequences of at most `max_seq_length` tokens.
 
     Args:
-        split: Documents in a column `text`.
         tokenizer: Adds its own special tokens around every sequence, if any.
         max_seq_length: Tokens per sequence, special ones included.
         pack: `True` joins documents, with a separator between them, and cuts the stream into full sequences;
             `False` makes one truncated sequence of every document.
         word_offsets: Whether to add the column `offset_mapping` that whole-word masking needs.
         special_tokens: `False` leaves out all special tokens, separators too.
-        num_workers: Processes.
         isolate: Pack whole documents, or pieces of long ones, each with special tokens of its own, and number them in
             the column `seq_idx`; in place of `pack`.
 
     Returns:
-        Rows with `input_ids` and `special_tokens_mask` (and `offset_mapping`); without special tokens `input_ids`.
+        A function from the column `text` to `input_ids` and `special_tokens_mask` (and `offset_mapping`); without
+        special tokens to `input_ids`.
     """
     encode = _isolated_encoder if isolate else _packed_encoder if pack else _line_encoder
+    return encode(tokenizer, max_seq_length, word_offsets, special_tokens)
+
+
+def tokenize(split: Split, encoder: Encoder, shortest_row: int = 1, num_workers: int | None = None) -> Split:
+    """Turn documents into rows of tokens.
+
+    Args:
+        split: Documents in a column `text`.
+        encoder: From `row_encoder`.
+        shortest_row: Rows with fewer tokens are left out.
+        num_workers: Processes.
+    """
     options = {} if isinstance(split, datasets.IterableDataset) else {"num_proc": num_workers, "desc": "Tokenizing"}
-    encoder = encode(tokenizer, max_seq_length, word_offsets, special_tokens)
-    return split.map(encoder, batched=True, remove_columns=["text"], **options)
-
-
-Encoder = Callable[[dict[str, list]], dict[str, list]]
+    rows = split.map(encoder, batched=True, remove_columns=["text"], **options)
+    return rows if shortest_row == 1 else rows.filter(lambda row: len(row["input_ids"]) >= shortest_row)
 
 
 def _truncated(
@@ -276,6 +316,28 @@ def _line_encoder(
     return encode
 
 
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], word_offsets: bool
+) -> Iterator[tuple[list[int], list[int | None]]]:
+    """The ids of each text without special tokens, and the words that they belong to if those are wanted."""
+    if tokenizer.is_fast and not word_offsets:
+        backend = tokenizer.backend_tokenizer  # nearly twice as fast as its wrapper
+        backend.no_truncation()
+        backend.no_padding()
+        for encoding in backend.encode_batch_fast(texts, add_special_tokens=False):
+            yield encoding.ids, []
+        return
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    for row, ids in enumerate(encoded["input_ids"]):
+        yield ids, encoded.word_ids(row) if word_offsets else []
+
+
 def _packed_encoder(
     tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
 ) -> Encoder:
@@ -286,18 +348,18 @@ def _packed_encoder(
         separator = [tokenizer.eos_token_id]
 
     def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(rows["text"], add_special_tokens=False, verbose=False)
+        encoded = _encoded(tokenizer, rows["text"], word_offsets)
         ids: list[int] = []
         separates: list[int] = []
         words: list[int | None] = []
-        for row, document in enumerate(encoded["input_ids"]):
+        for document, word_ids in encoded:
             if ids:
                 ids += separator
                 separates += [1] * len(separator)
                 words += [None] * len(separator)
             ids += document
             separates += [0] * len(document)
-            words += encoded.word_ids(row) if word_offsets else []
+            words += word_ids
         starts = range(0, len(ids), room)
         columns = {"input_ids": [prefix + ids[start : start + room] + suffix for start in starts]}
         if special_tokens:
@@ -355,14 +417,37 @@ def first_fit(lengths: list[int], room: int) -> list[list[int]]:
     return rows
 
 
-def pad_seq_idx(rows: list[dict[str, Any]], width: int, padding_side: str = "right") -> torch.Tensor:
-    """The column `seq_idx` as a tensor of shape `(batch, width)`, -1 at padding."""
-    padded = torch.full((len(rows), width), -1)
-    for index, row in enumerate(rows):
-        numbers = torch.tensor(row["seq_idx"])
-        place = slice(len(numbers)) if padding_side == "right" else slice(width - len(numbers), width)
-        padded[index, place] = numbers
-    return padded
+def pad_rows(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
+    """Rows of tokens as a batch; what `tokenizer.pad` does, many times faster.
+
+    Args:
+        rows: With some of `input_ids`, `labels`, `special_tokens_mask`, `seq_idx` and `offset_mapping`.
+        tokenizer: Says with which id and on which side to pad.
+
+    Returns:
+        The columns, of shape `(batch, longest row)`, and `attention_mask`. Padding is -100 in `labels`, -1 in
+        `seq_idx` and special.
+    """
+    pad = tokenizer.pad_token_id or 0  # hidden by the mask in any case
+    fills = {"input_ids": pad, "labels": -100, "special_tokens_mask": 1, "seq_idx": -1, "offset_mapping": 0}
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    batch = {}
+    for name, values in columns.items():
+        lengths = [len(value) for value in values]
+        width = max(lengths)
+        if min(lengths) == width:
+            array = np.array(values, dtype=np.int64)
+        else:
+            array = np.full((len(values), width, *np.shape(values[0])[1:]), fills.get(name, 0), dtype=np.int64)
+            for row, (length, value) in enumerate(zip(lengths, values, strict=True)):
+                array[row, slice(length) if tokenizer.padding_side == "right" else slice(width - length, width)] = (
+                    value
+                )
+        batch[name] = torch.from_numpy(array)
+    lengths = torch.tensor([[len(ids)] for ids in columns["input_ids"]])
+    real = torch.arange(batch["input_ids"].shape[1]) < lengths
+    batch["attention_mask"] = (real if tokenizer.padding_side == "right" else real.flip(1)).long()
+    return batch
 
 
 def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
@@ -398,7 +483,7 @@ def labelled_once(split: Split, collator: Callable[[list[dict[str, Any]]], dict[
         Rows with `input_ids`, `labels` (-100 where nothing is asked) and, if the split has it, `seq_idx`.
     """
     rows = []
-    for row in split:
+    for row in readable(split, "validation"):
         batch = collator([row])
         asked = batch["attention_mask"][0].bool() if "attention_mask" in batch else slice(None)
         kept = {"seq_idx": row["seq_idx"]} if "seq_idx" in row else {}
@@ -410,6 +495,5 @@ def labelled_once(split: Split, collator: Callable[[list[dict[str, Any]]], dict[
 
 def iterate_texts(split: Split) -> Iterator[str]:
     """The documents of a split, as strings."""
-    rows: Iterable[dict[str, Any]] = split
-    for row in rows:
+    for row in readable(split, "train"):
         yield row["text"]

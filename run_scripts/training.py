@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging
 
 from ..configuration.auto_classes import FAMILIES
-from .arguments import UserError
+from .arguments import UserError, report_bad_data
 from .hub_errors import check_card, check_repo_id, check_token, explain, explained
 from .model_card import CardFacts, training_card
 from .reporting import plot_history, training_tokens_per_second
+from .text_stream import StreamLoader, StreamState, TextStream
 
 
 logger = logging.get_logger(__name__)
@@ -55,8 +58,8 @@ class StopOnNonFiniteLoss(TrainerCallback):
                 )
 
 
-class _ScriptTrainerMixin:
-    """Mixin for a Trainer whose model card says what the script knows, and that explains what the Hub refuses."""
+class ScriptTrainerMixin:
+    """For a Trainer that streams text, whose card says what the script knows, and that explains the Hub's refusals."""
 
     card: CardFacts | None = None
 
@@ -65,6 +68,32 @@ class _ScriptTrainerMixin:
         super().__init__(*args, **kwargs)
         self.args.logging_nan_inf_filter = False
         self.add_callback(StopOnNonFiniteLoss)
+        if isinstance(self.train_dataset, TextStream):
+            self.stream_state = StreamState(self.train_dataset, self.args)
+            self.add_callback(self.stream_state)
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
+        """Train; of streamed data, read on where the checkpoint's run stopped."""
+        if isinstance(self.train_dataset, TextStream):
+            self.args.ignore_data_skip = True  # and do not read it all again
+            if resume_from_checkpoint is not None:
+                self.stream_state.restore(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The Trainer's, or one that remembers its place in streamed data."""
+        if not isinstance(self.train_dataset, TextStream):
+            return super().get_train_dataloader()
+        args = self.args
+        return StreamLoader(
+            self.train_dataset,
+            self.data_collator,
+            batch_size=self._train_batch_size,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+        )
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write README.md from `card`, which says what Transformers' arguments would."""
@@ -129,17 +158,18 @@ class _ScriptTrainerMixin:
             return super().push_to_hub(*args, **kwargs)
 
 
-class ScriptTrainer(_ScriptTrainerMixin, Trainer):
+class ScriptTrainer(ScriptTrainerMixin, Trainer):
     """Transformers' Trainer, ended by a loss that is not finite, with a complete model card.
 
     `train_and_evaluate` gives it the facts for the card.
     """
 
 
-class ScriptSeq2SeqTrainer(_ScriptTrainerMixin, Seq2SeqTrainer):
+class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
     """The same of `Seq2SeqTrainer`."""
 
 
+@report_bad_data()
 def train_and_evaluate(
     trainer: ScriptTrainer,
     card: CardFacts,
@@ -165,7 +195,8 @@ def train_and_evaluate(
         Trainer counts tokens.
 
     Raises:
-        UserError: If the loss becomes NaN or infinite, the disk is full, or the Hub does not take the model.
+        UserError: If the loss becomes NaN or infinite, the disk is full, data turn out to be damaged, or the Hub does
+            not take the model.
     """
     args, results = trainer.args, dict(results or {})
     trainer.card = card

@@ -1,12 +1,19 @@
 """The launch configurations: accelerate reads them, and knows every key."""
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
+from safetensors.torch import load_file
 
 from tokenmixers import run_scripts
+from tokenmixers.run_scripts import run_mlm
 
 
 CONFIGS = sorted((Path(run_scripts.__file__).parent / "accelerate").glob("*.yaml"))
@@ -30,3 +37,50 @@ def test_accelerate_reads_them(path):
 
 def test_every_kind_is_there():
     assert {path.stem for path in CONFIGS} == set(TYPES)
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "machines", "processes"), [("one_gpu", 1, 1), ("ddp", 1, 2), ("two_nodes", 2, 2)], ids=lambda value: value
+)
+def test_they_launch_what_one_process_learns(name, machines, processes, command, tmp_path):
+    """With processors instead of GPUs, and this machine as both of two."""
+    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
+    options = {"model_name_or_path": tmp_path / "start", "train_tokenizer": None, "mlm_probability": 1.0}
+    options |= {"config_name": None, "config_overrides": None, "optim": "sgd", "max_grad_norm": 1e9}
+    options |= {"mask_replace_prob": 1.0, "random_replace_prob": 0.0, "train_sampling_strategy": "sequential"}
+    run_mlm.main(command(**options))
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        CONFIGS[0].with_name(f"{name}.yaml"),
+    ]
+    launch += ["--num_processes", str(processes), "--mixed_precision", "no"]
+    if machines > 1:
+        launch += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port())]
+    elif processes > 1:
+        launch += ["--main_process_port", str(free_port())]
+    options |= {"per_device_train_batch_size": 8 // processes, "output_dir": tmp_path / "launched"}
+    runs = [
+        subprocess.Popen(
+            [*launch, "--machine_rank", str(rank), "-m", "tokenmixers.run_scripts.run_mlm", *command(**options)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(machines)
+    ]
+    for run in runs:
+        _, errors = run.communicate(timeout=300)
+        assert run.returncode == 0, errors[-2000:]
+    single, launched = (load_file(tmp_path / folder / "model.safetensors") for folder in ("run", "launched"))
+    for tensor in single:
+        torch.testing.assert_close(launched[tensor], single[tensor], rtol=1e-4, atol=1e-5)

@@ -153,6 +153,17 @@ def test_a_few_steps(name, corpus, tmp_path):
     assert {key for key in recipe if hasattr(TrainingArguments, key)} >= {"max_steps", "learning_rate", "seed"}
 
 
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_papers_recipes_name_a_tiny_twin_of_the_same_script(path):
+    head = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("#"))
+    if "arXiv" not in head and "Pay Attention" not in head:
+        assert "two CPU cores" in head or "processor time" in head, "a small recipe says how long it takes"
+        return
+    (twin,) = re.findall(r"Tiny twin, for two CPU cores: (\w+\.yaml)", head)
+    assert "use_cpu" in yaml.safe_load((RECIPES / twin).read_text())
+    assert script_of(twin) is script_of(path.name)
+
+
 @pytest.mark.parametrize("size", ["ti", "s", "b"])
 def test_imagenet_recipes_are_300_epochs_of_4096_pictures(size):
     recipe = yaml.safe_load((RECIPES / f"imagenet_gmlp_{size}16.yaml").read_text())

@@ -96,3 +96,7 @@ def test_isolated_documents_are_asked_for_all_but_their_first_tokens(causal, cor
         total += torch.nn.functional.cross_entropy(logits[~special], labels[~special], reduction="sum").item()
         tokens += int((~special).sum())
     assert results["trained"] == pytest.approx(math.exp(total / tokens), rel=1e-4)
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, causal):
+    survives(run_clm.main, causal)

@@ -367,3 +367,7 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
     assert curves[0] == pytest.approx(curves[1], abs=2e-4)
     results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("run", "launched")]
     assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-3)
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
+    survives(run_glue.main, command)

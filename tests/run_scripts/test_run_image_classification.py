@@ -277,3 +277,32 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
         classify_images.main(["--model", str(tmp_path / "run")])
     with pytest.raises(SystemExit, match=r"no file 'missing\.png'"):
         classify_images.main(["--model", str(tmp_path / "run"), "--images", "missing.png"])
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
+    survives(run_image_classification.main, command)
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture", None], ids=["empty", "text", "cut"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_picture_is_named(command, pictures, tmp_path, content, workers):
+    shutil.copytree(pictures / "train", tmp_path / "train")
+    bad = tmp_path / "train" / "top" / "5.png"
+    bad.write_bytes(bad.read_bytes()[:60] if content is None else content)
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 12, "train_dir": tmp_path / "train"}
+    with pytest.raises(SystemExit) as caught:
+        run_image_classification.main(command(**options, dataloader_num_workers=workers))
+    message = str(caught.value)
+    assert message.startswith(f"error: the picture '{bad}' cannot be read: ")
+    assert "\n" not in message
+    for checkpoint in (tmp_path / "run").glob("checkpoint-*"):
+        load_file(checkpoint / "model.safetensors")
+
+
+def test_a_damaged_data_set_is_named(command, tmp_path):
+    (tmp_path / "data").mkdir()
+    for split in ("train", "validation"):
+        (tmp_path / "data" / f"{split}.parquet").write_bytes(b"no parquet")
+    with pytest.raises(SystemExit, match=r"error: the data set .*data' cannot be loaded \(split 'train'\)"):
+        run_image_classification.main(command(train_dir=None, validation_dir=None, dataset_name=tmp_path / "data"))
+    assert not (tmp_path / "run").exists()

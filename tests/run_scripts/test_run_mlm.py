@@ -1,10 +1,13 @@
+import gzip
 import json
 import math
 import os
+import random
 import shutil
 import subprocess
 import sys
 
+import datasets
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -248,3 +251,55 @@ def test_damaged_weights_are_named(command, tmp_path):
     with pytest.raises(UserError, match=r"weights of .*start.* are damaged"):
         run_mlm.main(command(**names, model_name_or_path=tmp_path / "start"))
     assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
+    survives(run_mlm.main, command)
+
+
+def damaged(folder, kind):
+    """A file of text that cannot be read to its end."""
+    text = "\n".join(f"gate token number {index}" for index in range(2000))
+    if kind == "txt":
+        content = text.encode().replace(b"1999", b"\xff\xfe")
+    elif kind == "txt.gz":
+        content = gzip.compress(random.Random(0).randbytes(2000).hex().encode() + text.encode())[:-3000]
+    elif kind == "jsonl":
+        content = b"".join(b'{"text": "%b"}\n' % line for line in text.encode().split(b"\n")) + b'{"text": "'
+    else:
+        datasets.Dataset.from_dict({"text": text.split("\n")}).to_parquet(folder / "whole.parquet")
+        content = (folder / "whole.parquet").read_bytes()[:-100]
+    (folder / f"damaged.{kind}").write_bytes(content)
+    return folder / f"damaged.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "parquet"])
+@pytest.mark.parametrize("streaming", [None, True], ids=["loaded", "streamed"])
+@pytest.mark.parametrize("role", ["train_file", "validation_file"])
+def test_damaged_files_are_refused_before_anything_is_written(command, tmp_path, kind, streaming, role):
+    file = damaged(tmp_path, kind)
+    with pytest.raises(SystemExit) as caught:
+        run_mlm.main(command(**{role: file}, streaming=streaming, max_eval_samples=3000 if streaming else None))
+    message = str(caught.value)
+    assert message.startswith("error: the ") and "cannot be read" in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_file_found_while_streaming_ends_the_run(command, corpus, tmp_path, workers):
+    for index in range(3):
+        shutil.copy(corpus / "train.txt", tmp_path / f"{index}.txt")
+    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))  # a tokenizer, for which nothing is to be read
+    with (tmp_path / "2.txt").open("ab") as file:
+        file.write(b"\n\xff\xfe\n")
+    options = {"streaming": True, "max_eval_samples": 5, "shuffle_buffer_size": 1, "dataloader_num_workers": workers}
+    options |= {"train_file": tmp_path / "[0-9].txt", "train_tokenizer": None, "tokenizer_name": tmp_path / "start"}
+    options |= {"max_steps": 500, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
+    sizes = "vocab_size=60,hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16"
+    with pytest.raises(SystemExit) as caught:
+        run_mlm.main(command(**options, config_overrides=sizes))
+    message = str(caught.value)
+    assert message.startswith("error: the train data cannot be read: 'utf-8' codec can't decode byte 0xff")
+    assert "\n" not in message
+    for checkpoint in (tmp_path / "run").glob("checkpoint-*"):
+        load_file(checkpoint / "model.safetensors")

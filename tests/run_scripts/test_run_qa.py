@@ -430,3 +430,7 @@ def test_files_of_questions(tmp_path, capsys):
         python_docs_questions.main(["--output_dir", str(tmp_path / "made")])
     with pytest.raises(SystemExit, match="--repeats must be at least 1, got 0"):
         python_docs_questions.main(["--output_dir", str(tmp_path / "new"), "--repeats", "0"])
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
+    survives(run_qa.main, command)

@@ -181,3 +181,7 @@ def test_mistakes_are_one_sentence(writing, tmp_path, changes, message):
         run_seq2seq.main(writing(**changes))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, writing):
+    survives(run_seq2seq.main, writing)

@@ -76,3 +76,7 @@ def test_models_of_transformers_itself(denoising, tmp_path):
         denoising(config_name=tmp_path / "t5", config_overrides=None, max_seq_length=24)
     )
     assert math.isfinite(results["trained"])
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, denoising):
+    survives(run_span_corruption.main, denoising)

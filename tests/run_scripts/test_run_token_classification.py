@@ -252,3 +252,7 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
         torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)
     results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("run", "launched")]
     assert results[0]["eval_f1"] == results[1]["eval_f1"]
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
+    survives(run_token_classification.main, command)

@@ -1,18 +1,22 @@
+import copy
 import gzip
 
 import datasets
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DataCollatorForLanguageModeling
 
 from tokenmixers import train_unigram_tokenizer
+from tokenmixers.run_scripts.run_mlm import MaskingCollator
 from tokenmixers.run_scripts.text_data import (
     TextDataArguments,
     first_fit,
     labelled_once,
     load_documents,
-    pad_seq_idx,
+    pad_rows,
+    row_encoder,
     tokenize,
 )
 
@@ -103,7 +107,7 @@ def test_mistakes_are_named(tmp_path):
 def test_packing_by_hand(tokenizer):
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in DOCUMENTS[:2]]
     stream = [*ids[0], 3, *ids[1]]
-    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS[:2]}), tokenizer, 10, pack=True)
+    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS[:2]}), row_encoder(tokenizer, 10, pack=True))
     expected = [[2, *stream[start : start + 8], 3] for start in range(0, len(stream), 8)]
     assert list(rows["input_ids"]) == expected
     specials = [[int(token in (2, 3)) for token in row] for row in expected]
@@ -111,7 +115,7 @@ def test_packing_by_hand(tokenizer):
 
 
 def test_line_by_line_truncates(tokenizer):
-    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS[:3]}), tokenizer, 10, pack=False)
+    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS[:3]}), row_encoder(tokenizer, 10, pack=False))
     for text, row in zip(DOCUMENTS, rows["input_ids"], strict=False):
         assert row == tokenizer(text, truncation=True, max_length=10)["input_ids"]
 
@@ -121,7 +125,7 @@ def test_line_by_line_truncates(tokenizer):
     length=st.integers(3, 12),
 )
 def test_packing_loses_nothing(tokenizer, texts, length):
-    rows = tokenize(datasets.Dataset.from_dict({"text": texts}), tokenizer, length, pack=True)
+    rows = tokenize(datasets.Dataset.from_dict({"text": texts}), row_encoder(tokenizer, length, pack=True))
     content = [token for row in rows["input_ids"] for token in row[1:-1]]
     documents = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     expected: list[int] = []
@@ -134,7 +138,7 @@ def test_packing_loses_nothing(tokenizer, texts, length):
 @pytest.mark.parametrize("pack", [False, True])
 def test_whole_words_are_masked_whole(tokenizer, pack):
     data = datasets.Dataset.from_dict({"text": DOCUMENTS[:8]})
-    rows = tokenize(data, tokenizer, 64, pack=pack, word_offsets=True)
+    rows = tokenize(data, row_encoder(tokenizer, 64, pack=pack, word_offsets=True))
     collator = DataCollatorForLanguageModeling(
         tokenizer, whole_word_mask=True, mask_replace_prob=1, random_replace_prob=0, seed=0
     )
@@ -159,7 +163,7 @@ def test_whole_words_are_masked_whole(tokenizer, pack):
 
 
 def test_evaluation_is_labelled_once(tokenizer):
-    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS}), tokenizer, 16, pack=True)
+    rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS}), row_encoder(tokenizer, 16, pack=True))
     first, second = (labelled_once(rows, DataCollatorForLanguageModeling(tokenizer, seed=5)) for _ in range(2))
     assert list(first["labels"]) == list(second["labels"])
     asked = [label != -100 for row in first["labels"] for label in row]
@@ -174,7 +178,7 @@ def test_evaluation_is_labelled_once(tokenizer):
 def test_isolated_documents_are_packed_whole(tokenizer, sentences, max_seq_length):
     texts = [" ".join(DOCUMENTS[index] for _ in range(count)) for index, count in enumerate(sentences)]
     data = datasets.Dataset.from_dict({"text": texts})
-    rows = tokenize(data, tokenizer, max_seq_length, pack=True, isolate=True)
+    rows = tokenize(data, row_encoder(tokenizer, max_seq_length, pack=True, isolate=True))
     found = []
     for row in rows:
         assert len(row["input_ids"]) <= max_seq_length
@@ -196,7 +200,44 @@ def test_isolated_rows_are_as_full_as_first_fit_makes_them():
     assert sorted(map(sorted, rows)) == [[0, 3], [1, 4], [2], [5]]
 
 
-def test_document_numbers_are_padded_on_the_tokenizers_side():
-    rows = [{"seq_idx": [0, 0, 1]}, {"seq_idx": [0]}]
-    assert pad_seq_idx(rows, 4).tolist() == [[0, 0, 1, -1], [0, -1, -1, -1]]
-    assert pad_seq_idx(rows, 4, "left").tolist() == [[-1, 0, 0, 1], [-1, -1, -1, 0]]
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_rows_are_padded_as_the_tokenizer_pads_them(tokenizer, side):
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.padding_side = side
+    ids = tokenizer(DOCUMENTS[:4], truncation=True, max_length=9)["input_ids"]
+    rows = [{"input_ids": row[:length]} for row, length in zip(ids, (9, 4, 7, 9), strict=True)]
+    batch, expected = pad_rows(rows, tokenizer), tokenizer.pad(rows, return_tensors="pt")
+    assert batch.keys() == expected.keys()
+    assert all(torch.equal(batch[name], expected[name]) for name in batch)
+    assert all(torch.equal(pad_rows(rows[:1], tokenizer)[name], expected[name][:1]) for name in batch)
+
+
+def test_other_columns_are_padded_with_what_is_nothing_there(tokenizer):
+    rows = [
+        {"input_ids": [5, 6], "labels": [1], "seq_idx": [0, 1], "offset_mapping": [(0, 1), (2, 3)]},
+        {"input_ids": [5], "labels": [1, 2, 3], "seq_idx": [0], "offset_mapping": [(0, 1)]},
+    ]
+    batch = {name: column.tolist() for name, column in pad_rows(rows, tokenizer).items()}
+    assert batch == {
+        "input_ids": [[5, 6], [5, tokenizer.pad_token_id]],
+        "attention_mask": [[1, 1], [1, 0]],
+        "labels": [[1, -100, -100], [1, 2, 3]],
+        "seq_idx": [[0, 1], [0, -1]],
+        "offset_mapping": [[[0, 1], [2, 3]], [[0, 1], [0, 0]]],
+    }
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_masking_is_that_of_transformers(tokenizer, whole_words):
+    data = datasets.Dataset.from_dict({"text": DOCUMENTS})
+    rows = list(tokenize(data, row_encoder(tokenizer, 16, pack=True, word_offsets=whole_words)))
+    full = [row for row in rows if len(row["input_ids"]) == 16]
+    options = {"whole_word_mask": whole_words, "seed": 3}
+    if whole_words:
+        options |= {"mask_replace_prob": 1.0, "random_replace_prob": 0.0}
+    ours, theirs = (kind(tokenizer, **options) for kind in (MaskingCollator, DataCollatorForLanguageModeling))
+    ours.create_rng()
+    batch = ours(full)
+    expected = theirs(full)
+    assert batch.keys() == expected.keys()
+    assert all(torch.equal(batch[name], expected[name]) for name in batch)

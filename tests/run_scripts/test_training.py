@@ -22,15 +22,33 @@ SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "do_eval": 
 
 
 @pytest.fixture
-def whole(command, corpus, tmp_path):
-    """Weights of an uninterrupted run, and the command of an interrupted one."""
+def saving(command, corpus, tmp_path):
+    """The command of a run that saves every second step, with changes."""
     lines = (corpus / "train.txt").read_text().splitlines()
     train_unigram_tokenizer(lines, 60, 16).save_pretrained(tmp_path / "tokenizer")  # not the same each time
     overrides = "vocab_size=60,hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
+    overrides += ",hidden_dropout_prob=0.1"  # random numbers are part of what has to go on
     options = {**SAVING, "train_tokenizer": None, "tokenizer_name": tmp_path / "tokenizer"}
     options["config_overrides"] = overrides
-    run_mlm.main(command(**options, output_dir=tmp_path / "whole"))
-    return load_file(tmp_path / "whole" / "model.safetensors"), command(**options, output_dir=tmp_path / "run")
+    return lambda **changes: command(**{**options, **changes})
+
+
+@pytest.fixture
+def whole(saving, tmp_path):
+    """Weights of an uninterrupted run, and the command of an interrupted one."""
+    run_mlm.main(saving(output_dir=tmp_path / "whole"))
+    return load_file(tmp_path / "whole" / "model.safetensors"), saving(output_dir=tmp_path / "run")
+
+
+@pytest.fixture
+def streaming(saving, corpus, tmp_path):
+    """The command of a run that streams three files, with changes."""
+    lines = (corpus / "train.txt").read_text().splitlines()
+    for index in range(3):
+        (tmp_path / f"part-{index}.txt").write_text("\n".join(lines[index::3]))
+    stream = {"train_file": tmp_path / "part-*.txt", "streaming": True, "max_eval_samples": 5}
+    stream |= {"shuffle_buffer_size": 7, "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2}
+    return lambda **changes: saving(**{**stream, **changes})
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -79,6 +97,42 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(point, whole, tmp_path):
     assert not (tmp_path / "run" / "all_results.json").exists()
     run_mlm.main(command)
     assert equal(tmp_path / "run", weights)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_killed_streamed_run_ends_as_an_uninterrupted_one(workers, streaming, tmp_path):
+    run_mlm.main(streaming(output_dir=tmp_path / "whole", dataloader_num_workers=workers))
+    command = streaming(output_dir=tmp_path / "run", dataloader_num_workers=workers)
+    process = subprocess.run(
+        [sys.executable, KILLED_RUN, "step:5", *command], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
+    run_mlm.main(command)
+    assert equal(tmp_path / "run", load_file(tmp_path / "whole" / "model.safetensors"))
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    assert history["epoch"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_killed_streamed_processes_end_as_uninterrupted_ones(workers, streaming, tmp_path):
+    def launch(point, folder):
+        command = streaming(output_dir=tmp_path / folder, dataloader_num_workers=workers)
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        return subprocess.run(
+            [*launcher, KILLED_RUN, point, *command], capture_output=True, text=True, check=False, timeout=300
+        )
+
+    process = launch("never", "whole")
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert launch("step:5", "run").returncode != 0
+    checkpoints = sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*"))
+    assert checkpoints == ["checkpoint-2", "checkpoint-4"]
+    with pytest.raises(UserError, match="was written by 2 processes"):
+        run_mlm.main(streaming(output_dir=tmp_path / "run", dataloader_num_workers=workers))
+    process = launch("never", "run")
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert equal(tmp_path / "run", load_file(tmp_path / "whole" / "model.safetensors"))
 
 
 @pytest.mark.slow

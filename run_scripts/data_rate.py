@@ -1,0 +1,83 @@
+"""How fast the training data come without a model to wait for: tokens (or pictures) per second of a script.
+
+    python -m tokenmixers.run_scripts.data_rate run_mlm recipe.yaml [--seconds 20] [arguments of run_mlm]
+
+Everything between the files and the model is measured: reading, shuffling, packing, masking, padding, and with
+`--streaming` the tokenizing, which has been done before otherwise. Nothing is trained or written.
+"""
+
+import argparse
+import importlib
+import itertools
+import time
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+from .arguments import UserError
+from .reporting import print_table
+from .training import ScriptTrainer, ScriptTrainerMixin
+
+
+SCRIPTS = ("run_mlm", "run_clm", "run_span_corruption", "run_seq2seq", "run_qa", "run_glue")
+SCRIPTS += ("run_token_classification", "run_image_classification")
+
+
+class _MeasuredError(Exception):
+    """Carries the figures out of a script that was about to train."""
+
+
+def measure(trainer: ScriptTrainer, seconds: float) -> dict[str, float]:
+    """Take batches for some time, all passes over the data that fit into it.
+
+    Args:
+        trainer: With its training data.
+        seconds: How long, the time to the first batch included.
+
+    Returns:
+        `rows_per_second`, `tokens_per_second` of text (those of the model's input, padding not counted), and
+        `seconds_to_first_batch`.
+    """
+    rows = tokens = 0
+    start, first = time.perf_counter(), 0.0
+    loader = trainer.get_train_dataloader()
+    for batch in itertools.chain.from_iterable(itertools.repeat(loader)):
+        rows += len(next(iter(batch.values())))
+        if "attention_mask" in batch:
+            tokens += int(batch["attention_mask"].sum())
+        elif "input_ids" in batch:
+            tokens += batch["input_ids"].numel()
+        passed = time.perf_counter() - start
+        first = first or passed
+        if passed > seconds:
+            break
+    figures = {"rows_per_second": rows / passed, "seconds_to_first_batch": first}
+    return figures | ({"tokens_per_second": tokens / passed} if tokens else {})
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    """Entry point; returns and prints what `measure` finds."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("script", choices=SCRIPTS)
+    parser.add_argument("--seconds", type=float, default=20.0, help="How long to measure.")
+    own, arguments = parser.parse_known_args(argv)
+    if own.seconds <= 0:
+        raise UserError(f"--seconds must be positive, got {own.seconds:g}.")
+
+    def measure_instead(trainer: ScriptTrainer, *args: Any, **kwargs: Any) -> None:
+        raise _MeasuredError(measure(trainer, own.seconds))
+
+    script = importlib.import_module(f".{own.script}", __package__)
+    with patch.object(ScriptTrainerMixin, "train", measure_instead), TemporaryDirectory() as folder:
+        try:
+            script.main([*arguments, "--output_dir", folder])
+        except _MeasuredError as measured:
+            (figures,) = measured.args
+        else:
+            raise UserError(f"{own.script} did not come to train: give it --do_train and training data.")
+    print_table(("training data", "figure"), [(name.replace("_", " "), f"{n:,.1f}") for name, n in figures.items()])
+    return figures
+
+
+if __name__ == "__main__":
+    main()
