@@ -55,19 +55,6 @@ def build(tiny_model):
     return model
 
 
-def _inputs(batch, length, model, masked=True):
-    shape = (batch, 3, length) if "MultipleChoice" in type(model).__name__ else (batch, length)
-    inputs = {"input_ids": torch.randint(37, shape)}
-    if masked:  # padding on the right in even rows, on the left in odd ones
-        keep = torch.randint(1, length + 1, (batch, 1))
-        left, index = torch.arange(batch)[:, None] % 2 == 1, torch.arange(length)
-        mask = torch.where(left, index >= length - keep, index < keep).long()
-        inputs["attention_mask"] = mask[:, None].expand(shape) if len(shape) == 3 else mask
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.randint(37, shape)
-    return inputs
-
-
 def _assert_same(outputs, expected, mask):
     for one, other in zip(outputs, expected, strict=True):
         # Only what is a tensor per token has anything at the padding, and that is nobody's business.
@@ -77,7 +64,7 @@ def _assert_same(outputs, expected, mask):
 
 
 @MODELS
-def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build):
+def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build, tiny_inputs):
     """By default PyTorch makes a size symbolic when it first changes: the second compilation is the last."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -85,13 +72,13 @@ def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build)
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     for number, (batch, length) in enumerate(SHAPES):
-        inputs = _inputs(batch, length, model)
+        inputs = tiny_inputs(model, batch, length)
         _assert_same(compiled(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
         assert counter.frame_count <= min(number + 1, 2), f"compiled again for {(batch, length)}"
 
 
 @LANGUAGE_MODELS
-def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, build):
+def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, build, tiny_inputs):
     from torch._dynamo.testing import CompileCounterWithBackend
 
     model = build(class_name, spatial_weight_type=weight_type)
@@ -99,13 +86,13 @@ def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, bu
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
     for masked in (True, False):
         for batch, length in SHAPES:
-            inputs = _inputs(batch, length, model, masked)
+            inputs = tiny_inputs(model, batch, length, masked)
             _assert_same(compiled(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs.get("attention_mask"))
         assert counter.frame_count == (1 if masked else 2)  # with a mask, and without
 
 
 @LANGUAGE_MODELS
-def test_compiled_training_gives_the_same_gradients(class_name, weight_type, build):
+def test_compiled_training_gives_the_same_gradients(class_name, weight_type, build, tiny_inputs):
     from torch._dynamo.testing import CompileCounterWithBackend
 
     model = build(class_name, spatial_weight_type=weight_type).train()
@@ -113,7 +100,7 @@ def test_compiled_training_gives_the_same_gradients(class_name, weight_type, bui
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
     frames = set()
     for batch, length in SHAPES[:3]:
-        inputs = _inputs(batch, length, model)
+        inputs = tiny_inputs(model, batch, length)
         inputs["labels"] = torch.where(inputs["attention_mask"].bool(), inputs["input_ids"], -100)
         gradients = [
             torch.autograd.grad(run(**inputs, num_items_in_batch=torch.tensor(17)).loss, list(model.parameters()))
@@ -127,11 +114,11 @@ def test_compiled_training_gives_the_same_gradients(class_name, weight_type, bui
 
 @pytest.mark.slow
 @LANGUAGE_MODELS
-def test_inductor(class_name, weight_type, build):
+def test_inductor(class_name, weight_type, build, tiny_inputs):
     model = build(class_name, spatial_weight_type=weight_type).train()
     compiled = torch.compile(model, fullgraph=True, dynamic=True)
     for number, (batch, length) in enumerate(SHAPES):
-        inputs = _inputs(batch, length, model)
+        inputs = tiny_inputs(model, batch, length)
         labels = torch.where(inputs["attention_mask"].bool(), inputs["input_ids"], -100)
         losses = [run(**inputs, labels=labels).loss for run in (compiled, model)]
         torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
@@ -169,12 +156,12 @@ def _export(model, example):
 
 
 @MODELS
-def test_exports_with_free_batch_and_length(class_name, weight_type, build):
+def test_exports_with_free_batch_and_length(class_name, weight_type, build, tiny_inputs):
     model = build(class_name, spatial_weight_type=weight_type)
-    example = _inputs(3, 5, model)
+    example = tiny_inputs(model, 3, 5)
     program = _export(model, example)
     for batch, length in SHAPES:
-        inputs = _inputs(batch, length, model)
+        inputs = tiny_inputs(model, batch, length)
         outputs = program.module()(**inputs)
         _assert_same(outputs.to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
 
@@ -197,20 +184,20 @@ BASE_MODELS = pytest.mark.parametrize(
 
 
 @BASE_MODELS
-def test_every_token_mixing_exports_with_free_batch_and_length(class_name, changes, build):
+def test_every_token_mixing_exports_with_free_batch_and_length(class_name, changes, build, tiny_inputs):
     model = build(class_name, **changes, num_hidden_layers=1)
-    program = _export(model, _inputs(3, 5, model))
+    program = _export(model, tiny_inputs(model, 3, 5))
     for batch, length in SHAPES[:3]:
-        inputs = _inputs(batch, length, model)
+        inputs = tiny_inputs(model, batch, length)
         _assert_same(program.module()(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
 
 
 @BASE_MODELS
-def test_every_token_mixing_compiles_whole(class_name, changes, build):
+def test_every_token_mixing_compiles_whole(class_name, changes, build, tiny_inputs):
     model = build(class_name, **changes, num_hidden_layers=1)
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
     for batch, length in SHAPES[:3]:
-        inputs = _inputs(batch, length, model)
+        inputs = tiny_inputs(model, batch, length)
         _assert_same(compiled(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
 
 
@@ -228,16 +215,16 @@ def test_image_models_compile_and_export_with_a_free_batch(class_name, build):
             torch.testing.assert_close(run(**inputs).logits, model(**inputs).logits, rtol=1e-4, atol=1e-5)
 
 
-def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program_too(build):
+def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program_too(build, tiny_inputs):
     model = build()
-    example = _inputs(3, 5, model)
+    example = tiny_inputs(model, 3, 5)
     program = _export(model, example)
     with pytest.raises((RuntimeError, AssertionError), match="11"):
-        program.module()(**_inputs(3, 12, model))
+        program.module()(**tiny_inputs(model, 3, 12))
 
 
 @pytest.mark.parametrize(("class_name", "weight_type"), OF_GMLP)
-def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_path):
+def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_path, tiny_inputs):
     model_class = getattr(tokenmixers, class_name)
     model = build(class_name, spatial_weight_type=weight_type, type_vocab_size=2, tie_word_embeddings=False)
     model.save_pretrained(tmp_path / "model")
@@ -251,7 +238,7 @@ def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_pa
         tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offloaded"
     )
     assert all(parameter.is_meta for parameter in loaded.base_model.layers[0].parameters())
-    inputs = _inputs(2, 6, model)
+    inputs = tiny_inputs(model, 2, 6)
     for one, other in zip(loaded(**inputs).to_tuple(), model(**inputs).to_tuple(), strict=True):
         assert torch.equal(one, other)
 
@@ -263,9 +250,9 @@ def test_a_layer_is_never_split_over_devices(build):
 
 
 @LANGUAGE_MODELS
-def test_can_be_copied_and_pickled(class_name, weight_type, build, tmp_path):
+def test_can_be_copied_and_pickled(class_name, weight_type, build, tmp_path, tiny_inputs):
     model = build(class_name, spatial_weight_type=weight_type)
-    inputs = _inputs(2, 6, model)
+    inputs = tiny_inputs(model, 2, 6)
     expected = model(**inputs).logits
     assert torch.equal(copy.deepcopy(model)(**inputs).logits, expected)
     torch.save(model, tmp_path / "model.pt")

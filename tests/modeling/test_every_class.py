@@ -24,19 +24,21 @@ def build(tiny_model):
     return model
 
 
-def example_of(model):
-    name = type(model).__name__
-    if "Image" in name:
-        return {"pixel_values": torch.randn(2, 3, 8, 8), "labels": torch.tensor([0, 1])}
-    ids = torch.randint(1, 37, (2, 3, 6) if "MultipleChoice" in name else (2, 6))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if "QuestionAnswering" in name:
-        return {**inputs, "start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([3, 4])}
-    if "SequenceClassification" in name or "MultipleChoice" in name:
-        return {**inputs, "labels": torch.tensor([0, 1])}
-    if "TokenClassification" in name:
-        return {**inputs, "labels": ids % 2}
-    return inputs if name.endswith("Model") else {**inputs, "labels": ids}
+@pytest.fixture
+def example_of(tiny_inputs):
+    def example(model):
+        name, inputs = type(model).__name__, tiny_inputs(model, 2, 6, masked=False)
+        if "input_ids" in inputs:
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        if "QuestionAnswering" in name:
+            return {**inputs, "start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([3, 4])}
+        if any(kind in name for kind in ("Image", "SequenceClassification", "MultipleChoice")):
+            return {**inputs, "labels": torch.tensor([0, 1])}
+        if "TokenClassification" in name:
+            return {**inputs, "labels": inputs["input_ids"] % 2}
+        return inputs if name.endswith("Model") else {**inputs, "labels": inputs["input_ids"]}
+
+    return example
 
 
 def scalar(model, inputs):
@@ -47,7 +49,7 @@ def scalar(model, inputs):
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated")  # transformers 5.17 has no other
 @pytest.mark.parametrize("name", CLASSES)
-def test_activation_checkpointing(name, build):
+def test_activation_checkpointing(name, build, example_of):
     model = build(name).train()
     inputs = example_of(model)
 
@@ -71,7 +73,7 @@ def test_activation_checkpointing(name, build):
 
 @pytest.mark.filterwarnings("ignore:The following device_map keys")
 @pytest.mark.parametrize("name", CLASSES)
-def test_device_map_with_offload(name, build, tmp_path):
+def test_device_map_with_offload(name, build, example_of, tmp_path):
     model = build(name)
     model.save_pretrained(tmp_path / "model")
     size = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -89,7 +91,7 @@ def test_device_map_with_offload(name, build, tmp_path):
 
 @pytest.mark.parametrize("target", ["all-linear", "named"])
 @pytest.mark.parametrize("name", CLASSES)
-def test_lora_trains_merges_saves_and_reloads(name, target, build, tmp_path):
+def test_lora_trains_merges_saves_and_reloads(name, target, build, example_of, tmp_path):
     peft = pytest.importorskip("peft")
     family = name.split("For")[0].removesuffix("Model")
     model, inputs = build(name), None

@@ -30,19 +30,6 @@ def build(tiny_model):
     return lambda name, **changes: tiny_model(name, **{"max_position_embeddings": LENGTH, **changes})
 
 
-def inputs_of(model, batch, length):
-    if "Image" in type(model).__name__:
-        return {"pixel_values": torch.randn(batch, 3, 8, 8)}
-    keep = torch.randint(1, length + 1, (batch, 1))
-    mask = (torch.arange(length) < keep).long()
-    if "MultipleChoice" in type(model).__name__:
-        mask = mask[:, None].repeat(1, 3, 1)
-    inputs = {"input_ids": torch.randint(37, mask.shape), "attention_mask": mask}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = torch.randint(37, mask.shape)
-    return inputs
-
-
 def check(exported, model, inputs, rtol=1e-5):
     with torch.no_grad():
         expected = model(**inputs)
@@ -76,42 +63,42 @@ def export(model, config, inputs):
         pytest.param("SynthesizerForMultipleChoice", {}, marks=pytest.mark.slow),
     ],
 )
-def test_onnx_with_any_batch_and_length(name, changes, build, tmp_path):
+def test_onnx_with_any_batch_and_length(name, changes, build, tmp_path, tiny_inputs):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     model = build(name, **changes)
-    exported = export(model, OnnxConfig(dynamic=True), inputs_of(model, 3, 5))
+    exported = export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 3, 5))
     for batch, length in ((2, 9), (4, 2), (3, LENGTH)):
-        check(exported, model, inputs_of(model, batch, length))
+        check(exported, model, tiny_inputs(model, batch, length))
     exported.save_pretrained(tmp_path)
-    check(type(exported).from_pretrained(tmp_path), model, inputs_of(model, 2, 7))
+    check(type(exported).from_pretrained(tmp_path), model, tiny_inputs(model, 2, 7))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Image" not in name])
-def test_onnx_of_every_text_model(name, build):
+def test_onnx_of_every_text_model(name, build, tiny_inputs):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     model = build(name)
-    check(export(model, OnnxConfig(dynamic=True), inputs_of(model, 3, 5)), model, inputs_of(model, 2, 9))
+    check(export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 3, 5)), model, tiny_inputs(model, 2, 9))
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Image" in name])
-def test_onnx_of_image_models(name, build):
+def test_onnx_of_image_models(name, build, tiny_inputs):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     model = build(name)
-    inputs = inputs_of(model, 2, 0)
+    inputs = tiny_inputs(model, 2, 0)
     check(export(model, OnnxConfig(), inputs), model, inputs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Image" in name])
-def test_onnx_of_image_models_in_any_batch(name, build):
+def test_onnx_of_image_models_in_any_batch(name, build, tiny_inputs):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     model = build(name)
-    check(export(model, OnnxConfig(dynamic=True), inputs_of(model, 2, 0)), model, inputs_of(model, 3, 0))
+    check(export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 2, 0)), model, tiny_inputs(model, 3, 0))
 
 
 @pytest.mark.parametrize(
@@ -135,20 +122,20 @@ def test_onnx_of_generation(name, build):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Conditional" not in name])
-def test_openvino(name, build):
+def test_openvino(name, build, tiny_inputs):
     pytest.importorskip("openvino")
     model = build(name)
     text = "Image" not in name
-    inputs = inputs_of(model, 3, 5)
+    inputs = tiny_inputs(model, 3, 5)
     exported = export(model, OpenVINOConfig(dynamic=text), inputs)
     exported.to(config={"INFERENCE_PRECISION_HINT": "f32"})  # bf16 by itself where the processor has it
-    check(exported, model, inputs_of(model, 2, 9) if text else inputs)
+    check(exported, model, tiny_inputs(model, 2, 9) if text else inputs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Conditional" not in name])
-def test_executorch_with_a_fixed_shape(name, build):
+def test_executorch_with_a_fixed_shape(name, build, tiny_inputs):
     pytest.importorskip("executorch")
     model = build(name)
-    inputs = inputs_of(model, 2, LENGTH)
-    check(export(model, ExecutorchConfig(), inputs), model, inputs_of(model, 2, LENGTH))
+    inputs = tiny_inputs(model, 2, LENGTH)
+    check(export(model, ExecutorchConfig(), inputs), model, tiny_inputs(model, 2, LENGTH))
