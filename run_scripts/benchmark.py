@@ -26,7 +26,7 @@ import torch
 from transformers.utils import logging
 
 from ..configuration.configuration_synthesizer import PRESETS
-from .arguments import UserError, check_new_folder, parse_arguments
+from .arguments import UserError, check_new_folder, install_hint, parse_arguments
 from .benchmark_cells import (
     IMAGE_MODELS,
     Sizes,
@@ -246,7 +246,7 @@ def plot_results(output: Path, rows: Sequence[dict[str, Any]]) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        print("no pictures: matplotlib is missing (pip install 'tokenmixers[plot]')")
+        print(f"no pictures: matplotlib is missing ({install_hint('plot')})")
         return
     for cell in sorted({row["cell"] for row in rows}):
         found = [row for row in rows if row["cell"] == cell]

@@ -37,7 +37,7 @@ from tokenmixers import (
 from ..modeling.spatial_gating_unit import SpatialGatingUnit, SpatialProjection
 from ..modeling.t5_conversion import synthesizer_from_t5
 from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
-from .arguments import MODEL_CARDS, UserError
+from .arguments import MODEL_CARDS, UserError, install_hint
 from .benchmark_timing import Case, Contestant, Group, model_contestant, products_of
 
 
@@ -85,7 +85,7 @@ def import_peer(name: str, cell: int) -> ModuleType:
     except ImportError as error:
         raise UserError(
             f"cell {cell} compares with {name}, which cannot be imported ({error}): "
-            "pip install 'tokenmixers[bench]', or choose other --cells."
+            f"{install_hint('bench')}, or choose other --cells."
         ) from error
 
 
