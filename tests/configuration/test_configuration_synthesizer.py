@@ -23,7 +23,7 @@ def test_card_of_each_preset(preset):
     with torch.device("meta"):
         parameters = SynthesizerForConditionalGeneration(config).num_parameters()
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert f"{parameters:,} parameters" in card and f'from_preset("{preset}")' in card
+    assert f"{parameters:,} parameters" in card and f'"model_cards/{folder.name}"' in card
 
 
 def test_presets_are_the_rows_of_the_papers_table():
