@@ -114,7 +114,8 @@ class TokenLayout:
         if self.left_padding is None or self.position_ids is not None or not whole:
             return self, None
         index = torch.arange(self.key_length, device=self.device) + self.left_padding[:, None]
-        index = index % self.key_length
+        # No remainder of a free length: the ONNX exporter does not know it.
+        index = torch.where(index < self.key_length, index, index - self.key_length)
         return replace(self, left_padding=None, key_mask=self.key_mask.gather(1, index)), index
 
 

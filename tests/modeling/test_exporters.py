@@ -60,6 +60,7 @@ def export(model, config, inputs):
         ("AMLPForQuestionAnswering", {}),
         ("MLPMixerForTokenClassification", {}),
         ("SynthesizerForMaskedLM", {"attention_components": ["dense", "random", "vanilla"]}),
+        ("SynthesizerForMaskedLM", {"attention_components": ["random"]}),
         pytest.param("SynthesizerForMultipleChoice", {}, marks=pytest.mark.slow),
     ],
 )
