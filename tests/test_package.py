@@ -162,7 +162,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {name.split("/")[0] for name in names} == {"tokenmixers", information}
     assert not [name for name in names if name.startswith("tokenmixers/tests")]
     modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("*/*.py") if path.parent.name != "tests"}
-    data = {str(path.relative_to(ROOT)) for path in ROOT.glob("model_cards/*/*") if path.suffix in (".json", ".md")}
+    cards = [path for path in ROOT.glob("model_cards/*/*") if path.name in ("config.json", "README.md")]
+    data = {str(path.relative_to(ROOT)) for path in cards}
     data |= {str(path.relative_to(ROOT)) for path in ROOT.glob("run_scripts/recipes/*.yaml")}
     assert {f"tokenmixers/{name}" for name in {"__init__.py", *modules, *data}} <= set(names)
 
