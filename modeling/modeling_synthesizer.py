@@ -241,9 +241,8 @@ class SynthesizerAttention(nn.Module):
     ) -> torch.Tensor:
         aligned, index = layout.aligned()
         if index is not None:
-            values = values.gather(
-                2, index[:, None, :, None].expand_as(values)
-            )  # take_along_dim fixes sizes in exports
+            # Not `take_along_dim`, which fixes batch and length in exported programs.
+            values = values.gather(2, index[:, None, :, None].expand_as(values))
         logits = self._logits(aligned, None, None, position_bias)
         if logits.shape[0] > 1:  # decoding after left padding: few queries, and rows that differ in position
             return attention_from_logits(logits, values, aligned.visible, dropout)[0]

@@ -6,11 +6,13 @@ defaults, and the command line overrides it.
 
 import dataclasses
 import difflib
+import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -93,6 +95,25 @@ class ModelArguments:
 def install_hint(extra: str) -> str:
     """How to get the packages of an extra: from a checkout, because no package index has this package."""
     return f"pip install '.[{extra}]' in a checkout of tokenmixers"
+
+
+def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
+    """A package that only some uses need.
+
+    Args:
+        module: What to import.
+        extra: The extra of this package that brings it.
+        purpose: What needs it, for the message.
+
+    Raises:
+        UserError: If it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"{purpose} needs {module}, which cannot be imported ({error}): {install_hint(extra)}."
+        ) from error
 
 
 def check_new_folder(path: str) -> Path:

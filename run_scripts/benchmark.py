@@ -26,14 +26,13 @@ import torch
 from transformers.utils import logging
 
 from ..configuration.configuration_synthesizer import PRESETS
-from .arguments import UserError, check_new_folder, install_hint, parse_arguments
+from .arguments import UserError, check_new_folder, import_optional, install_hint, parse_arguments
 from .benchmark_cells import (
     IMAGE_MODELS,
     Sizes,
     encoders_against_transformers,
     growth,
     images_against_timm,
-    import_peer,
     sequence_to_sequence,
     start_up,
     text_against_g_mlp_pytorch,
@@ -286,7 +285,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     output = check_new_folder(arguments.output_dir)
     for cell in arguments.cells:  # before hours of work
         if cell in PEERS:
-            import_peer(PEERS[cell], cell)
+            import_optional(PEERS[cell], "bench", f"cell {cell}")
     for file in arguments.length_files:
         read_lengths(file, arguments.tokenizer)
     logging.set_verbosity_error()

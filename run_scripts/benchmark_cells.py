@@ -1,6 +1,5 @@
 """What is compared with what: one function per cell, which yields its groups for one `Case`."""
 
-import importlib
 import subprocess
 import sys
 import tempfile
@@ -8,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -37,7 +35,7 @@ from tokenmixers import (
 from ..modeling.spatial_gating_unit import SpatialGatingUnit, SpatialProjection
 from ..modeling.t5_conversion import synthesizer_from_t5
 from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
-from .arguments import MODEL_CARDS, UserError, install_hint
+from .arguments import MODEL_CARDS, import_optional
 from .benchmark_timing import Case, Contestant, Group, model_contestant, products_of
 
 
@@ -74,21 +72,6 @@ class Sizes:
         )
 
 
-def import_peer(name: str, cell: int) -> ModuleType:
-    """A package that is compared with.
-
-    Raises:
-        UserError: If it cannot be imported.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(
-            f"cell {cell} compares with {name}, which cannot be imported ({error}): "
-            f"{install_hint('bench')}, or choose other --cells."
-        ) from error
-
-
 def shipped_config(name: str, **changes: Any) -> PreTrainedConfig:
     """The configuration of a model card, with changes, and without dropout."""
     config = AutoConfig.from_pretrained(MODEL_CARDS / name, hidden_dropout_prob=0.0, **changes)
@@ -115,7 +98,7 @@ def tokens(vocab_size: int, *shape: int) -> torch.Tensor:
 
 def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
     """1: gMLP for images of 224 pixels and timm's, with the same weights."""
-    timm = import_peer("timm", 1)
+    timm = import_optional("timm", "bench", "cell 1")
     for size in sizes.image_models:
         peer = randomise_gates(timm.create_model(f"gmlp_{size}_224"))
         peer.blocks = peer.blocks[: sizes.shrunk.get("num_hidden_layers")]
@@ -138,7 +121,7 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
     tokens, and its head is a matrix of its own: here the embeddings, as in ours.
     """
     config = model.config
-    package = import_peer("g_mlp_pytorch", 2)
+    package = import_optional("g_mlp_pytorch", "bench", "cell 2")
     peer = package.gMLP(
         num_tokens=config.vocab_size,
         dim=config.hidden_size,

@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from .arguments import UserError, check_new_folder, install_hint, parse_arguments
+from .arguments import check_new_folder, import_optional, parse_arguments
 
 
 @dataclass
@@ -24,10 +24,7 @@ class DigitsArguments:
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((DigitsArguments,), argv)
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise UserError(f"the digits come with scikit-learn: {install_hint('digits')}") from error
+    load_digits = import_optional("sklearn.datasets", "digits", "this script").load_digits
     folder = check_new_folder(arguments.output_dir)
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))

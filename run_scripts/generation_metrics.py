@@ -3,30 +3,14 @@
 Not by `evaluate`, which downloads its metrics when they are used. Both packages are in the extra `seq2seq`.
 """
 
-import importlib
 import re
 from collections.abc import Sequence
-from types import ModuleType
 
-from .arguments import UserError, install_hint
+from .arguments import UserError, import_optional
 
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.!?])\s+")
-
-
-def require(module: str) -> ModuleType:
-    """Import a module of the extra `seq2seq`.
-
-    Raises:
-        UserError: If it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"the module {error.name!r}, which --metric needs, is not installed: {install_hint('seq2seq')}."
-        ) from error
 
 
 def corpus_bleu(
@@ -48,7 +32,7 @@ def corpus_bleu(
         ValueError: If there is no example, or one has no reference.
     """
     _check_aligned(predictions, references)
-    bleu = require("sacrebleu").BLEU
+    bleu = import_optional("sacrebleu", "seq2seq", "--metric").BLEU
     if tokenize not in bleu.TOKENIZERS:
         raise UserError(f"--bleu_tokenize {tokenize!r} is unknown. Known: {', '.join(bleu.TOKENIZERS)}.")
     most = max(map(len, references))
@@ -75,7 +59,9 @@ def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> di
         ValueError: If there is no example, or one has no reference.
     """
     _check_aligned(predictions, references)
-    scorer = require("rouge_score.rouge_scorer").RougeScorer(ROUGE_TYPES, use_stemmer=True)
+    scorer = import_optional("rouge_score.rouge_scorer", "seq2seq", "--metric").RougeScorer(
+        ROUGE_TYPES, use_stemmer=True
+    )
     scores = [
         scorer.score_multi([_one_sentence_a_line(text) for text in texts], _one_sentence_a_line(prediction))
         for prediction, texts in zip(predictions, references, strict=True)

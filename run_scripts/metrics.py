@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from .arguments import UserError, install_hint
+from .arguments import import_optional
 
 
 #: Metric -> the Hub's name of such a metric, for model cards.
@@ -30,11 +30,8 @@ def check_packages() -> None:
     Raises:
         UserError: If scikit-learn or scipy is missing.
     """
-    try:
-        import scipy  # noqa: F401
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"the metrics need scikit-learn and scipy ({error}): {install_hint('glue')}") from error
+    for module in ("sklearn", "scipy"):
+        import_optional(module, "glue", "the metric")
 
 
 def compute(names: Iterable[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -22,7 +22,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.spatial_gating_unit import SpatialProjection
 from ..modeling.spatial_resizing import toeplitzness
-from .arguments import UserError, install_hint, parse_arguments
+from .arguments import UserError, import_optional, parse_arguments
 
 
 @dataclass
@@ -44,11 +44,7 @@ def spatial_matrices(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def _pyplot():
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UserError(f"drawing needs matplotlib: {install_hint('plot')}") from error
-    matplotlib.use("agg")
+    import_optional("matplotlib", "plot", "drawing").use("agg")
     from matplotlib import pyplot
 
     return pyplot

@@ -309,6 +309,6 @@ def test_mistakes(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="--rounds must be at least 1"):
         run(tmp_path, 6, rounds=0)
     monkeypatch.setitem(benchmark.PEERS, 6, "no_such_peer")
-    with pytest.raises(UserError, match=r"cell 6 compares with no_such_peer.*pip install '\.\[bench\]'"):
+    with pytest.raises(UserError, match=r"cell 6 needs no_such_peer.*pip install '\.\[bench\]'"):
         run(tmp_path, 6)
     assert not (tmp_path / "results").exists()
