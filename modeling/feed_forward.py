@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from .linear import linear
+
 
 def _linear(hidden_states: torch.Tensor) -> torch.Tensor:
     return hidden_states
@@ -89,15 +91,15 @@ class FeedForward(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map `(..., hidden_size)` to `(..., hidden_size)`."""
         if self.is_gated:
-            intermediate = self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states)
+            intermediate = self.activation(linear(self.gate_proj, hidden_states)) * linear(self.up_proj, hidden_states)
         else:
-            intermediate = self.activation(self.up_proj(hidden_states))
+            intermediate = self.activation(linear(self.up_proj, hidden_states))
         intermediate = self.dropout(intermediate)
         # In float16 the last matrix may be kept in float32 (`_keep_in_fp32_modules`): its sums overflow in T5 models.
         weight_dtype = self.down_proj.weight.dtype
         if weight_dtype.is_floating_point and weight_dtype.itemsize > intermediate.element_size():
             intermediate = intermediate.to(weight_dtype)
-        return self.down_proj(intermediate)
+        return linear(self.down_proj, intermediate)
 
     def extra_repr(self) -> str:
         return f"feed_forward_type={self.feed_forward_type!r}"

@@ -18,6 +18,7 @@ from ..configuration.configuration_gmlp import GMLPConfig
 from .decoder_cache import update_cache_without_keys
 from .drop_path import DropPath
 from .flops import CountsFlops
+from .linear import linear
 from .padding import padding_and_positions
 from .patch_embeddings import PatchEmbeddings
 from .self_contained import SelfContained
@@ -66,13 +67,13 @@ class GMLPLayer(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
         residual = hidden_states
-        hidden_states = self.activation(self.proj_in(self.norm(hidden_states)))
+        hidden_states = linear(self.proj_in, self.norm(hidden_states), self.activation)
         gates = None
         if past_key_values is not None:
             gates = self.sgu.gate_inputs(hidden_states, padding_mask)[:, None]
             gates = update_cache_without_keys(past_key_values, gates, self.layer_idx)[:, 0]
         hidden_states = self.sgu(hidden_states, padding_mask, positions, gate_inputs=gates)
-        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
+        return residual + self.drop_path(self.dropout(linear(self.proj_out, hidden_states)))
 
 
 class GMLPPreTrainedModel(SelfContained, CountsFlops, ResizableTokens, PreTrainedModel):

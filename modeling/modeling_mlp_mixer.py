@@ -11,6 +11,7 @@ from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_mlp_mixer import MLPMixerConfig
 from .drop_path import DropPath
+from .linear import linear
 from .modeling_gmlp import GMLPModel, GMLPPreTrainedModel
 from .spatial_gating_unit import TokenPositions
 from .task_heads import (
@@ -114,7 +115,8 @@ class MLPMixerLayer(GradientCheckpointingLayer):
         if padding_mask is not None:
             tokens = tokens * padding_mask.to(tokens.dtype)
         hidden_states = hidden_states + self.drop_path(self.dropout(self.token_mixing(tokens, positions)))
-        channels = self.proj_out(self.activation(self.proj_in(self.channel_norm(hidden_states))))
+        channels = linear(self.proj_in, self.channel_norm(hidden_states), self.activation)
+        channels = linear(self.proj_out, channels)
         return hidden_states + self.drop_path(self.dropout(channels))
 
 

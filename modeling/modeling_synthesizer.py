@@ -30,6 +30,7 @@ from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .decoder_cache import mask_for_generate, update_cache_without_keys
 from .feed_forward import FeedForward
 from .flops import CountsFlops
+from .linear import linear
 from .patch_embeddings import PatchEmbeddings
 from .self_contained import SelfContained
 from .spatial_resizing import grid_interpolation
@@ -159,9 +160,9 @@ class SynthesizerAttention(nn.Module):
         Returns:
             Shape `(batch, queries, hidden_size)`, and the weights if the implementation is `"eager"`.
         """
-        queries = self._heads(self.q_proj(hidden_states)) if self.has_queries else None
-        values = self._heads(self.v_proj(hidden_states))
-        keys = self._heads(self.k_proj(hidden_states)) if self.has_keys else None
+        queries = self._heads(linear(self.q_proj, hidden_states)) if self.has_queries else None
+        values = self._heads(linear(self.v_proj, hidden_states))
+        keys = self._heads(linear(self.k_proj, hidden_states)) if self.has_keys else None
         if past_key_values is not None:
             if self.has_keys:
                 keys, values = past_key_values.update(keys, values, self.layer_idx)
@@ -181,7 +182,7 @@ class SynthesizerAttention(nn.Module):
             mask = layout.visible if layout.full_mask is None else layout.full_mask
             output, weights = attention_from_logits(logits, values, mask, dropout)
         output = output.reshape(*hidden_states.shape[:-1], -1)
-        return self.o_proj(output), weights if eager else None
+        return linear(self.o_proj, output), weights if eager else None
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -279,14 +280,14 @@ class SynthesizerCrossAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `(batch, queries, hidden_size)` to `(batch, keys, hidden_size)`."""
-        queries = self._heads(self.q_proj(hidden_states))
+        queries = self._heads(linear(self.q_proj, hidden_states))
         is_updated = past_key_values.is_updated.get(self.layer_idx) if past_key_values is not None else False
         if is_updated:  # the encoder's keys and values stay the same while decoding
             layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
             keys, values = layer.keys, layer.values
         else:
-            keys = self._heads(self.k_proj(encoder_hidden_states))
-            values = self._heads(self.v_proj(encoder_hidden_states))
+            keys = self._heads(linear(self.k_proj, encoder_hidden_states))
+            values = self._heads(linear(self.v_proj, encoder_hidden_states))
             if past_key_values is not None:
                 keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
                 past_key_values.is_updated[self.layer_idx] = True
@@ -301,7 +302,7 @@ class SynthesizerCrossAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+        return linear(self.o_proj, output.reshape(*hidden_states.shape[:-1], -1)), weights
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -799,7 +800,7 @@ class SynthesizerForMaskedLM(_EncoderHead, MaskedLMHead, SynthesizerPreTrainedMo
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(self.scale_for_lm_head(hidden_states))
+        return linear(self.lm_head, self.scale_for_lm_head(hidden_states))
 
 
 class SynthesizerForSequenceClassification(_EncoderHead, SequenceClassificationHead, SynthesizerPreTrainedModel):
@@ -831,7 +832,7 @@ class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, Generatio
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""
-        return self.lm_head(self.scale_for_lm_head(hidden_states))
+        return linear(self.lm_head, self.scale_for_lm_head(hidden_states))
 
 
 class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, GenerationMixin):
@@ -889,7 +890,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
+        logits = linear(self.lm_head, self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

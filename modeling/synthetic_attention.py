@@ -15,6 +15,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 
 from .decoder_cache import cached_lengths
+from .linear import linear
 from .padding import check_length, check_seq_idx, first_token_index, positions_in_documents
 
 
@@ -315,7 +316,7 @@ class _DenseFirstLayer(nn.Module):
     def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
         if self.first_proj is None:
             return F.relu(queries)
-        first = F.relu(self.first_proj(hidden_states))
+        first = F.relu(linear(self.first_proj, hidden_states))
         return first.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 

@@ -28,6 +28,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from .decoder_cache import mask_for_generate
+from .linear import linear
 from .padding import first_token_index
 
 
@@ -101,7 +102,7 @@ class MaskedLMHead(_Head):
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary; families that scale their outputs override this."""
-        return self.lm_head(hidden_states)
+        return linear(self.lm_head, hidden_states)
 
     @can_return_tuple
     @auto_docstring
@@ -155,7 +156,7 @@ class CausalLMHead(_Head):
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary; families that scale their outputs override this."""
-        return self.lm_head(hidden_states)
+        return linear(self.lm_head, hidden_states)
 
     # No `position_ids` in the signature, since `generate` would then pass its own: they are counted from the mask.
     # They can be given all the same.

@@ -133,6 +133,7 @@ def machine(device: torch.device) -> dict[str, Any]:
         "processor": processor,
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "allocator": {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")},
     }
 
 
@@ -213,7 +214,7 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     print_table(head, table)
 
 
-def crossover(rows: Sequence[dict[str, Any]], contestant: str = "Fourier") -> int | None:
+def crossover(rows: Sequence[dict[str, Any]], contestant: str = "Toeplitz, Fourier") -> int | None:
     """The length from which on a contestant is faster than the first of its group, `None` if there is none.
 
     Args:
@@ -321,7 +322,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
                 if case.compiled:
                     torch.compiler.reset()
             report["results"] += found
-            if cell == 6:
+            if cell == 6 and not case.compiled:
                 length = crossover(found)
                 print(f"Fourier transforms, {case}: faster {f'from {length} tokens on' if length else 'nowhere'}")
     plot_results(output, report["results"])

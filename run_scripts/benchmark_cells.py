@@ -32,7 +32,7 @@ from tokenmixers import (
     SynthesizerForConditionalGeneration,
 )
 
-from ..modeling.spatial_gating_unit import SpatialGatingUnit, SpatialProjection
+from ..modeling.spatial_gating_unit import SpatialGatingUnit
 from ..modeling.t5_conversion import synthesizer_from_t5
 from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
 from .arguments import MODEL_CARDS, import_optional
@@ -306,32 +306,27 @@ def _decoding(
     return Contestant(name, generate, outputs, weights, items=len(source) * new_tokens, facts=facts)
 
 
-class FourierProjection(SpatialProjection):
-    """Toeplitz weights as a convolution by fast Fourier transforms, in float32."""
-
-    def forward(self, hidden_states: torch.Tensor, positions: None = None) -> torch.Tensor:
-        """Mix tokens, which have to be as many as there is room for."""
-        length, size = self.max_length, 2 * self.max_length
-        with torch.autocast(hidden_states.device.type, enabled=False):
-            kernel = torch.fft.rfft(self.weight.float().flip(0), size)
-            product = kernel[:, None] * torch.fft.rfft(hidden_states.float(), size, dim=1)
-            mixed = torch.fft.irfft(product, size, dim=1)[:, length - 1 : size - 1]
-        return (mixed + self.bias[:, None]).to(hidden_states.dtype)
-
-
 def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """6: the spatial gating unit of gMLP-base at growing lengths, its product taken in three ways."""
+    """6: the spatial gating unit of gMLP-base at growing lengths, its product taken in several ways."""
     config = shipped_config("gmlp-base")
     for length in sizes.growth:
         units = {}
-        for name, weight_type in (("Toeplitz", "toeplitz"), ("full", "full"), ("Fourier", "toeplitz")):
+        for name in ("Toeplitz, matrix", "Toeplitz, Fourier", "Toeplitz, by length", "full"):
             units[name] = SpatialGatingUnit(
-                config.intermediate_size, length, weight_type, config.gate_layer_norm_eps, config.gate_type
+                config.intermediate_size,
+                length,
+                name.split(",")[0].lower(),
+                config.gate_layer_norm_eps,
+                config.gate_type,
             )
-        toeplitz = randomise_gates(units["Toeplitz"]).spatial_proj
+        toeplitz = randomise_gates(units["Toeplitz, matrix"]).spatial_proj
+        toeplitz.fourier_lengths = {}
         units["full"].spatial_proj.load_state_dict({"weight": toeplitz.matrix(length), "bias": toeplitz.bias})
-        units["Fourier"].spatial_proj = FourierProjection(length, "toeplitz")
-        units["Fourier"].spatial_proj.load_state_dict(toeplitz.state_dict())
+        units["Toeplitz, by length"].load_state_dict(units["Toeplitz, matrix"].state_dict())
+        units["Toeplitz, Fourier"].load_state_dict(units["Toeplitz, matrix"].state_dict())
+        units["Toeplitz, Fourier"].spatial_proj.fourier_lengths = {case.dtype: 1}
+        if case.compiled:  # graphs always have the matrix
+            units = {name: units[name] for name in ("Toeplitz, matrix", "full")}
         inputs = [{"hidden_states": torch.randn(1, length, config.intermediate_size)}]
         contestants = [
             model_contestant(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()

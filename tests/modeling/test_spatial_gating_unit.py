@@ -10,6 +10,7 @@ from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit, SpatialP
 
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
+WAYS = pytest.mark.parametrize("weight_type", ["toeplitz", "full", "toeplitz, by Fourier transforms"])
 MAX_LENGTH = 9
 WIDTH = 12
 
@@ -43,11 +44,15 @@ def _assert_same_forward_and_gradients(unit, inputs, fast, slow):
         torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def _unit(weight_type, randomise):
-    return randomise(SpatialGatingUnit(WIDTH, MAX_LENGTH, weight_type, layer_norm_eps=1e-3)).double()
+def _unit(way, randomise, is_causal=False):
+    weight_type = way.split(",")[0]
+    unit = SpatialGatingUnit(WIDTH, MAX_LENGTH, weight_type, layer_norm_eps=1e-3, is_causal=is_causal)
+    if "Fourier" in way:
+        unit.spatial_proj.fourier_lengths = {torch.double: 1}
+    return randomise(unit).double()
 
 
-@WEIGHT_TYPES
+@WAYS
 @given(batch=st.integers(1, 3), length=st.integers(1, MAX_LENGTH))
 def test_equals_the_reference(weight_type, randomise, slow, batch, length):
     unit = _unit(weight_type, randomise)
@@ -57,7 +62,7 @@ def test_equals_the_reference(weight_type, randomise, slow, batch, length):
     _assert_same_forward_and_gradients(unit, inputs, unit(inputs), reference)
 
 
-@WEIGHT_TYPES
+@WAYS
 @given(
     real=st.integers(1, MAX_LENGTH).flatmap(
         lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=1, max_size=3)
@@ -72,7 +77,7 @@ def test_equals_the_reference_with_any_mask(weight_type, randomise, slow, real):
     _assert_same_forward_and_gradients(unit, inputs, unit(inputs, real[:, :, None].double()), reference)
 
 
-@WEIGHT_TYPES
+@WAYS
 @given(data=st.data(), length=st.integers(1, MAX_LENGTH))
 def test_equals_the_reference_at_shifted_positions(weight_type, randomise, slow, data, length):
     """Left padding: row `b` starts `padding[b]` tokens late, and its positions count from there."""
@@ -86,7 +91,7 @@ def test_equals_the_reference_at_shifted_positions(weight_type, randomise, slow,
     _assert_same_forward_and_gradients(unit, inputs, fast[real], reference[real])
 
 
-@WEIGHT_TYPES
+@WAYS
 @given(data=st.data(), batch=st.integers(1, 3), length=st.integers(1, MAX_LENGTH + 3))
 def test_equals_the_reference_at_free_positions(weight_type, randomise, slow, data, batch, length):
     """Any positions, repeated ones too, as for packed or permuted sequences."""
@@ -148,7 +153,7 @@ def test_initial_deviation_can_be_chosen(weight_type, tiny_config):
     assert 0.45 < weights.std() < 0.55
 
 
-@WEIGHT_TYPES
+@WAYS
 @given(length=st.integers(2, MAX_LENGTH), data=st.data())
 def test_padding_adds_exactly_nothing(weight_type, randomise, length, data):
     """Whatever stands in a masked token, no other token's output changes in a single bit."""
@@ -184,3 +189,50 @@ def test_the_norm_has_the_epsilon_it_was_given():
     expected = F.layer_norm(inputs[..., 2:], (2,), eps=0.25)
     torch.testing.assert_close(unit(inputs), expected)
     assert expected[0, 0, 1] == pytest.approx(2 / 4.25**0.5)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    "dtype, length", [(torch.float32, 1024), (torch.float32, 1100), (torch.float64, 1024), (torch.bfloat16, 8192)]
+)
+def test_long_toeplitz_products_need_no_matrix(dtype, length, is_causal, randomise, monkeypatch):
+    projection = randomise(SpatialProjection(length, "toeplitz", is_causal)).to(dtype)
+    inputs = torch.randn(1, length, 2, dtype=dtype, requires_grad=True)
+    # Random weights add up to numbers of the size of `length ** 0.5`.
+    tolerance = 1e-6 * length**0.5 if dtype != torch.bfloat16 else 1e-2 * length**0.5
+    rows, columns = torch.tensor([0, 1, length // 2, length - 1]), torch.arange(length)
+    matrix = projection.weight.double()[length - 1 + columns - rows[:, None]]
+    if is_causal:
+        matrix = matrix * (columns <= rows[:, None])
+    expected = torch.einsum("ij,bjc->bic", matrix, inputs.double()) + projection.bias.double()[rows, None]
+    monkeypatch.setattr(SpatialProjection, "matrix", None)  # whoever calls it fails
+    found = projection(inputs)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found[:, rows].double(), expected, rtol=0, atol=tolerance)
+    found[:, rows].sum().backward()
+    expected = matrix.sum(0)[None, :, None].expand_as(inputs)
+    torch.testing.assert_close(inputs.grad.double(), expected, rtol=0, atol=tolerance)
+    with pytest.raises(TypeError, match="not callable"):
+        projection(inputs[:, : SpatialProjection.fourier_lengths[dtype] - 1])
+
+
+def test_long_products_have_the_type_that_autocast_asks_for(randomise):
+    projection = randomise(SpatialProjection(6, "toeplitz"))
+    inputs = torch.randn(2, 6, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = projection(inputs)
+        projection.fourier_lengths = {torch.bfloat16: 1}
+        found = projection(inputs)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+@given(length=st.integers(1, MAX_LENGTH))
+def test_long_causal_products_equal_those_of_the_matrix(randomise, length):
+    inputs = torch.randn(2, length, WIDTH, dtype=torch.double, requires_grad=True)
+    unit = _unit("toeplitz", randomise, is_causal=True)
+    other = _unit("toeplitz, by Fourier transforms", randomise, is_causal=True)
+    other.load_state_dict(unit.state_dict())
+    torch.testing.assert_close(other(inputs), unit(inputs))
+    left = TokenPositions((torch.arange(length) - 1).clamp(min=0)[None], True, slice(0, length))
+    torch.testing.assert_close(other(inputs, positions=left), unit(inputs, positions=left))

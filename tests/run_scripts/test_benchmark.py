@@ -6,14 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts import benchmark, benchmark_workloads
 from tokenmixers.run_scripts.arguments import UserError
 from tokenmixers.run_scripts.benchmark import crossover
 from tokenmixers.run_scripts.benchmark_cells import (
-    FourierProjection,
     Sizes,
     as_g_mlp_pytorch,
     randomise_gates,
@@ -152,21 +150,10 @@ def test_transformers_have_as_many_parameters():
         assert peer.num_parameters() == pytest.approx(model.num_parameters(), rel=0.02)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_fourier_transforms_equal_the_matrix(dtype):
-    projection = FourierProjection(9, "toeplitz")
-    nn.init.normal_(projection.weight)
-    nn.init.normal_(projection.bias)
-    inputs = torch.randn(2, 9, 5)
-    expected = torch.einsum("ij,bjc->bic", projection.matrix(9).to(dtype), inputs.to(dtype))
-    expected = expected + projection.bias[:, None]
-    torch.testing.assert_close(projection(inputs).to(dtype), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_crossover():
     def rows(*ratios):
         lengths = zip((8, 16, 32), ratios, strict=True)
-        return [{"model": "Fourier", "length": length, "ratio": ratio} for length, ratio in lengths]
+        return [{"model": "Toeplitz, Fourier", "length": length, "ratio": ratio} for length, ratio in lengths]
 
     assert crossover(rows(0.5, 1.2, 2.0)) == 16
     assert crossover(rows(1.5, 0.9, 2.0)) == 32
@@ -231,7 +218,11 @@ def test_report(tmp_path, capsys):
     assert {row["length"] for row in of_file} == {statistics.mean((5, 9, 16))}
     growth = [row for row in results if row["cell"] == 6 and row["is_first"]]
     assert [row["length"] for row in growth] == [16, 32]
-    assert all(row["difference"] < 1e-2 for row in results if row["model"] in ("full", "Fourier"))
+    assert all(row["difference"] < 1e-2 for row in results if row["cell"] == 6 and not row["is_first"])
+    # In its own type the transform is not what the matrix gives, bit by bit; below 8,192 tokens the matrix is taken.
+    found = [row["difference"] for row in results if row["model"] == "Toeplitz, Fourier"]
+    assert any(found), found
+    assert not any(row["difference"] for row in results if row["model"] == "Toeplitz, by length")
     assert {path.name for path in (tmp_path / "results").glob("*.png")} == {"cell_5.png", "cell_6.png"}
     assert "Fourier transforms, inference, bfloat16, eager: faster" in capsys.readouterr().out
 

@@ -1,0 +1,282 @@
+"""Linear layers as convolutions: parity with the layers themselves, and who is left alone."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.activations import ACT2FN
+
+from tokenmixers.modeling import linear as linear_module
+from tokenmixers.modeling.linear import is_plain, linear, pointwise_convolution, types_for_convolution
+
+
+@pytest.fixture
+def convolutions(monkeypatch):
+    """Any processor prefers convolutions, for any number of rows; the list holds the shapes that were convolved."""
+    shapes = []
+
+    def recorded(inputs, weight, bias):
+        shapes.append((*inputs.shape, *weight.shape))
+        return pointwise_convolution(inputs, weight, bias)
+
+    monkeypatch.setattr(linear_module, "types_for_convolution", lambda: {torch.float32, torch.bfloat16})
+    monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: 1, torch.bfloat16: 1})
+    monkeypatch.setattr(linear_module, "pointwise_convolution", recorded)
+    return shapes
+
+
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=0, max_size=3),
+    width=st.integers(1, 9),
+    outputs=st.integers(1, 9),
+    bias=st.booleans(),
+    contiguous=st.booleans(),
+)
+def test_equals_the_sum_written_out(shape, width, outputs, bias, contiguous):
+    inputs = torch.randn(*shape, width, dtype=torch.double)
+    if not contiguous:
+        inputs = torch.cat([inputs, inputs], -1)[..., width:]
+    weight = torch.randn(outputs, width, dtype=torch.double)
+    leaves = [inputs.requires_grad_(), weight.requires_grad_()]
+    offset = torch.randn(outputs, dtype=torch.double, requires_grad=True) if bias else None
+    leaves += [offset] if bias else []
+    found = pointwise_convolution(inputs, weight, offset)
+    expected = torch.einsum("...i,oi->...o", inputs, weight) + (offset if bias else 0)
+    torch.testing.assert_close(found, expected)
+    direction = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((out * direction).sum(), leaves) for out in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("activation", [None, "gelu", "relu", "gelu_python"])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_equals_the_layer(dtype, activation, mode, convolutions):
+    layer = nn.Linear(6, 5).to(dtype)
+    activation = activation and ACT2FN[activation]
+    inputs = torch.randn(2, 3, 6, dtype=dtype)
+    kept = inputs.clone()
+    with mode():
+        found = linear(layer, inputs, activation)
+        expected = layer(inputs) if activation is None else activation(layer(inputs))
+    assert convolutions == [(2, 3, 6, 5, 6)]
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=1e-6 if dtype == torch.float32 else 0.02)
+    assert torch.equal(inputs, kept)
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def _gelus(function):
+    with _Operators() as operators:
+        function()
+    return {name for name in operators.names if name.startswith("gelu")}
+
+
+def test_gelu_takes_no_memory_where_nobody_can_notice():
+    layer, gelu, inputs = nn.Linear(4, 4), ACT2FN["gelu"], torch.randn(2, 4)
+
+    def call(layer=layer, gelu=gelu):
+        return _gelus(lambda: linear(layer, inputs, gelu))
+
+    assert call() == {"gelu"}  # gradients need the inputs of GELU
+    with torch.no_grad():
+        assert call() == {"gelu_"}
+        seen = []
+        handle = layer.register_forward_hook(lambda module, args, output: seen.append(output))
+        assert call() == {"gelu"}
+        handle.remove()
+        torch.testing.assert_close(seen, [layer(inputs)])
+        handle = nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
+        assert call() == {"gelu"}
+        handle.remove()
+        gelu.register_forward_hook(lambda module, args, output: output + 1)
+        assert call() == {"gelu"}
+        torch.testing.assert_close(linear(layer, inputs, gelu), F.gelu(layer(inputs)) + 1)
+        assert call(gelu=ACT2FN["gelu"]) == {"gelu_"}
+        assert call(nn.Sequential(layer), ACT2FN["gelu"]) == {"gelu"}
+
+
+class _Replacement(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs) + 1
+
+
+class _Subclass(torch.Tensor):
+    pass
+
+
+def test_what_is_not_plain_is_left_alone(convolutions, monkeypatch):
+    inputs = torch.randn(3, 4)
+
+    def stays(layer, inputs=inputs):
+        expected = layer(inputs)
+        torch.testing.assert_close(linear(layer, inputs), expected, rtol=0, atol=0)
+        return not convolutions
+
+    assert stays(_Replacement(4, 2))
+    hooked = nn.Linear(4, 2)
+    hooked.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    assert stays(hooked)
+    offloaded = nn.Linear(4, 2)
+    offloaded.forward = lambda inputs: torch.zeros(3, 2)
+    assert stays(offloaded)
+    pruned = nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))
+    assert stays(pruned)
+    quantised = nn.Linear(4, 2)
+    quantised.weight = nn.Parameter(quantised.weight.detach().as_subclass(_Subclass))
+    assert stays(quantised)
+    assert stays(nn.Linear(4, 2).double(), inputs.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert stays(nn.Linear(4, 2))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert stays(nn.Linear(4, 2))
+    layer = nn.Linear(4, 2)
+    monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: 4})
+    assert stays(layer)
+    monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: 3})
+    monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", 31)
+    assert stays(layer)
+    monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", 32)
+    assert not stays(layer) and convolutions == [(3, 4, 2, 4)]
+
+
+def test_those_who_asked_for_faster_products_get_them(convolutions):
+    layer, inputs = nn.Linear(4, 2), torch.randn(3, 4)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        linear(layer, inputs)
+        assert not convolutions
+        torch.set_float32_matmul_precision("highest")
+        linear(layer, inputs)
+        assert convolutions
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["GMLPForMaskedLM", "AMLPForCausalLM", "SynthesizerForConditionalGeneration", "MLPMixerForImageClassification"],
+)
+def test_models_stay_the_same(name, tiny_model, tiny_inputs, convolutions, monkeypatch):
+    model = tiny_model(name)
+    inputs = tiny_inputs(model, 2, 6)
+
+    def run():
+        model.zero_grad()
+        logits = model(**inputs).logits
+        logits.square().sum().backward()
+        with torch.no_grad():
+            again = model(**inputs).logits
+        return logits, again, {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    found = run()
+    assert len(convolutions) >= 4
+    monkeypatch.setattr(linear_module, "types_for_convolution", frozenset)
+    convolutions.clear()
+    expected = run()
+    assert not convolutions
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
+def test_spatial_products_stay_the_same(weight_type, convolutions, tiny_model, tiny_inputs, monkeypatch):
+    model = tiny_model("GMLPForMaskedLM", spatial_weight_type=weight_type)
+    inputs = tiny_inputs(model, 3, 7)
+    called = []
+    conv1d = F.conv1d
+    monkeypatch.setattr(F, "conv1d", lambda *args: called.append(1) or conv1d(*args))
+    found = model(**inputs).logits
+    assert called or weight_type == "full"  # rows with padding on the left have a full matrix each
+    called.clear()
+    found_alone = model(inputs["input_ids"]).logits
+    assert called
+    monkeypatch.setattr(linear_module, "types_for_convolution", frozenset)
+    torch.testing.assert_close(found, model(**inputs).logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found_alone, model(inputs["input_ids"]).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_hooks_see_what_the_gate_was(tiny_model):
+    model = tiny_model("GMLPModel")
+    projection = model.layers[0].sgu.spatial_proj
+    inputs, seen = torch.randint(37, (2, 6)), []
+    with torch.no_grad():
+        expected = model(inputs).last_hidden_state
+        projection.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
+        torch.testing.assert_close(model(inputs).last_hidden_state, expected, rtol=0, atol=0)
+        mixed, gate = seen[0]
+        torch.testing.assert_close(
+            gate, torch.einsum("ij,bjc->bic", projection.matrix(6), mixed) + projection.bias[:6, None]
+        )
+
+
+def test_compiled_inference(tiny_model, monkeypatch):
+    """The graph of an AMD processor holds our operator, and exported programs never do."""
+    model, inputs = tiny_model("GMLPForMaskedLM"), torch.randint(37, (2, 6))
+    expected, graphs = model(inputs).logits, []
+    for types, operators in (({torch.float32}, True), (frozenset(), False)):
+        monkeypatch.setattr(linear_module, "types_for_convolution", lambda types=types: types)
+        torch.compiler.reset()
+        graphs.clear()
+        compiled = torch.compile(model, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(inputs).logits, expected, rtol=1e-4, atol=1e-5)
+        assert ("tokenmixers.linear" in graphs[0].code) == operators
+        graphs.clear()
+        torch.testing.assert_close(compiled(inputs).logits, expected, rtol=1e-4, atol=1e-5)
+        assert "tokenmixers.linear" not in graphs[0].code  # it would have no gradients
+        with torch.no_grad():
+            program = torch.export.export(copy.deepcopy(model), (inputs,), strict=False)
+        assert "tokenmixers" not in program.graph_module.code
+
+
+class _File:
+    def __init__(self, text):
+        self.text = text
+
+    def is_file(self):
+        return self.text is not None
+
+    def read_text(self, **kwargs):
+        return self.text
+
+
+@pytest.mark.parametrize(
+    "cpuinfo, processor, mkl, capability, expected",
+    [
+        ("vendor_id\t: AuthenticAMD\n", "", True, "AVX512", {torch.float32, torch.bfloat16}),
+        ("vendor_id\t: AuthenticAMD\n", "", True, "AVX2", {torch.float32}),
+        (None, "AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD", True, "AVX2", {torch.float32}),
+        ("vendor_id\t: AuthenticAMD\n", "", False, "AVX512", set()),
+        ("vendor_id\t: GenuineIntel\n", "", True, "AVX512", set()),
+        (None, "arm", True, "DEFAULT", set()),
+    ],
+)
+def test_which_processors(cpuinfo, processor, mkl, capability, expected, monkeypatch):
+    monkeypatch.setattr(linear_module, "Path", lambda name: _File(cpuinfo))
+    monkeypatch.setattr(linear_module.platform, "processor", lambda: processor)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    types_for_convolution.cache_clear()
+    try:
+        assert types_for_convolution() == expected
+    finally:
+        types_for_convolution.cache_clear()
+
+
+def test_layers_with_other_forwards_are_not_plain():
+    assert is_plain(nn.Linear(1, 1), nn.Linear) and not is_plain(_Replacement(1, 1), nn.Linear)
