@@ -1,26 +1,29 @@
-"""Linear layers on AMD processors.
+"""The products of linear layers without waste, with the same results up to rounding.
 
-PyTorch leaves float32 products on x86 to MKL, which is half as fast there as oneDNN, its library for convolutions; in
-bfloat16 it spends a pass over the outputs on the bias. A linear layer is a convolution with kernels of one point, so
-both can be had without leaving PyTorch's own operators. Everything else is left to the layers themselves: other
-processors and devices, other types, graphs, few rows, layers that were replaced or have hooks.
+PyTorch leaves float32 products on x86 to MKL, which is half as fast on AMD processors as oneDNN, PyTorch's library for
+convolutions; in bfloat16 it spends a pass over the outputs on the bias. A linear layer is a convolution with kernels
+of one point, so both can be had without leaving PyTorch's own operators. On every device, activations without
+gradients can write over what they read: memory for a model's widest tensor can take longer to get than to fill.
+
+Layers that were replaced, quantised, distributed, offloaded or given hooks are called as they are.
 """
 
 import platform
+import re
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as torch_module
 from transformers.activations import GELUActivation
 from transformers.utils import is_tracing
 
 
-#: Rows of a product, or tokens that a spatial product mixes, from which on the convolution was the faster one.
+#: Rows of a product, or of a matrix that mixes tokens, from which on the convolution was the faster one.
 CONVOLUTION_ROWS = {torch.float32: 256, torch.bfloat16: 1024}
-#: Bytes of the largest matrix for it: oneDNN copies it, and larger blocks are fetched from the system anew each time.
+#: Bytes of the largest matrix for it: oneDNN copies it, and glibc asks the system anew for every larger block.
 CONVOLUTION_BYTES = 32 * 2**20
 
 
@@ -38,49 +41,80 @@ def types_for_convolution() -> frozenset[torch.dtype]:
 
 
 @torch.compiler.assume_constant_result
-def convolutions_are_faster(dtype: torch.dtype) -> bool:
-    """Whether large enough products of this type are."""
+def _is_type_for_convolution(dtype: torch.dtype) -> bool:
     return dtype in types_for_convolution()
 
 
-def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int) -> bool:
-    """Whether a product is faster as a convolution, which is the same up to rounding, gradients included.
+def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, images: int) -> bool:
+    """Whether a product of an eager model is faster as a convolution.
 
     Args:
         inputs: What is multiplied.
         weight: With what, a matrix.
-        rows: How many rows `inputs` has, or tokens.
+        rows: How many rows `inputs` has, or `weight` where that mixes tokens.
+        images: The convolution's batch.
     """
-    dtype = inputs.dtype
+    dtype, backends = inputs.dtype, torch.backends
     return (
-        not is_tracing(inputs)  # first, as the rows may be unknown
+        inputs.device.type == "cpu"
+        and not is_tracing(inputs)  # before the rows, which may be unknown
         and rows >= CONVOLUTION_ROWS.get(dtype, float("inf"))
-        and weight.dtype == dtype
+        and is_dense(weight, dtype)
         and weight.nbytes <= CONVOLUTION_BYTES
-        and inputs.device.type == weight.device.type == "cpu"
-        and type(weight) in (torch.Tensor, nn.Parameter)  # not quantised, not distributed
-        and convolutions_are_faster(dtype)
-        and torch.backends.mkldnn.enabled
-        and torch.backends.mkldnn.matmul.fp32_precision in ("none", "ieee")  # else less precise ones were asked for
+        and _is_type_for_convolution(dtype)
+        and backends.mkldnn.enabled
+        and reaches_onednn(inputs, images)
+        # Less precise products, where somebody asked for them, are faster.
+        and {backends.mkldnn.matmul.fp32_precision, backends.mkldnn.conv.fp32_precision} <= {"none", "ieee"}
         and not torch.is_autocast_enabled("cpu")
     )
 
 
+def reaches_onednn(inputs: torch.Tensor, images: int) -> bool:
+    """Whether PyTorch leaves a convolution of one point to oneDNN. In float32 it keeps some of them, by its own rules
+    for single threads and single images.
+    """
+    several_threads, several_images = torch.get_num_threads() > 1, images > 1
+    is_large = (images >= 16 or several_threads) and (several_images or inputs.numel() > 20480)
+    return is_large or inputs.dtype != torch.float32
+
+
+def is_dense(weight: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether this is a matrix in the memory of the processor, not quantised, distributed or sparse."""
+    is_ordinary = type(weight) in (torch.Tensor, nn.Parameter) and weight.layout == torch.strided
+    return is_ordinary and weight.dtype == dtype and weight.device.type == "cpu"
+
+
+def images_for(rows: int) -> int:
+    """Into how many images to divide rows. One thread gets to oneDNN with 16 alone; for several, one is faster."""
+    return 16 if torch.get_num_threads() == 1 and rows % 16 == 0 else 1
+
+
 def pointwise_convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """What `torch.nn.functional.linear` computes, as a convolution over one row of pixels whose channels come last."""
-    pixels = inputs.reshape(1, 1, -1, weight.shape[1]).permute(0, 3, 1, 2)
+    """What `torch.nn.functional.linear` computes, as a convolution over lines of pixels whose channels come last."""
+    rows = inputs.shape[:-1].numel()
+    images = images_for(rows)
+    pixels = inputs.reshape(images, 1, rows // images, weight.shape[1]).permute(0, 3, 1, 2)
     outputs = F.conv2d(pixels, weight[:, :, None, None], bias)
     return outputs.permute(0, 2, 3, 1).reshape(*inputs.shape[:-1], len(weight))
 
 
-@torch.library.custom_op("tokenmixers::linear", mutates_args=())
-def linear_in_graph(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`pointwise_convolution` where it is worth it, for `torch.compile`, which would bring a convolution's channels to
-    the front and back again. Without gradients.
-    """
-    if prefers_convolution(inputs, weight, inputs.numel() // weight.shape[1]):
+def _product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    rows = inputs.shape[:-1].numel()
+    # In bfloat16 the bias is all there is to gain, and backward passes lose more.
+    has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
+    if has_gain and prefers_convolution(inputs, weight, rows, images_for(rows)):
         return pointwise_convolution(inputs, weight, bias)
     return F.linear(inputs, weight, bias)
+
+
+# A checkpoint brings its own copy of this module, which must not replace the operator of another one.
+@torch.library.custom_op(f"tokenmixers::linear_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}", mutates_args=())
+def linear_in_graph(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`torch.nn.functional.linear` without gradients, for graphs: `torch.compile` would bring the channels of a
+    convolution to the front and back again.
+    """
+    return _product(inputs, weight, bias)
 
 
 @linear_in_graph.register_fake
@@ -99,45 +133,54 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
     Returns:
         Shape `(..., layer.out_features)`.
     """
-    if is_tracing(inputs):
-        outputs = _traced(layer, inputs)
-        return outputs if activation is None else activation(outputs)
-    if is_plain(layer, nn.Linear) and prefers_convolution(inputs, layer.weight, inputs.numel() // layer.in_features):
-        outputs = pointwise_convolution(inputs, layer.weight, layer.bias)
+    if inputs.device.type != "cpu" or not is_plain(layer, nn.Linear) or not is_dense(layer.weight, inputs.dtype):
+        outputs = layer(inputs)
+    elif not is_tracing(inputs):
+        outputs = _product(inputs, layer.weight, layer.bias)
+    elif _is_compiled_for_convolution(inputs):
+        outputs = linear_in_graph(inputs.contiguous(), layer.weight, layer.bias)
     else:
         outputs = layer(inputs)
     if activation is None:
         return outputs
-    if is_plain(activation, GELUActivation) and activation.act is F.gelu and may_overwrite(outputs, layer, nn.Linear):
+    is_gelu = is_plain(activation, GELUActivation) and getattr(activation, "act", None) is F.gelu
+    if is_gelu and may_overwrite(outputs, layer, nn.Linear):
         return torch.ops.aten.gelu_(outputs)
     return activation(outputs)
 
 
-def _traced(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """In bfloat16 and for gradients the compiler's own products do; exported graphs are for any processor."""
-    if (
+def _is_compiled_for_convolution(inputs: torch.Tensor) -> bool:
+    # In bfloat16 and for gradients the compiler's own products do; exported graphs are for any processor.
+    return (
         torch.compiler.is_dynamo_compiling()
         and not torch.compiler.is_exporting()
         and not torch.is_grad_enabled()
-        and type(layer) is nn.Linear
-        and inputs.device.type == "cpu"
-        and inputs.dtype == layer.weight.dtype == torch.float32
+        and inputs.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
-        and convolutions_are_faster(torch.float32)
-    ):
-        return linear_in_graph(inputs.contiguous(), layer.weight, layer.bias)
-    return layer(inputs)
+        and _is_type_for_convolution(torch.float32)
+    )
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a call of the module runs `kind.forward` and nothing besides."""
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return type(module) is kind and not hooks and "forward" not in vars(module) and not _has_any_global_hook()
+    return (
+        type(module) is kind
+        and "forward" not in module.__dict__
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not (module._backward_hooks or module._backward_pre_hooks)
+        and not getattr(torch_module, "_has_any_global_hook", _unknown)()
+    )
+
+
+def _unknown() -> bool:
+    return True
 
 
 def may_overwrite(outputs: torch.Tensor, module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether nobody else reads what a call of the module returned: no gradients, no hooks, no graph.
-
-    A second tensor of the model's widest shape can take longer to get from the system than to fill.
-    """
-    return not torch.is_grad_enabled() and not is_tracing(outputs) and is_plain(module, kind)
+    """Whether nobody else reads what a call of the module returned: no gradients, no hooks, no graph."""
+    return (
+        not torch.is_grad_enabled()
+        and type(outputs) is torch.Tensor
+        and not is_tracing(outputs)
+        and is_plain(module, kind)
+    )

@@ -31,6 +31,8 @@ class TokenPositions(NamedTuple):
 
 def _product_dtype(hidden_states: torch.Tensor) -> torch.dtype:
     device = hidden_states.device.type
+    if hidden_states.dtype == torch.float64:  # which autocast leaves alone
+        return hidden_states.dtype
     has_autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)  # "meta" has none
     return torch.get_autocast_dtype(device) if has_autocast else hidden_states.dtype
 
@@ -48,9 +50,9 @@ class SpatialProjection(nn.Module):
         input and output `(batch, length, channels)` with `length <= n`; `bias` is `(n,)`, one number per output token.
     """
 
-    #: Lengths, by the type of the product, from which on Toeplitz weights act by Fourier transforms: O(n log n) time
-    #: and O(n) memory. As measured on CPUs, whose matrix units keep the matrix ahead for longer in half types.
-    fourier_lengths = {torch.float32: 1024, torch.float64: 1024, torch.bfloat16: 8192, torch.float16: 8192}
+    #: Lengths, by the type of the product, from which on Toeplitz weights act by Fourier transforms on CPUs, in time
+    #: O(n log n) and memory O(n): where the matrix becomes slower (`model_cards/benchmarks`, growth).
+    fourier_lengths = {torch.float32: 2048, torch.float64: 2048, torch.bfloat16: 4096, torch.float16: 4096}
 
     def __init__(self, max_length: int, weight_type: str, is_causal: bool = False):
         super().__init__()
@@ -106,23 +108,26 @@ class SpatialProjection(nn.Module):
             return self._convolve(hidden_states, bias)
         matrix = self.matrix(length, positions)
         is_shared = matrix.dim() == 2 and matrix.dtype == torch.float32  # bfloat16 has no use for it
-        if is_shared and prefers_convolution(hidden_states, matrix, matrix.shape[0]):
+        if is_shared and prefers_convolution(hidden_states, matrix, matrix.shape[0], batch):
             if bias.dim() == 1:
                 return F.conv1d(hidden_states, matrix[:, :, None], bias)
             return F.conv1d(hidden_states, matrix[:, :, None]).add_(bias[..., None])
         return torch.baddbmm(bias[..., None], matrix.expand(batch, -1, -1), hidden_states)
 
     def _is_long_convolution(self, hidden_states: torch.Tensor, positions: TokenPositions | None) -> bool:
-        """Whether one sequence's diagonals meet as many tokens that the matrix is better left alone."""
-        if self.weight_type != "toeplitz" or is_tracing(hidden_states):  # graphs are for all lengths
-            return False
+        """Whether all tokens of rows of one document meet so many others that the matrix is better left alone."""
+        if self.weight_type != "toeplitz" or hidden_states.device.type != "cpu" or is_tracing(hidden_states):
+            return False  # graphs are for all lengths, other devices were not measured
         ids, shifted, outputs, seq_idx = TokenPositions() if positions is None else positions
         if (ids is not None and not shifted) or seq_idx is not None or not isinstance(outputs, slice) or outputs.start:
             return False
         return hidden_states.shape[1] >= self.fourier_lengths.get(_product_dtype(hidden_states), float("inf"))
 
     def _convolve(self, hidden_states: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        """`W Z + b` for all tokens by the convolution theorem; in float32 at least, there are no half transforms."""
+        """`W Z + b` for all tokens by the convolution theorem, in float32 at least.
+
+        The rounding error of every token is relative to the largest of its row, later ones of a causal row included.
+        """
         length, dtype = hidden_states.shape[1], _product_dtype(hidden_states)
         precise = torch.promote_types(dtype, torch.float32)
         diagonals = self.weight[self.max_length - length : self.max_length + length - 1].to(precise)

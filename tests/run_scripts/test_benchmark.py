@@ -219,7 +219,7 @@ def test_report(tmp_path, capsys):
     growth = [row for row in results if row["cell"] == 6 and row["is_first"]]
     assert [row["length"] for row in growth] == [16, 32]
     assert all(row["difference"] < 1e-2 for row in results if row["cell"] == 6 and not row["is_first"])
-    # In its own type the transform is not what the matrix gives, bit by bit; below 8,192 tokens the matrix is taken.
+    # In its own type the transform is not what the matrix gives, bit by bit; below 4,096 tokens the matrix is taken.
     found = [row["difference"] for row in results if row["model"] == "Toeplitz, Fourier"]
     assert any(found), found
     assert not any(row["difference"] for row in results if row["model"] == "Toeplitz, by length")

@@ -106,7 +106,7 @@ TRAINED = {"do_train": None, "config_name": None, "config_overrides": None, "tok
 
 
 def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys):
-    results = run_glue.main(command(max_steps=300, do_predict=True))
+    results = run_glue.main(command(max_steps=450, do_predict=True))
     printed = capsys.readouterr().out
     assert "GMLPForSequenceClassification (gmlp)" in printed
     assert "| accuracy     | 100.00 |               50.00 |" in printed
