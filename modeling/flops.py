@@ -9,7 +9,8 @@ sequence and layer:
 - MLP-Mixer: 4nsd + 4ndf, with s = `token_mixing_size`;
 - Synthesizer: 4ndf (6ndf if the feed-forward is gated) + what `synthesizer_attention_flops` says.
 
-The spatial weights cost the same stored as Toeplitz or in full. A training step costs three times the forward pass.
+The spatial weights count the same stored as Toeplitz or in full, also where Fourier transforms, which that counter
+does not know, stand in for the matrix. A training step costs three times the forward pass.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ class CountsFlops:
             target_length: Tokens on the decoder's side of an encoder-decoder; its maximum by default.
 
         Returns:
-            An exact integer: what `torch.utils.flop_counter.FlopCounterMode` counts. Self-attention of decoders
-            counts whole squares, and `sparse_prediction` is not taken into account.
+            An exact integer: what `torch.utils.flop_counter.FlopCounterMode` counts, Fourier transforms apart.
+            Self-attention of decoders counts whole squares, and `sparse_prediction` is not taken into account.
         """
         config = self.config
         layer_flops = LAYER_FLOPS[config.model_type]
