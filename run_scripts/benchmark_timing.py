@@ -24,8 +24,8 @@ from .arguments import UserError
 Inputs = Sequence[Mapping[str, Any]]
 
 #: Largest difference of outputs and gradients, relative to their norm, that counts as rounding. Equal models of up to
-#: 48 layers differ by 2e-6 in float32, and gradients by 2e-4 where a ReLU's input is rounded to the other side of zero;
-#: by 3e-2 in bfloat16, which cannot show small mistakes.
+#: 48 layers differ by 2e-6 in float32, gradients by 2e-4 where a ReLU's input is rounded to the other side of zero. In
+#: bfloat16 they differ by 3e-2, which cannot show small mistakes.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 
 _PRODUCTS = {
