@@ -70,7 +70,7 @@ def random_windows(seed: int) -> list[Window]:
     return windows
 
 
-@pytest.mark.parametrize(("seed", "n_best", "length"), itertools.product(range(4), (1, 5, 500), (1, 3, 50)))
+@pytest.mark.parametrize(("seed", "n_best", "length"), list(itertools.product(range(4), (1, 5, 500), (1, 3, 50))))
 def test_spans_are_those_of_a_search_through_all(seed, n_best, length):
     windows = random_windows(seed)
     spans, null = select_spans(windows, n_best, length)
