@@ -46,7 +46,7 @@ def _is_type_for_convolution(dtype: torch.dtype) -> bool:
 
 
 def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, images: int) -> bool:
-    """Whether a product of an eager model is faster as a convolution.
+    """Whether a product is faster as a convolution; not for graphs, where the rows may be unknown.
 
     Args:
         inputs: What is multiplied.
@@ -56,9 +56,8 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
     """
     dtype, backends = inputs.dtype, torch.backends
     return (
-        inputs.device.type == "cpu"
-        and not is_tracing(inputs)  # before the rows, which may be unknown
-        and rows >= CONVOLUTION_ROWS.get(dtype, float("inf"))
+        rows >= CONVOLUTION_ROWS.get(dtype, float("inf"))
+        and inputs.device.type == "cpu"
         and is_dense(weight, dtype)
         and weight.nbytes <= CONVOLUTION_BYTES
         and _is_type_for_convolution(dtype)
@@ -133,11 +132,11 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
     Returns:
         Shape `(..., layer.out_features)`.
     """
-    if inputs.device.type != "cpu" or not is_plain(layer, nn.Linear) or not is_dense(layer.weight, inputs.dtype):
+    if not is_plain(layer, nn.Linear):
         outputs = layer(inputs)
-    elif not is_tracing(inputs):
+    elif not is_in_graph(inputs):
         outputs = _product(inputs, layer.weight, layer.bias)
-    elif _is_compiled_for_convolution(inputs):
+    elif _is_compiled_for_convolution(inputs) and is_dense(layer.weight, inputs.dtype):
         outputs = linear_in_graph(inputs.contiguous(), layer.weight, layer.bias)
     else:
         outputs = layer(inputs)
@@ -152,13 +151,19 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
 def _is_compiled_for_convolution(inputs: torch.Tensor) -> bool:
     # In bfloat16 and for gradients the compiler's own products do; exported graphs are for any processor.
     return (
-        torch.compiler.is_dynamo_compiling()
+        inputs.device.type == "cpu"
+        and torch.compiler.is_dynamo_compiling()
         and not torch.compiler.is_exporting()
         and not torch.is_grad_enabled()
         and inputs.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and _is_type_for_convolution(torch.float32)
     )
+
+
+def is_in_graph(tensor: torch.Tensor) -> bool:
+    """What Transformers' `is_tracing` says, stream capture aside, without taking as long as a small product."""
+    return type(tensor) is not torch.Tensor or torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -5,9 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers.utils import is_tracing
 
-from .linear import may_overwrite, prefers_convolution
+from .linear import is_in_graph, may_overwrite, prefers_convolution
 
 
 class TokenPositions(NamedTuple):
@@ -107,7 +106,8 @@ class SpatialProjection(nn.Module):
         if self._is_long_convolution(hidden_states, positions):
             return self._convolve(hidden_states, bias)
         matrix = self.matrix(length, positions)
-        is_shared = matrix.dim() == 2 and matrix.dtype == torch.float32  # bfloat16 has no use for it
+        # bfloat16 has no use for it
+        is_shared = matrix.dim() == 2 and matrix.dtype == torch.float32 and not is_in_graph(hidden_states)
         if is_shared and prefers_convolution(hidden_states, matrix, matrix.shape[0], batch):
             if bias.dim() == 1:
                 return F.conv1d(hidden_states, matrix[:, :, None], bias)
@@ -116,7 +116,7 @@ class SpatialProjection(nn.Module):
 
     def _is_long_convolution(self, hidden_states: torch.Tensor, positions: TokenPositions | None) -> bool:
         """Whether all tokens of rows of one document meet so many others that the matrix is better left alone."""
-        if self.weight_type != "toeplitz" or hidden_states.device.type != "cpu" or is_tracing(hidden_states):
+        if self.weight_type != "toeplitz" or hidden_states.device.type != "cpu" or is_in_graph(hidden_states):
             return False  # graphs are for all lengths, other devices were not measured
         ids, shifted, outputs, seq_idx = TokenPositions() if positions is None else positions
         if (ids is not None and not shifted) or seq_idx is not None or not isinstance(outputs, slice) or outputs.start:
