@@ -387,6 +387,10 @@ class FactorizedDenseLogits(nn.Module):
     ) -> torch.Tensor:
         first = self.first(hidden_states, queries)
         columns, a = layout.key_positions, self.tiled.weight.shape[1]
+        if columns.dim() == 1:
+            tiles = None if torch.compiler.is_exporting() else -(-layout.key_length // a)
+            products = self.repeated(first, tiles)[..., None] * self.tiled(first)[..., None, :]
+            return first_entries(products.flatten(-2), 3, layout.key_length)
         return _columns(self.tiled(first), columns % a) * _columns(self.repeated(first), columns // a)
 
     def resize(self, length: int) -> None:
@@ -396,9 +400,7 @@ class FactorizedDenseLogits(nn.Module):
 
 
 def _columns(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Entries of `(batch, heads, queries, outputs)` at `columns`, `(keys,)` or `(batch or 1, keys)`."""
-    if columns.dim() == 1:
-        return logits[..., columns]
+    """Entries of `(batch, heads, queries, outputs)` at `columns`, `(batch or 1, keys)`."""
     batch, heads, queries, _ = logits.shape
     return logits.gather(-1, columns[:, None, None, :].expand(batch, heads, queries, -1))
 

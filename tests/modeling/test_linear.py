@@ -10,12 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.activations import ACT2FN
+from transformers.utils import is_tracing
 
 from tokenmixers.modeling import linear as linear_module
-from tokenmixers.modeling.linear import is_plain, linear, pointwise_convolution, types_for_convolution
+from tokenmixers.modeling.linear import is_in_graph, is_plain, linear, pointwise_convolution, types_for_convolution
 from tokenmixers.modeling.spatial_gating_unit import SpatialProjection
 
 
@@ -398,3 +400,29 @@ def test_which_processors(cpuinfo, processor, mkl, capability, expected, monkeyp
 
 def test_layers_with_other_forwards_are_not_plain():
     assert is_plain(nn.Linear(1, 1), nn.Linear) and not is_plain(_Replacement(1, 1), nn.Linear)
+
+
+@pytest.mark.parametrize("way", ["eager", "fake", "symbolic", "traced", "compiled", "exported"])
+def test_graphs_are_those_that_transformers_sees(way):
+    answers = []
+
+    class Asking(nn.Module):
+        def forward(self, inputs):
+            answers.append((is_in_graph(inputs), is_tracing(inputs)))
+            return inputs + 1
+
+    inputs, module = torch.ones(2), Asking()
+    if way == "eager":
+        module(inputs)
+    elif way == "fake":
+        with FakeTensorMode() as mode:
+            module(mode.from_tensor(inputs))
+    elif way == "symbolic":
+        torch.fx.symbolic_trace(module)
+    elif way == "traced":
+        torch.jit.trace(module, inputs, check_trace=False)
+    elif way == "compiled":
+        torch.compile(module, backend="eager", fullgraph=True)(inputs)
+    else:
+        torch.export.export(module, (inputs,), strict=False)
+    assert answers and set(answers) == {(way != "eager",) * 2}
