@@ -533,8 +533,12 @@ def shared_attention(
         values = values.masked_fill(~layout.key_mask[:, None, :, None], 0)
     if dropout:
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
-    columns = values.to(work_dtype).permute(1, 2, 0, 3).reshape(num_heads, num_keys, batch * head_dim)
-    output = (weights @ columns).view(num_heads, -1, batch, head_dim).permute(2, 1, 0, 3)
+    values = values.to(work_dtype)
+    if layout.query_length == 1:  # when decoding, most of the work would be to put the values side by side
+        output = (weights @ values).transpose(1, 2)
+    else:
+        columns = values.permute(1, 2, 0, 3).reshape(num_heads, num_keys, batch * head_dim)
+        output = (weights @ columns).view(num_heads, -1, batch, head_dim).permute(2, 1, 0, 3)
     if total is not None:
         output = output / total.clamp(min=torch.finfo(torch.float32).tiny)
     return output.to(dtype)

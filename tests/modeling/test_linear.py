@@ -302,19 +302,20 @@ def _graph(model, inputs):
     return compiled(inputs), graphs[0]
 
 
-def test_compiled_inference(tiny_model, convolutions, monkeypatch):
+@pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
+def test_compiled_inference(dtype, rtol, tiny_model, convolutions, monkeypatch):
     """The graph of an AMD processor holds our operator; those for gradients and exported ones never do."""
-    model, inputs = tiny_model("GMLPForMaskedLM"), torch.randint(37, (2, 6))
-    expected = model(inputs).logits
-    for types, operators in (({torch.float32}, True), (frozenset(), False)):
+    model, inputs = tiny_model("GMLPForMaskedLM").to(dtype), torch.randint(37, (2, 6))
+    expected, tolerance = model(inputs).logits, {"rtol": rtol, "atol": rtol / 10}
+    for types, operators in (({dtype}, True), (frozenset(), False)):
         monkeypatch.setattr(linear_module, "types_for_convolution", lambda types=types: types)
         convolutions.clear()
         with torch.no_grad():
             outputs, graph = _graph(model, inputs)
-        torch.testing.assert_close(outputs.logits, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(outputs.logits, expected, **tolerance)
         assert ("tokenmixers.linear" in graph) == bool(convolutions) == operators
         outputs, graph = _graph(model, inputs)
-        torch.testing.assert_close(outputs.logits, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(outputs.logits, expected, **tolerance)
         assert "tokenmixers.linear" not in graph  # it would have no gradients
         for strict in (True, False):
             with torch.no_grad():
@@ -338,11 +339,16 @@ def test_compiled_layers_that_are_not_plain(convolutions):
         assert "tokenmixers.linear" in _graph(lambda inputs: linear(layer, inputs), inputs)[1]
 
 
-@pytest.mark.parametrize("bias", [None, torch.randn(3)])
-def test_the_operator_is_well_defined(bias, convolutions):
+@pytest.mark.parametrize("is_gelu", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_operator_is_well_defined(has_bias, is_gelu, convolutions):
     operator = linear_module.linear_in_graph
+    inputs, weight, bias = torch.randn(2, 5, 4), torch.randn(3, 4), torch.randn(3) if has_bias else None
     with torch.no_grad():
-        torch.library.opcheck(operator, (torch.randn(2, 5, 4), torch.randn(3, 4), bias))
+        torch.library.opcheck(operator, (inputs, weight, bias, is_gelu))
+        expected = torch.einsum("bti,oi->bto", inputs, weight) + (bias if has_bias else 0.0)
+        expected = expected * 0.5 * (1 + torch.erf(expected / 2**0.5)) if is_gelu else expected
+        torch.testing.assert_close(operator(inputs, weight, bias, is_gelu), expected)
     assert convolutions
 
 
@@ -357,9 +363,9 @@ def test_copies_of_the_module_have_operators_of_their_own(tmp_path, monkeypatch)
     first, second = copies
     inputs, weight, found = torch.randn(2, 4), torch.randn(3, 4), []
     monkeypatch.setattr(second, "_product", lambda *args: found.append("second") or F.linear(*args))
-    torch.testing.assert_close(first.linear_in_graph(inputs, weight, None), inputs @ weight.T)
+    torch.testing.assert_close(first.linear_in_graph(inputs, weight, None, False), inputs @ weight.T)
     assert not found
-    second.linear_in_graph(inputs, weight, None)
+    second.linear_in_graph(inputs, weight, None, False)
     assert found
 
 
