@@ -48,7 +48,7 @@ def synthesizer_attention_flops(config: PreTrainedConfig, batch: int, length: in
     """A Synthesizer's self-attention.
 
     Values and output: 4ndw + 2n²w. Queries and keys of `vanilla`: 4ndw + 2n²w. `dense`: 2ndw (unless the query serves
-    as its first layer) + 2n²w. `factorized_dense`: the same with a + b in place of n outputs. `factorized_random`:
+    as its first layer) + 2n²w. `factorized_dense`: the same with a + ⌈n/a⌉ in place of n outputs. `factorized_random`:
     2n²hk, once for the batch. The others need no products.
     """
     names, width, square = config.attention_components, config.num_attention_heads * config.head_dim, length**2
@@ -63,7 +63,8 @@ def synthesizer_attention_flops(config: PreTrainedConfig, batch: int, length: in
     if "dense" in names:
         per_sequence += 2 * square * width
     if "factorized_dense" in names:
-        per_sequence += 2 * length * width * sum(config.dense_factors)
+        tile = config.dense_factors[0]
+        per_sequence += 2 * length * width * (tile + -(-length // tile))
     shared = 0
     if "factorized_random" in names:
         shared = 2 * square * config.num_attention_heads * config.factorized_random_rank
