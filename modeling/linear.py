@@ -46,7 +46,7 @@ def _is_type_for_convolution(dtype: torch.dtype) -> bool:
 
 
 def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, images: int) -> bool:
-    """Whether a product is faster as a convolution; not for graphs, where the rows may be unknown.
+    """Whether a product is faster as a convolution. Not to be asked in graphs, whose rows may be unknown.
 
     Args:
         inputs: What is multiplied.
@@ -140,7 +140,7 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
         outputs = layer(inputs)
     elif not is_in_graph(inputs):
         outputs = _product(inputs, layer.weight, layer.bias)
-    elif _is_compiled_for_convolution(inputs) and is_dense(layer.weight, inputs.dtype):
+    elif _is_compiled_for_convolution(inputs, layer.bias) and is_dense(layer.weight, inputs.dtype):
         # In float32 it pays more that the compiler's GELU can be a part of what follows.
         is_gelu = is_gelu and inputs.dtype != torch.float32
         outputs = linear_in_graph(inputs.contiguous(), layer.weight, layer.bias, is_gelu)
@@ -152,10 +152,11 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
     return outputs if activation is None else activation(outputs)
 
 
-def _is_compiled_for_convolution(inputs: torch.Tensor) -> bool:
-    # For gradients the compiler's own products do; exported graphs are for any processor.
+def _is_compiled_for_convolution(inputs: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    # For gradients the compiler's own products do, as in `_product`; exported graphs are for any processor.
     return (
         inputs.device.type == "cpu"
+        and (inputs.dtype == torch.float32 or bias is not None)
         and torch.compiler.is_dynamo_compiling()
         and not torch.compiler.is_exporting()
         and not torch.is_grad_enabled()

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
+from transformers.utils.generic import maybe_autocast
 
 from .decoder_cache import cached_lengths
 from .linear import linear
@@ -388,7 +389,7 @@ class FactorizedDenseLogits(nn.Module):
         first = self.first(hidden_states, queries)
         columns, a = layout.key_positions, self.tiled.weight.shape[1]
         if columns.dim() == 1:
-            tiles = None if torch.compiler.is_exporting() else -(-layout.key_length // a)
+            tiles = None if torch.compiler.is_exporting() else (layout.key_length + a - 1) // a
             products = self.repeated(first, tiles)[..., None] * self.tiled(first)[..., None, :]
             return first_entries(products.flatten(-2), 3, layout.key_length)
         return _columns(self.tiled(first), columns % a) * _columns(self.repeated(first), columns // a)
@@ -512,7 +513,7 @@ def shared_attention(
     """
     batch, num_heads, num_keys, head_dim = values.shape
     dtype = values.dtype
-    # Float16 has too little range for E: its smallest number is e^-17.
+    # Float16 has too little range for E, also where autocast asks for it: its smallest number is e^-17.
     work_dtype = torch.float32 if dtype == torch.float16 else dtype
     exact_dtype = torch.promote_types(dtype, torch.float32)
     logits, order = logits[0].to(exact_dtype), layout.visible_by_order
@@ -529,16 +530,18 @@ def shared_attention(
             weights = weights.masked_fill(~order, 0)
         weights = weights.to(work_dtype)
         key_mask = layout.key_mask.to(work_dtype)
-        total = (weights.to(exact_dtype) @ key_mask.T.to(exact_dtype)).permute(2, 1, 0)[..., None]
+        with maybe_autocast(values.device.type, enabled=False):
+            total = (weights.to(exact_dtype) @ key_mask.T.to(exact_dtype)).permute(2, 1, 0)[..., None]
         values = values.masked_fill(~layout.key_mask[:, None, :, None], 0)
     if dropout:
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
     values = values.to(work_dtype)
-    if layout.query_length == 1:  # when decoding, most of the work would be to put the values side by side
-        output = (weights @ values).transpose(1, 2)
-    else:
-        columns = values.permute(1, 2, 0, 3).reshape(num_heads, num_keys, batch * head_dim)
-        output = (weights @ columns).view(num_heads, -1, batch, head_dim).permute(2, 1, 0, 3)
+    with maybe_autocast(values.device.type, enabled=False):
+        if layout.query_length == 1:  # when decoding, most of the work would be to put the values side by side
+            output = (weights @ values).transpose(1, 2)
+        else:
+            columns = values.permute(1, 2, 0, 3).reshape(num_heads, num_keys, batch * head_dim)
+            output = (weights @ columns).view(num_heads, -1, batch, head_dim).permute(2, 1, 0, 3)
     if total is not None:
         output = output / total.clamp(min=torch.finfo(torch.float32).tiny)
     return output.to(dtype)

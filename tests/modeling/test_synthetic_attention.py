@@ -297,3 +297,19 @@ def test_near_square_factors():
         config = SynthesizerConfig(attention_components=["factorized_dense"], max_position_embeddings=length)
         assert config.dense_factors == expected
         assert math.prod(config.dense_factors) >= length
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("length", [1, 6])
+@pytest.mark.parametrize("component", ["random", "factorized_random"])
+def test_autocast_leaves_the_exponentials_their_range(component, length, dtype):
+    stack = build(0, attention_components=[component]).float()
+    x = torch.randn(2, length, stack.config.hidden_size)
+    mask = torch.ones(2, length, dtype=torch.long)
+    mask[1, 1:] = 0
+    expected = stack(inputs_embeds=x, attention_mask=mask).last_hidden_state
+    with torch.autocast("cpu", dtype):
+        found = stack(inputs_embeds=x, attention_mask=mask).last_hidden_state
+    found[mask.bool()].float().square().sum().backward()
+    torch.testing.assert_close(found[mask.bool()].float(), expected[mask.bool()], rtol=5e-2, atol=5e-2)
+    assert all(parameter.grad.isfinite().all() for parameter in stack.parameters() if parameter.grad is not None)
