@@ -113,7 +113,7 @@ def linear_in_graph(
     inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_gelu: bool
 ) -> torch.Tensor:
     """`torch.nn.functional.linear` and GELU or nothing, without gradients, for graphs: `torch.compile` would bring the
-    channels of a convolution to the front and back again, and its GELU takes twice as long in bfloat16.
+    channels of a convolution to the front and back again, and its GELU is the slower one in bfloat16.
     """
     outputs = _product(inputs, weight, bias)
     return torch.ops.aten.gelu_(outputs) if is_gelu else outputs

@@ -106,7 +106,7 @@ class SpatialProjection(nn.Module):
         if self._is_long_convolution(hidden_states, positions):
             return self._convolve(hidden_states, bias)
         matrix = self.matrix(length, positions)
-        # bfloat16 has no use for it
+        # In bfloat16 convolutions are not faster.
         is_shared = matrix.dim() == 2 and matrix.dtype == torch.float32 and not is_in_graph(hidden_states)
         if is_shared and prefers_convolution(hidden_states, matrix, matrix.shape[0], batch):
             if bias.dim() == 1:

@@ -323,6 +323,15 @@ def test_compiled_inference(dtype, rtol, tiny_model, convolutions, monkeypatch):
             assert "tokenmixers" not in program.graph_module.code
 
 
+@pytest.mark.parametrize("dtype, is_left_to_the_compiler", [(torch.float32, True), (torch.bfloat16, False)])
+def test_gelu_in_graphs(dtype, is_left_to_the_compiler, convolutions):
+    layer, inputs = nn.Linear(4, 2).to(dtype), torch.randn(3, 4, dtype=dtype)
+    with torch.no_grad():
+        outputs, graph = _graph(lambda inputs: linear(layer, inputs, ACT2FN["gelu"]), inputs)
+        torch.testing.assert_close(outputs, F.gelu(layer(inputs)))
+    assert "tokenmixers.linear" in graph and ("gelu" in graph) == is_left_to_the_compiler
+
+
 def test_compiled_layers_that_are_not_plain(convolutions):
     """The operator would not run their hooks and does not know their weights."""
     replaced, hooked, quantised = nn.Linear(4, 2), nn.Linear(4, 2), nn.Linear(4, 2)
