@@ -1,4 +1,4 @@
-"""The products of linear layers without waste, with the same results up to rounding.
+"""The products of linear layers and of spatial projections without waste, with the same results up to rounding.
 
 PyTorch leaves float32 products on x86 to MKL, which is half as fast on AMD processors as oneDNN, PyTorch's library for
 convolutions; in bfloat16 it spends a pass over the outputs on the bias. A linear layer is a convolution with kernels
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 from transformers.activations import GELUActivation
@@ -89,11 +90,14 @@ def images_for(rows: int) -> int:
     return 16 if torch.get_num_threads() == 1 and rows % 16 == 0 else 1
 
 
+def _pixels(vectors: torch.Tensor, images: int) -> torch.Tensor:
+    """Lines of pixels whose channels come last in memory, `(images, channels, 1, pixels)`, from `(..., channels)`."""
+    return vectors.reshape(images, 1, -1, vectors.shape[-1]).permute(0, 3, 1, 2)
+
+
 def pointwise_convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """What `torch.nn.functional.linear` computes, as a convolution over lines of pixels whose channels come last."""
-    rows = inputs.shape[:-1].numel()
-    images = images_for(rows)
-    pixels = inputs.reshape(images, 1, rows // images, weight.shape[1]).permute(0, 3, 1, 2)
+    pixels = _pixels(inputs, images_for(inputs.shape[:-1].numel()))
     outputs = F.conv2d(pixels, weight[:, :, None, None], bias)
     return outputs.permute(0, 2, 3, 1).reshape(*inputs.shape[:-1], len(weight))
 
@@ -107,21 +111,119 @@ def _product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     return F.linear(inputs, weight, bias)
 
 
-# A checkpoint brings its own copy of this module, which must not replace the operator of another one.
-@torch.library.custom_op(f"tokenmixers::linear_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}", mutates_args=())
-def linear_in_graph(
-    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_gelu: bool
+def _spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    # In bfloat16 convolutions are not faster.
+    if inputs.dtype == torch.float32 and prefers_convolution(inputs, matrix, len(matrix), len(inputs)):
+        if bias is None or bias.dim() == 1:
+            return F.conv1d(inputs, matrix[:, :, None], bias)
+        return F.conv1d(inputs, matrix[:, :, None]).add_(bias[..., None])
+    matrices = matrix.expand(len(inputs), -1, -1)
+    return matrices.bmm(inputs) if bias is None else torch.baddbmm(bias[..., None], matrices, inputs)
+
+
+# A checkpoint brings its own copy of this module, which must not replace the operators of another one.
+_OPERATOR = f"tokenmixers::product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}"
+
+
+@torch.library.custom_op(_OPERATOR, mutates_args=())
+def product_in_graph(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool
 ) -> torch.Tensor:
-    """`torch.nn.functional.linear` and GELU or nothing, without gradients, for graphs: `torch.compile` would bring the
-    channels of a convolution to the front and back again, and its GELU is the slower one in bfloat16.
+    """`torch.nn.functional.linear`, or the same over tokens in place of channels, for graphs: `torch.compile` would
+    bring the channels of a convolution to the front and back again.
     """
-    outputs = _product(inputs, weight, bias)
-    return torch.ops.aten.gelu_(outputs) if is_gelu else outputs
+    return _spatial_product(inputs, weight, bias) if is_spatial else _product(inputs, weight, bias)
 
 
-@linear_in_graph.register_fake
-def _(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_gelu: bool) -> torch.Tensor:
-    return inputs.new_empty((*inputs.shape[:-1], weight.shape[0]))
+@product_in_graph.register_fake
+def _(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool) -> torch.Tensor:
+    shape = (len(inputs), len(weight), inputs.shape[2]) if is_spatial else (*inputs.shape[:-1], len(weight))
+    return inputs.new_empty(shape)
+
+
+@torch.library.custom_op(f"{_OPERATOR}_backward", mutates_args=())
+def product_backward_in_graph(
+    gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool, needed: list[bool]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients for the inputs, the weight and the bias of `product_in_graph`; empty where they are not needed."""
+    rows = len(weight) if is_spatial else inputs.shape[:-1].numel()
+    images = len(inputs) if is_spatial else images_for(rows)
+    if prefers_convolution(inputs, weight, rows, images):
+        pixels = [part[:, :, None] if is_spatial else _pixels(part, images) for part in (gradients, inputs)]
+        geometry = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "output_padding": [0, 0], "groups": 1}
+        found = torch.ops.aten.convolution_backward(
+            *pixels, weight[:, :, None, None], [len(weight)], **geometry, transposed=False, output_mask=needed
+        )
+        if needed[0] and not is_spatial:
+            found = (found[0].permute(0, 2, 3, 1), *found[1:])
+    elif is_spatial:
+        found = (
+            weight.T @ gradients if needed[0] else None,
+            torch.einsum("bic,bjc->ij", gradients, inputs) if needed[1] else None,
+            gradients.sum((0, 2)) if needed[2] else None,
+        )
+    else:
+        vectors = gradients.reshape(rows, -1)
+        found = (
+            gradients @ weight if needed[0] else None,
+            vectors.T @ inputs.reshape(rows, -1) if needed[1] else None,
+            vectors.sum(0) if needed[2] else None,
+        )
+    shapes = (inputs.shape, weight.shape, weight.shape[:1])
+    none = gradients.new_empty(0)
+    return tuple(
+        part.reshape(shape) if need else none.clone() for part, shape, need in zip(found, shapes, needed, strict=True)
+    )
+
+
+@product_backward_in_graph.register_fake
+def _(
+    gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool, needed: list[bool]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    shapes = (inputs.shape, weight.shape, weight.shape[:1])
+    return tuple(gradients.new_empty(shape if need else 0) for shape, need in zip(shapes, needed, strict=True))
+
+
+def _keep_for_backward(ctx, inputs: tuple, output: torch.Tensor) -> None:
+    ctx.is_spatial = inputs[3]
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _backward(ctx, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    needed = list(ctx.needs_input_grad[:3])
+    found = product_backward_in_graph(gradients.contiguous(), *ctx.saved_tensors, ctx.is_spatial, needed)
+    return *(part if need else None for part, need in zip(found, needed, strict=True)), None
+
+
+product_in_graph.register_autograd(_backward, setup_context=_keep_for_backward)
+
+
+@torch.library.custom_op(f"{_OPERATOR}_gelu", mutates_args=())
+def gelu_in_graph(inputs: torch.Tensor) -> torch.Tensor:
+    """GELU for graphs in bfloat16, where that of `torch.compile` is the slower one."""
+    return torch.ops.aten.gelu(inputs)
+
+
+@gelu_in_graph.register_fake
+def _(inputs: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(inputs)
+
+
+@torch.library.custom_op(f"{_OPERATOR}_gelu_backward", mutates_args=())
+def gelu_backward_in_graph(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """The gradient for the inputs of `gelu_in_graph`."""
+    return torch.ops.aten.gelu_backward(gradients, inputs)
+
+
+@gelu_backward_in_graph.register_fake
+def _(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(inputs)
+
+
+gelu_in_graph.register_autograd(
+    lambda ctx, gradients: gelu_backward_in_graph(gradients.contiguous(), *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
 
 
 def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None = None) -> torch.Tensor:
@@ -140,29 +242,54 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
         outputs = layer(inputs)
     elif not is_in_graph(inputs):
         outputs = _product(inputs, layer.weight, layer.bias)
-    elif _is_compiled_for_convolution(inputs, layer.bias) and is_dense(layer.weight, inputs.dtype):
-        # In float32 it pays more that the compiler's GELU can be a part of what follows.
-        is_gelu = is_gelu and inputs.dtype != torch.float32
-        outputs = linear_in_graph(inputs.contiguous(), layer.weight, layer.bias, is_gelu)
-        return outputs if is_gelu or activation is None else activation(outputs)
+    elif _is_compiled_for_convolution(inputs, layer.weight, layer.bias):
+        outputs = product_in_graph(inputs.contiguous(), layer.weight, layer.bias, False)
     else:
         outputs = layer(inputs)
     if is_gelu and may_overwrite(outputs, layer, nn.Linear):
         return torch.ops.aten.gelu_(outputs)
+    # In float32 it pays more that the compiler's GELU can be a part of what follows.
+    if is_gelu and outputs.dtype == torch.bfloat16 and _is_compiled_here(outputs):
+        return gelu_in_graph(outputs)
     return outputs if activation is None else activation(outputs)
 
 
-def _is_compiled_for_convolution(inputs: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    # For gradients the compiler's own products do, as in `_product`; exported graphs are for any processor.
+def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """`matrix @ inputs + bias[..., None]` by the fastest way that gives the same.
+
+    Args:
+        inputs: Shape `(batch, tokens, channels)`.
+        matrix: Shape `(outputs, tokens)`.
+        bias: Shape `(outputs,)` or `(batch, outputs)`.
+
+    Returns:
+        Shape `(batch, outputs, channels)`.
+    """
+    if not is_in_graph(inputs):
+        return _spatial_product(inputs, matrix, bias)
+    is_short = statically_known_true(matrix.shape[0] < CONVOLUTION_ROWS[torch.float32])
+    if not is_short and _is_compiled_for_convolution(inputs, matrix, None):
+        is_shared = bias.dim() == 1
+        outputs = product_in_graph(inputs.contiguous(), matrix, bias if is_shared else None, True)
+        return outputs if is_shared else outputs + bias[..., None]
+    return torch.baddbmm(bias[..., None], matrix.expand(inputs.shape[0], -1, -1), inputs)
+
+
+def _is_compiled_here(tensor: torch.Tensor) -> bool:
+    """Whether this graph is for this processor, and for a type that our operators were measured with."""
     return (
-        inputs.device.type == "cpu"
-        and (inputs.dtype == torch.float32 or bias is not None)
+        tensor.device.type == "cpu"
         and torch.compiler.is_dynamo_compiling()
         and not torch.compiler.is_exporting()
-        and not torch.is_grad_enabled()
-        and not torch.is_autocast_enabled("cpu")
-        and _is_type_for_convolution(inputs.dtype)
+        and _is_type_for_convolution(tensor.dtype)
     )
+
+
+def _is_compiled_for_convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    # As in `_product`.
+    has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
+    is_autocast = torch.is_autocast_enabled("cpu")
+    return has_gain and not is_autocast and is_dense(weight, inputs.dtype) and _is_compiled_here(inputs)
 
 
 def is_in_graph(tensor: torch.Tensor) -> bool:

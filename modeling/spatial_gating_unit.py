@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .linear import is_in_graph, may_overwrite, prefers_convolution
+from .linear import is_in_graph, may_overwrite, spatial_product
 
 
 class TokenPositions(NamedTuple):
@@ -101,18 +101,14 @@ class SpatialProjection(nn.Module):
         ids, _, outputs, _ = TokenPositions() if positions is None else positions
         # A static cache has room for tokens that are still to come.
         hidden_states = hidden_states[:, : outputs.stop if isinstance(outputs, slice) else self.max_length]
-        batch, length, _ = hidden_states.shape
+        length = hidden_states.shape[1]
         bias = self.bias[:length][outputs] if ids is None else self.bias[ids[:, outputs]]
         if self._is_long_convolution(hidden_states, positions):
             return self._convolve(hidden_states, bias)
         matrix = self.matrix(length, positions)
-        # In bfloat16 convolutions are not faster.
-        is_shared = matrix.dim() == 2 and matrix.dtype == torch.float32 and not is_in_graph(hidden_states)
-        if is_shared and prefers_convolution(hidden_states, matrix, matrix.shape[0], batch):
-            if bias.dim() == 1:
-                return F.conv1d(hidden_states, matrix[:, :, None], bias)
-            return F.conv1d(hidden_states, matrix[:, :, None]).add_(bias[..., None])
-        return torch.baddbmm(bias[..., None], matrix.expand(batch, -1, -1), hidden_states)
+        if matrix.dim() == 2:
+            return spatial_product(hidden_states, matrix, bias)
+        return torch.baddbmm(bias[..., None], matrix, hidden_states)
 
     def _is_long_convolution(self, hidden_states: torch.Tensor, positions: TokenPositions | None) -> bool:
         """Whether all tokens of rows of one document meet so many others that the matrix is better left alone."""

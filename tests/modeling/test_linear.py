@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import itertools
 import sys
 from pathlib import Path
 
@@ -304,32 +305,78 @@ def _graph(model, inputs):
 
 @pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
 def test_compiled_inference(dtype, rtol, tiny_model, convolutions, monkeypatch):
-    """The graph of an AMD processor holds our operator; those for gradients and exported ones never do."""
+    """The graph of an AMD processor holds our operators; exported ones never do."""
     model, inputs = tiny_model("GMLPForMaskedLM").to(dtype), torch.randint(37, (2, 6))
-    expected, tolerance = model(inputs).logits, {"rtol": rtol, "atol": rtol / 10}
-    for types, operators in (({dtype}, True), (frozenset(), False)):
+    expected = model(inputs).logits
+    for types, has_operators in (({dtype}, True), (frozenset(), False)):
         monkeypatch.setattr(linear_module, "types_for_convolution", lambda types=types: types)
         convolutions.clear()
         with torch.no_grad():
             outputs, graph = _graph(model, inputs)
-        torch.testing.assert_close(outputs.logits, expected, **tolerance)
-        assert ("tokenmixers.linear" in graph) == bool(convolutions) == operators
-        outputs, graph = _graph(model, inputs)
-        torch.testing.assert_close(outputs.logits, expected, **tolerance)
-        assert "tokenmixers.linear" not in graph  # it would have no gradients
+        torch.testing.assert_close(outputs.logits, expected, rtol=rtol, atol=rtol / 10)
+        assert ("tokenmixers.product" in graph) == bool(convolutions) == has_operators
         for strict in (True, False):
             with torch.no_grad():
                 program = torch.export.export(copy.deepcopy(model), (inputs,), strict=strict)
             assert "tokenmixers" not in program.graph_module.code
 
 
+@pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
+@pytest.mark.parametrize("frozen", [None, "weight", "bias"])
+def test_compiled_training(dtype, rtol, frozen, tiny_model, convolutions, monkeypatch):
+    model, inputs = tiny_model("GMLPForMaskedLM").to(dtype), torch.randint(37, (2, 6))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(frozen is None or not name.endswith(frozen))
+
+    def gradients(logits):
+        model.zero_grad()
+        logits.float().square().mean().backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    graphs = {}
+    for types in ({dtype}, frozenset()):
+        monkeypatch.setattr(linear_module, "types_for_convolution", lambda types=types: types)
+        outputs, graphs[bool(types)] = _graph(model, inputs)
+        found = gradients(outputs.logits)
+        assert set(found) == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        torch.testing.assert_close(found, gradients(model(inputs).logits), rtol=rtol, atol=rtol / 10)
+    assert "tokenmixers" not in graphs[False]
+    # Two linear layers and a spatial projection per layer, and the prediction head. Backward passes of convolutions are slow in bfloat16.
+    found = [
+        graphs[True].count(f"ops.tokenmixers.product_tokenmixers_modeling_linear{end}.default(")
+        for end in ("", "_gelu")
+    ]
+    layers = model.config.num_hidden_layers
+    assert found == ([3 * layers + 1, 0] if dtype == torch.float32 else [0, layers])
+
+
 @pytest.mark.parametrize("dtype, is_left_to_the_compiler", [(torch.float32, True), (torch.bfloat16, False)])
-def test_gelu_in_graphs(dtype, is_left_to_the_compiler, convolutions):
-    layer, inputs = nn.Linear(4, 2).to(dtype), torch.randn(3, 4, dtype=dtype)
-    with torch.no_grad():
-        outputs, graph = _graph(lambda inputs: linear(layer, inputs, ACT2FN["gelu"]), inputs)
-        torch.testing.assert_close(outputs, F.gelu(layer(inputs)))
-    assert "tokenmixers.linear" in graph and ("gelu" in graph) == is_left_to_the_compiler
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_gelu_in_graphs(dtype, is_left_to_the_compiler, autocast, grad, convolutions):
+    """In bfloat16, by autocast as well, it is PyTorch's own, whose gradients are known."""
+    layer, gelu = nn.Linear(4, 2, dtype=torch.float32 if autocast else dtype), ACT2FN["gelu"]
+    inputs = torch.randn(3, 4, dtype=layer.weight.dtype, requires_grad=grad)
+    with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype, enabled=autocast and dtype == torch.bfloat16):
+        outputs, graph = _graph(lambda inputs: linear(layer, inputs, gelu), inputs)
+        expected = F.gelu(layer(inputs))
+    torch.testing.assert_close(outputs, expected)
+    assert ("linear_gelu.default(" in graph) != is_left_to_the_compiler
+    if grad:
+        leaves = (inputs, *layer.parameters())
+        found = [torch.autograd.grad(out.float().square().sum(), leaves) for out in (outputs, expected)]
+        torch.testing.assert_close(*found)
+
+
+def test_short_texts_are_mixed_by_the_compiler(convolutions, monkeypatch, randomise):
+    """Its own product can be a part of the gate, which is worth more."""
+    projection = randomise(SpatialProjection(6, "toeplitz"))
+    for rows, has_operator in ((6, True), (7, False)):
+        monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: rows})
+        inputs = torch.randn(2, 6, 3)
+        outputs, graph = _graph(projection, inputs)
+        torch.testing.assert_close(outputs, projection(inputs))
+        assert ("tokenmixers.product" in graph) == has_operator
 
 
 def test_compiled_layers_that_are_not_plain(convolutions):
@@ -343,22 +390,40 @@ def test_compiled_layers_that_are_not_plain(convolutions):
         for layer in (replaced, hooked, quantised, _Replacement(4, 2)):
             outputs, graph = _graph(lambda inputs, layer=layer: linear(layer, inputs), inputs)
             torch.testing.assert_close(outputs, layer(inputs))
-            assert "tokenmixers.linear" not in graph
+            assert "tokenmixers.product" not in graph
         layer = nn.Linear(4, 2)
-        assert "tokenmixers.linear" in _graph(lambda inputs: linear(layer, inputs), inputs)[1]
+        assert "tokenmixers.product" in _graph(lambda inputs: linear(layer, inputs), inputs)[1]
 
 
-@pytest.mark.parametrize("is_gelu", [False, True])
+@pytest.mark.parametrize("is_spatial", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_the_operator_is_well_defined(has_bias, is_gelu, convolutions):
-    operator = linear_module.linear_in_graph
-    inputs, weight, bias = torch.randn(2, 5, 4), torch.randn(3, 4), torch.randn(3) if has_bias else None
-    with torch.no_grad():
-        torch.library.opcheck(operator, (inputs, weight, bias, is_gelu))
-        expected = torch.einsum("bti,oi->bto", inputs, weight) + (bias if has_bias else 0.0)
-        expected = expected * 0.5 * (1 + torch.erf(expected / 2**0.5)) if is_gelu else expected
-        torch.testing.assert_close(operator(inputs, weight, bias, is_gelu), expected)
-    assert convolutions
+@pytest.mark.parametrize("is_convolution", [False, True])
+@pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)), ids=str)
+def test_the_product_in_graphs(is_spatial, has_bias, is_convolution, needed, convolutions, monkeypatch):
+    if not is_convolution:
+        monkeypatch.setattr(linear_module, "types_for_convolution", frozenset)
+    inputs, weight = torch.randn(2, 5, 4), torch.randn(3, 5 if is_spatial else 4)
+    leaves = [inputs, weight, torch.randn(3)][: 2 + has_bias]
+    for leaf, need in zip(leaves, needed, strict=False):
+        leaf.requires_grad_(need)
+    arguments = (inputs, weight, leaves[2] if has_bias else None, is_spatial)
+    torch.library.opcheck(linear_module.product_in_graph, arguments)
+    found = linear_module.product_in_graph(*arguments)
+    expected = torch.einsum("bti,ot->boi" if is_spatial else "bti,oi->bto", inputs, weight)
+    if has_bias:
+        expected = expected + (leaves[2][:, None] if is_spatial else leaves[2])
+    torch.testing.assert_close(found, expected)
+    leaves = [leaf for leaf in leaves if leaf.requires_grad]
+    if leaves:
+        direction = torch.randn_like(expected)
+        gradients = [torch.autograd.grad((out * direction).sum(), leaves) for out in (found, expected)]
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_gelu_in_graphs(grad):
+    inputs = torch.randn(2, 5, dtype=torch.bfloat16, requires_grad=grad)
+    torch.library.opcheck(linear_module.gelu_in_graph, (inputs,))
 
 
 def test_copies_of_the_module_have_operators_of_their_own(tmp_path, monkeypatch):
@@ -372,9 +437,9 @@ def test_copies_of_the_module_have_operators_of_their_own(tmp_path, monkeypatch)
     first, second = copies
     inputs, weight, found = torch.randn(2, 4), torch.randn(3, 4), []
     monkeypatch.setattr(second, "_product", lambda *args: found.append("second") or F.linear(*args))
-    torch.testing.assert_close(first.linear_in_graph(inputs, weight, None, False), inputs @ weight.T)
+    torch.testing.assert_close(first.product_in_graph(inputs, weight, None, False), inputs @ weight.T)
     assert not found
-    second.linear_in_graph(inputs, weight, None, False)
+    second.product_in_graph(inputs, weight, None, False)
     assert found
 
 
