@@ -129,59 +129,70 @@ _OPERATOR = f"tokenmixers::product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}"
 def product_in_graph(
     inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool
 ) -> torch.Tensor:
-    """`torch.nn.functional.linear`, or the same over tokens in place of channels, for graphs: `torch.compile` would
-    bring the channels of a convolution to the front and back again.
+    """What `linear` or `spatial_product` compute, for graphs: `torch.compile` would bring a convolution's channels to
+    the front and back again.
     """
     return _spatial_product(inputs, weight, bias) if is_spatial else _product(inputs, weight, bias)
 
 
 @product_in_graph.register_fake
 def _(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool) -> torch.Tensor:
-    shape = (len(inputs), len(weight), inputs.shape[2]) if is_spatial else (*inputs.shape[:-1], len(weight))
-    return inputs.new_empty(shape)
+    return inputs.new_empty(_shape(inputs, weight.shape[0], is_spatial))
 
 
-@torch.library.custom_op(f"{_OPERATOR}_backward", mutates_args=())
-def product_backward_in_graph(
+def _shape(tensor: torch.Tensor, size: int, is_spatial: bool) -> tuple[int, ...]:
+    """The tensor's shape with another number of tokens or channels."""
+    return (tensor.shape[0], size, tensor.shape[2]) if is_spatial else (*tensor.shape[:-1], size)
+
+
+@torch.library.custom_op(f"{_OPERATOR}_inputs_gradient", mutates_args=())
+def inputs_gradient_in_graph(gradients: torch.Tensor, weight: torch.Tensor, is_spatial: bool) -> torch.Tensor:
+    """The gradient for the inputs of `product_in_graph`."""
+    inputs = gradients.new_empty(_shape(gradients, weight.shape[1], is_spatial))  # whose shape alone is read
+    with torch.autocast("cpu", enabled=False):
+        found = _convolution_backward(gradients, inputs, weight, is_spatial, [True, False, False])
+        if found is None:
+            return weight.T @ gradients if is_spatial else gradients @ weight
+    return (found[0] if is_spatial else found[0].permute(0, 2, 3, 1)).reshape(inputs.shape)
+
+
+@inputs_gradient_in_graph.register_fake
+def _(gradients: torch.Tensor, weight: torch.Tensor, is_spatial: bool) -> torch.Tensor:
+    return gradients.new_empty(_shape(gradients, weight.shape[1], is_spatial))
+
+
+@torch.library.custom_op(f"{_OPERATOR}_weight_gradient", mutates_args=())
+def weight_gradient_in_graph(
+    gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool
+) -> torch.Tensor:
+    """The gradient for the weight of `product_in_graph`."""
+    with torch.autocast("cpu", enabled=False):
+        found = _convolution_backward(gradients, inputs, weight, is_spatial, [False, True, False])
+        if found is not None:
+            return found[1].reshape(weight.shape)
+        if is_spatial:
+            return (gradients @ inputs.mT).sum(0)
+        return gradients.reshape(-1, weight.shape[0]).T @ inputs.reshape(-1, weight.shape[1])
+
+
+@weight_gradient_in_graph.register_fake
+def _(gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool) -> torch.Tensor:
+    return weight.new_empty(weight.shape)
+
+
+def _convolution_backward(
     gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool, needed: list[bool]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients for the inputs, the weight and the bias of `product_in_graph`; empty where they are not needed."""
-    rows = len(weight) if is_spatial else inputs.shape[:-1].numel()
-    images = len(inputs) if is_spatial else images_for(rows)
-    if prefers_convolution(inputs, weight, rows, images):
-        pixels = [part[:, :, None] if is_spatial else _pixels(part, images) for part in (gradients, inputs)]
-        geometry = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "output_padding": [0, 0], "groups": 1}
-        found = torch.ops.aten.convolution_backward(
-            *pixels, weight[:, :, None, None], [len(weight)], **geometry, transposed=False, output_mask=needed
-        )
-        if needed[0] and not is_spatial:
-            found = (found[0].permute(0, 2, 3, 1), *found[1:])
-    elif is_spatial:
-        found = (
-            weight.T @ gradients if needed[0] else None,
-            torch.einsum("bic,bjc->ij", gradients, inputs) if needed[1] else None,
-            gradients.sum((0, 2)) if needed[2] else None,
-        )
-    else:
-        vectors = gradients.reshape(rows, -1)
-        found = (
-            gradients @ weight if needed[0] else None,
-            vectors.T @ inputs.reshape(rows, -1) if needed[1] else None,
-            vectors.sum(0) if needed[2] else None,
-        )
-    shapes = (inputs.shape, weight.shape, weight.shape[:1])
-    none = gradients.new_empty(0)
-    return tuple(
-        part.reshape(shape) if need else none.clone() for part, shape, need in zip(found, shapes, needed, strict=True)
+) -> tuple[torch.Tensor | None, ...] | None:
+    """Gradients of the convolution for its pixels, weight and bias; `None` where it is not the faster one."""
+    rows = weight.shape[0] if is_spatial else inputs.shape[:-1].numel()
+    images = inputs.shape[0] if is_spatial else images_for(rows)
+    if not prefers_convolution(inputs, weight, rows, images):
+        return None
+    pixels = [part[:, :, None] if is_spatial else _pixels(part, images) for part in (gradients, inputs)]
+    geometry = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "output_padding": [0, 0], "groups": 1}
+    return torch.ops.aten.convolution_backward(
+        *pixels, weight[:, :, None, None], bias_sizes=None, transposed=False, output_mask=needed, **geometry
     )
-
-
-@product_backward_in_graph.register_fake
-def _(
-    gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool, needed: list[bool]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    shapes = (inputs.shape, weight.shape, weight.shape[:1])
-    return tuple(gradients.new_empty(shape if need else 0) for shape, need in zip(shapes, needed, strict=True))
 
 
 def _keep_for_backward(ctx, inputs: tuple, output: torch.Tensor) -> None:
@@ -190,9 +201,15 @@ def _keep_for_backward(ctx, inputs: tuple, output: torch.Tensor) -> None:
 
 
 def _backward(ctx, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    needed = list(ctx.needs_input_grad[:3])
-    found = product_backward_in_graph(gradients.contiguous(), *ctx.saved_tensors, ctx.is_spatial, needed)
-    return *(part if need else None for part, need in zip(found, needed, strict=True)), None
+    (inputs, weight), (for_inputs, for_weight, for_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
+    gradients, is_spatial = gradients.contiguous(), ctx.is_spatial
+    outputs = gradients.mT if is_spatial else gradients
+    return (
+        inputs_gradient_in_graph(gradients, weight, is_spatial) if for_inputs else None,
+        weight_gradient_in_graph(gradients, inputs, weight, is_spatial) if for_weight else None,
+        outputs.reshape(-1, weight.shape[0]).sum(0) if for_bias else None,
+        None,
+    )
 
 
 product_in_graph.register_autograd(_backward, setup_context=_keep_for_backward)
@@ -204,24 +221,24 @@ def gelu_in_graph(inputs: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.gelu(inputs)
 
 
+@torch.library.custom_op(f"{_OPERATOR}_gelu_gradient", mutates_args=())
+def gelu_gradient_in_graph(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """The gradient for the inputs of `gelu_in_graph`."""
+    return torch.ops.aten.gelu_backward(gradients, inputs)
+
+
 @gelu_in_graph.register_fake
 def _(inputs: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(inputs)
 
 
-@torch.library.custom_op(f"{_OPERATOR}_gelu_backward", mutates_args=())
-def gelu_backward_in_graph(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """The gradient for the inputs of `gelu_in_graph`."""
-    return torch.ops.aten.gelu_backward(gradients, inputs)
-
-
-@gelu_backward_in_graph.register_fake
+@gelu_gradient_in_graph.register_fake
 def _(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(inputs)
+    return torch.empty_like(gradients)
 
 
 gelu_in_graph.register_autograd(
-    lambda ctx, gradients: gelu_backward_in_graph(gradients.contiguous(), *ctx.saved_tensors),
+    lambda ctx, gradients: gelu_gradient_in_graph(gradients.contiguous(), *ctx.saved_tensors),
     setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
 )
 
@@ -250,7 +267,7 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
         return torch.ops.aten.gelu_(outputs)
     # In float32 it pays more that the compiler's GELU can be a part of what follows.
     if is_gelu and outputs.dtype == torch.bfloat16 and _is_compiled_here(outputs):
-        return gelu_in_graph(outputs)
+        return gelu_in_graph(outputs.contiguous())
     return outputs if activation is None else activation(outputs)
 
 
@@ -267,8 +284,9 @@ def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tens
     """
     if not is_in_graph(inputs):
         return _spatial_product(inputs, matrix, bias)
-    is_short = statically_known_true(matrix.shape[0] < CONVOLUTION_ROWS[torch.float32])
-    if not is_short and _is_compiled_for_convolution(inputs, matrix, None):
+    if _is_compiled_for_convolution(inputs, matrix, None) and not statically_known_true(
+        matrix.shape[0] < CONVOLUTION_ROWS[torch.float32]
+    ):
         is_shared = bias.dim() == 1
         outputs = product_in_graph(inputs.contiguous(), matrix, bias if is_shared else None, True)
         return outputs if is_shared else outputs + bias[..., None]
@@ -278,18 +296,33 @@ def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tens
 def _is_compiled_here(tensor: torch.Tensor) -> bool:
     """Whether this graph is for this processor, and for a type that our operators were measured with."""
     return (
-        tensor.device.type == "cpu"
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
         and torch.compiler.is_dynamo_compiling()
         and not torch.compiler.is_exporting()
+        and not _is_transformed()
         and _is_type_for_convolution(tensor.dtype)
     )
 
 
+@torch.compiler.assume_constant_result
+def _is_transformed() -> bool:
+    """Whether this is inside of `torch.func.grad` and the like, which do not take operators with a backward pass."""
+    return torch._C._are_functorch_transforms_active()
+
+
 def _is_compiled_for_convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    # As in `_product`.
+    """Whether a graph profits from `product_in_graph`: with gradients in float32 alone, as `_product`."""
     has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
+    # Autocast means another type than that of the inputs.
     is_autocast = torch.is_autocast_enabled("cpu")
-    return has_gain and not is_autocast and is_dense(weight, inputs.dtype) and _is_compiled_here(inputs)
+    return (
+        has_gain
+        and not is_autocast
+        and is_dense(weight, inputs.dtype)
+        and _is_compiled_here(inputs)
+        and not statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
+    )
 
 
 def is_in_graph(tensor: torch.Tensor) -> bool:

@@ -2,7 +2,6 @@
 
 import copy
 import importlib
-import itertools
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from transformers.utils import is_tracing
 
 from tokenmixers.modeling import linear as linear_module
 from tokenmixers.modeling.linear import is_in_graph, is_plain, linear, pointwise_convolution, types_for_convolution
-from tokenmixers.modeling.spatial_gating_unit import SpatialProjection
+from tokenmixers.modeling.spatial_gating_unit import SpatialProjection, TokenPositions
 
 
 @pytest.fixture
@@ -341,7 +340,8 @@ def test_compiled_training(dtype, rtol, frozen, tiny_model, convolutions, monkey
         assert set(found) == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         torch.testing.assert_close(found, gradients(model(inputs).logits), rtol=rtol, atol=rtol / 10)
     assert "tokenmixers" not in graphs[False]
-    # Two linear layers and a spatial projection per layer, and the prediction head. Backward passes of convolutions are slow in bfloat16.
+    # Two linear layers and a spatial projection per layer, and the prediction head. In bfloat16 backward passes of
+    # convolutions are slow.
     found = [
         graphs[True].count(f"ops.tokenmixers.product_tokenmixers_modeling_linear{end}.default(")
         for end in ("", "_gelu")
@@ -350,18 +350,17 @@ def test_compiled_training(dtype, rtol, frozen, tiny_model, convolutions, monkey
     assert found == ([3 * layers + 1, 0] if dtype == torch.float32 else [0, layers])
 
 
-@pytest.mark.parametrize("dtype, is_left_to_the_compiler", [(torch.float32, True), (torch.bfloat16, False)])
-@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype, autocast", [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
 @pytest.mark.parametrize("grad", [False, True])
-def test_gelu_in_graphs(dtype, is_left_to_the_compiler, autocast, grad, convolutions):
+def test_gelu_in_graphs(dtype, autocast, grad, convolutions):
     """In bfloat16, by autocast as well, it is PyTorch's own, whose gradients are known."""
     layer, gelu = nn.Linear(4, 2, dtype=torch.float32 if autocast else dtype), ACT2FN["gelu"]
     inputs = torch.randn(3, 4, dtype=layer.weight.dtype, requires_grad=grad)
-    with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype, enabled=autocast and dtype == torch.bfloat16):
+    with torch.set_grad_enabled(grad), torch.autocast("cpu", dtype, enabled=autocast):
         outputs, graph = _graph(lambda inputs: linear(layer, inputs, gelu), inputs)
         expected = F.gelu(layer(inputs))
     torch.testing.assert_close(outputs, expected)
-    assert ("linear_gelu.default(" in graph) != is_left_to_the_compiler
+    assert ("linear_gelu.default(" in graph) == (dtype == torch.bfloat16)
     if grad:
         leaves = (inputs, *layer.parameters())
         found = [torch.autograd.grad(out.float().square().sum(), leaves) for out in (outputs, expected)]
@@ -396,34 +395,117 @@ def test_compiled_layers_that_are_not_plain(convolutions):
 
 
 @pytest.mark.parametrize("is_spatial", [False, True])
-@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("is_convolution", [False, True])
-@pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)), ids=str)
-def test_the_product_in_graphs(is_spatial, has_bias, is_convolution, needed, convolutions, monkeypatch):
+@pytest.mark.parametrize("leaves", [("inputs",), ("weight",), ("inputs", "weight", "bias"), ("weight", "bias"), ()])
+def test_the_product_in_graphs(is_spatial, is_convolution, leaves, convolutions, monkeypatch):
+    """Forward and backward, the weight a part of a larger one, as those of shorter texts are."""
     if not is_convolution:
         monkeypatch.setattr(linear_module, "types_for_convolution", frozenset)
-    inputs, weight = torch.randn(2, 5, 4), torch.randn(3, 5 if is_spatial else 4)
-    leaves = [inputs, weight, torch.randn(3)][: 2 + has_bias]
-    for leaf, need in zip(leaves, needed, strict=False):
-        leaf.requires_grad_(need)
-    arguments = (inputs, weight, leaves[2] if has_bias else None, is_spatial)
-    torch.library.opcheck(linear_module.product_in_graph, arguments)
-    found = linear_module.product_in_graph(*arguments)
+    given = {"inputs": torch.randn(2, 5, 4), "weight": torch.randn(9, 9), "bias": torch.randn(3)}
+    for name in leaves:
+        given[name].requires_grad_()
+    inputs, weight, bias = given["inputs"], given["weight"][:3, : 5 if is_spatial else 4], given["bias"]
+    bias = bias if "bias" in leaves else None
+    torch.library.opcheck(linear_module.product_in_graph, (inputs, weight, bias, is_spatial))
     expected = torch.einsum("bti,ot->boi" if is_spatial else "bti,oi->bto", inputs, weight)
-    if has_bias:
-        expected = expected + (leaves[2][:, None] if is_spatial else leaves[2])
+    if bias is not None:
+        expected = expected + (bias[:, None] if is_spatial else bias)
+    found = linear_module.product_in_graph(inputs, weight, bias, is_spatial)
     torch.testing.assert_close(found, expected)
-    leaves = [leaf for leaf in leaves if leaf.requires_grad]
-    if leaves:
-        direction = torch.randn_like(expected)
-        gradients = [torch.autograd.grad((out * direction).sum(), leaves) for out in (found, expected)]
-        torch.testing.assert_close(*gradients)
+    if not leaves:
+        return
+    convolved, backward = [], linear_module._convolution_backward
+    monkeypatch.setattr(
+        linear_module, "_convolution_backward", lambda *args: convolved.append(backward(*args)) or convolved[-1]
+    )
+    direction = torch.randn_like(expected)
+    gradients = [
+        torch.autograd.grad((out * direction).sum(), [given[name] for name in leaves]) for out in (found, expected)
+    ]
+    torch.testing.assert_close(*gradients)
+    assert len(convolved) == len({"inputs", "weight"} & set(leaves))
+    assert all((part is not None) == is_convolution for part in convolved)
+
+
+@pytest.mark.parametrize("is_convolution", [False, True])
+@pytest.mark.parametrize("is_spatial", [False, True])
+def test_gradients_in_graphs_are_well_defined(is_spatial, is_convolution, convolutions, monkeypatch):
+    if not is_convolution:
+        monkeypatch.setattr(linear_module, "types_for_convolution", frozenset)
+    inputs, weight = torch.randn(2, 5, 4), torch.randn(9, 9)[:3, : 5 if is_spatial else 4]
+    gradients = torch.randn(2, 3, 4) if is_spatial else torch.randn(2, 5, 3)
+    torch.library.opcheck(linear_module.inputs_gradient_in_graph, (gradients, weight, is_spatial))
+    torch.library.opcheck(linear_module.weight_gradient_in_graph, (gradients, inputs, weight, is_spatial))
+    # Autocast that begins between forward and backward must not change the types that the graph was made for.
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear_module.inputs_gradient_in_graph(gradients, weight, is_spatial).dtype == torch.float32
+        assert linear_module.weight_gradient_in_graph(gradients, inputs, weight, is_spatial).dtype == torch.float32
 
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_the_gelu_in_graphs(grad):
     inputs = torch.randn(2, 5, dtype=torch.bfloat16, requires_grad=grad)
     torch.library.opcheck(linear_module.gelu_in_graph, (inputs,))
+    torch.library.opcheck(linear_module.gelu_gradient_in_graph, (torch.randn_like(inputs), inputs.detach()))
+
+
+@pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_one_graph_for_all_sizes(weight_type, marked, convolutions, monkeypatch, randomise):
+    projection = randomise(SpatialProjection(40, weight_type))
+    layer, norm, frames = nn.Linear(8, 8), nn.LayerNorm(8), []
+
+    def mix(inputs):
+        return linear(layer, projection(norm(inputs)), ACT2FN["gelu"])
+
+    def count(graph, _):
+        frames.append(graph.code)
+        return graph
+
+    torch.compiler.reset()
+    compiled = torch.compile(mix, fullgraph=True, dynamic=None if marked else True, backend=count)
+    for batch, length in [(2, 5), (3, 7), (4, 39), (5, 2)]:
+        inputs = torch.randn(batch, length, 8)
+        if marked:
+            torch._dynamo.mark_dynamic(inputs, 0)
+            torch._dynamo.mark_dynamic(inputs, 1)
+        torch.testing.assert_close(compiled(inputs), mix(inputs), rtol=1e-4, atol=1e-5)
+    assert len(frames) == 1 and frames[0].count("tokenmixers.product") == 2
+
+
+def test_inductor_trains_with_the_product_of_every_size(convolutions, randomise):
+    """An empty batch too, and rows with a bias of their own, as left padding gives them."""
+    torch.compiler.reset()
+    projection, layer = randomise(SpatialProjection(9, "toeplitz")), nn.Linear(4, 4)
+
+    def mix(inputs, offsets):
+        ids = torch.arange(inputs.shape[1]) + offsets[:, None]
+        return linear(layer, projection(inputs, TokenPositions(ids, shifted=True)), ACT2FN["gelu"])
+
+    compiled = torch.compile(mix, fullgraph=True, dynamic=True)
+    parameters = [*projection.parameters(), *layer.parameters()]
+    for batch, length in [(2, 5), (3, 7), (0, 4)]:
+        inputs, offsets = torch.randn(batch, length, 4, requires_grad=True), torch.randint(3, (batch,))
+        found, expected = compiled(inputs, offsets), mix(inputs, offsets)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        gradients = [torch.autograd.grad(out.square().sum(), [inputs, *parameters]) for out in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_function_transforms_do_without(dtype, convolutions):
+    """`torch.func.grad` does not take operators with a backward pass of their own."""
+    layer, inputs = nn.Linear(4, 2, dtype=dtype), torch.randn(3, 4, dtype=dtype)
+    gradient = torch.func.grad(lambda inputs: linear(layer, inputs, ACT2FN["gelu"]).square().sum())
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(gradient, backend="aot_eager")(inputs), gradient(inputs))
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_traced_projections(length, convolutions, randomise):
+    projection, inputs = randomise(SpatialProjection(6, "full")), torch.randn(2, length, 3)
+    traced = torch.jit.trace(projection, (inputs,), check_trace=False)
+    torch.testing.assert_close(traced(inputs), projection(inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_copies_of_the_module_have_operators_of_their_own(tmp_path, monkeypatch):
