@@ -8,6 +8,7 @@ gradients can write over what they read: memory for a model's widest tensor can 
 Layers that were replaced, quantised, distributed, offloaded or given hooks are called as they are.
 """
 
+import math
 import platform
 import re
 from functools import cache
@@ -259,7 +260,7 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
         outputs = layer(inputs)
     elif not is_in_graph(inputs):
         outputs = _product(inputs, layer.weight, layer.bias)
-    elif _is_compiled_for_convolution(inputs, layer.weight, layer.bias):
+    elif _is_compiled_for_convolution(inputs, layer.weight, layer.bias, math.prod(inputs.shape[:-1])):
         outputs = product_in_graph(inputs.contiguous(), layer.weight, layer.bias, False)
     else:
         outputs = layer(inputs)
@@ -284,9 +285,7 @@ def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tens
     """
     if not is_in_graph(inputs):
         return _spatial_product(inputs, matrix, bias)
-    if _is_compiled_for_convolution(inputs, matrix, None) and not statically_known_true(
-        matrix.shape[0] < CONVOLUTION_ROWS[torch.float32]
-    ):
+    if _is_compiled_for_convolution(inputs, matrix, None, matrix.shape[0]):
         is_shared = bias.dim() == 1
         outputs = product_in_graph(inputs.contiguous(), matrix, bias if is_shared else None, True)
         return outputs if is_shared else outputs + bias[..., None]
@@ -311,8 +310,12 @@ def _is_transformed() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
-def _is_compiled_for_convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Whether a graph profits from `product_in_graph`: with gradients in float32 alone, as `_product`."""
+def _is_compiled_for_convolution(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: int
+) -> bool:
+    """Whether a graph profits from `product_in_graph`: with gradients in float32 alone, as `_product`, and not where
+    it is known that `prefers_convolution` would refuse.
+    """
     has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
     # Autocast means another type than that of the inputs.
     is_autocast = torch.is_autocast_enabled("cpu")
@@ -321,6 +324,7 @@ def _is_compiled_for_convolution(inputs: torch.Tensor, weight: torch.Tensor, bia
         and not is_autocast
         and is_dense(weight, inputs.dtype)
         and _is_compiled_here(inputs)
+        and not statically_known_true(rows < CONVOLUTION_ROWS[inputs.dtype])
         and not statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
     )
 

@@ -367,14 +367,16 @@ def test_gelu_in_graphs(dtype, autocast, grad, convolutions):
         torch.testing.assert_close(*found)
 
 
-def test_short_texts_are_mixed_by_the_compiler(convolutions, monkeypatch, randomise):
-    """Its own product can be a part of the gate, which is worth more."""
-    projection = randomise(SpatialProjection(6, "toeplitz"))
-    for rows, has_operator in ((6, True), (7, False)):
-        monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: rows})
-        inputs = torch.randn(2, 6, 3)
-        outputs, graph = _graph(projection, inputs)
-        torch.testing.assert_close(outputs, projection(inputs))
+@pytest.mark.parametrize("is_spatial", [False, True])
+def test_the_compiler_keeps_products_of_few_rows(is_spatial, convolutions, monkeypatch, randomise):
+    """And of large weights: where the operator would call the same routine, the compiler's own costs less."""
+    module = randomise(SpatialProjection(6, "toeplitz")) if is_spatial else nn.Linear(3, 4)
+    inputs, rows = torch.randn(2, 6, 3), 6 if is_spatial else 12
+    for limits, has_operator in (((rows, 144), True), ((rows + 1, 144), False), ((rows, 47), False)):
+        monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: limits[0]})
+        monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", limits[1])
+        outputs, graph = _graph(lambda inputs: module(inputs) if is_spatial else linear(module, inputs), inputs)
+        torch.testing.assert_close(outputs, module(inputs))
         assert ("tokenmixers.product" in graph) == has_operator
 
 
