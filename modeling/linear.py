@@ -11,6 +11,7 @@ Layers that were replaced, quantised, distributed, offloaded or given hooks are 
 import math
 import platform
 import re
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -122,8 +123,10 @@ def _spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Ten
     return matrices.bmm(inputs) if bias is None else torch.baddbmm(bias[..., None], matrices, inputs)
 
 
-# A checkpoint brings its own copy of this module, which must not replace the operators of another one.
-_OPERATOR = f"tokenmixers::product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}"
+# A checkpoint brings its own copy of this module, which must not replace the operators of another one; and compiled
+# graphs that PyTorch keeps on disk know operators by their names alone, so those of another version need others.
+_VERSION = zlib.crc32(__spec__.loader.get_data(__file__))
+_OPERATOR = f"tokenmixers::product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}_{_VERSION:08x}"
 
 
 @torch.library.custom_op(_OPERATOR, mutates_args=())

@@ -342,10 +342,8 @@ def test_compiled_training(dtype, rtol, frozen, tiny_model, convolutions, monkey
     assert "tokenmixers" not in graphs[False]
     # Two linear layers and a spatial projection per layer, and the prediction head. In bfloat16 backward passes of
     # convolutions are slow.
-    found = [
-        graphs[True].count(f"ops.tokenmixers.product_tokenmixers_modeling_linear{end}.default(")
-        for end in ("", "_gelu")
-    ]
+    operator = linear_module._OPERATOR.replace("::", ".")
+    found = [graphs[True].count(f"{operator}{end}.default(") for end in ("", "_gelu")]
     layers = model.config.num_hidden_layers
     assert found == ([3 * layers + 1, 0] if dtype == torch.float32 else [0, layers])
 
@@ -360,7 +358,7 @@ def test_gelu_in_graphs(dtype, autocast, grad, convolutions):
         outputs, graph = _graph(lambda inputs: linear(layer, inputs, gelu), inputs)
         expected = F.gelu(layer(inputs))
     torch.testing.assert_close(outputs, expected)
-    assert ("linear_gelu.default(" in graph) == (dtype == torch.bfloat16)
+    assert ("_gelu.default(" in graph) == (dtype == torch.bfloat16)
     if grad:
         leaves = (inputs, *layer.parameters())
         found = [torch.autograd.grad(out.float().square().sum(), leaves) for out in (outputs, expected)]
@@ -511,14 +509,16 @@ def test_traced_projections(length, convolutions, randomise):
 
 
 def test_copies_of_the_module_have_operators_of_their_own(tmp_path, monkeypatch):
-    """Several checkpoints in one process, each with its code, perhaps of another version."""
-    copies = []
+    """Several checkpoints in one process, each with its code, perhaps of another version, or one that was changed."""
+    copies, source = [], Path(linear_module.__file__).read_text(encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("first_copy", "second_copy"):
-        (tmp_path / f"{name}.py").write_text(Path(linear_module.__file__).read_text(encoding="utf-8"))
+    for name, change in (("first_copy", ""), ("second_copy", ""), ("second_copy", "\n# changed\n")):
+        (tmp_path / f"{name}.py").write_text(source + change)
+        importlib.invalidate_caches()
         copies.append(importlib.import_module(name))
         monkeypatch.delitem(sys.modules, name)
-    first, second = copies
+    assert len({copy._OPERATOR for copy in copies}) == 3
+    first, second, _ = copies
     inputs, weight, found = torch.randn(2, 4), torch.randn(3, 4), []
     monkeypatch.setattr(second, "_product", lambda *args: found.append("second") or F.linear(*args))
     torch.testing.assert_close(first.product_in_graph(inputs, weight, None, False), inputs @ weight.T)
