@@ -451,7 +451,7 @@ def test_the_gelu_in_graphs(grad):
 
 @pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
 @pytest.mark.parametrize("marked", [False, True])
-def test_one_graph_for_all_sizes(weight_type, marked, convolutions, monkeypatch, randomise):
+def test_one_graph_for_all_sizes(weight_type, marked, convolutions, randomise):
     projection = randomise(SpatialProjection(40, weight_type))
     layer, norm, frames = nn.Linear(8, 8), nn.LayerNorm(8), []
 
