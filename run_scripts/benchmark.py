@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from transformers.utils import logging
 
 from ..configuration.configuration_synthesizer import PRESETS
@@ -43,7 +44,7 @@ from .benchmark_timing import (
     Group,
     check_agreement,
     compare,
-    matmul_peak,
+    matmul_peaks,
     peak_memory,
     take_turns,
 )
@@ -131,6 +132,8 @@ def machine(device: torch.device) -> dict[str, Any]:
         "peers": peers,
         "device": device.type,
         "processor": processor,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "allocator": {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")},
@@ -280,6 +283,8 @@ def plot_results(output: Path, rows: Sequence[dict[str, Any]]) -> None:
         figure.savefig(output / f"cell_{cell}.png", dpi=120)
 
 
+# Contestants of one group share code. Past PyTorch's limit of graphs for it, the rest would run without any, unseen.
+@torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True)
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Entry point; returns one row of results for every contestant and case."""
     (arguments,) = parse_arguments((BenchmarkArguments,), argv)
@@ -296,11 +301,13 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     sizes = sizes.quick() if arguments.quick else sizes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtypes = [getattr(torch, name) for name in arguments.dtypes]
-    peaks = {dtype: matmul_peak(dtype, device, 1024 if arguments.quick else 4096) for dtype in dtypes}
+    peaks = {dtype: matmul_peaks(dtype, device, 1024 if arguments.quick else 4096) for dtype in dtypes}
     report = {"arguments": asdict(arguments), "machine": machine(device), "results": []}
-    report["matmul_peak"] = {str(dtype): peak for dtype, peak in peaks.items()}
+    report["matmul_peaks"] = {str(dtype).removeprefix("torch."): found for dtype, found in peaks.items()}
+    report["fourier_from"] = {}
     print("; ".join(f"{key}: {value}" for key, value in report["machine"].items()))
-    print("; ".join(f"{dtype} matrix products: {peak / 1e9:,.0f} GFLOP/s" for dtype, peak in peaks.items()))
+    for dtype, found in report["matmul_peaks"].items():
+        print(f"{dtype}: " + ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in found.items()))
     cases = [
         Case(mode, dtype, compiled, device)
         for mode in arguments.modes
@@ -312,19 +319,21 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
             torch.manual_seed(0)
             found = []
             for group in CELLS[cell](case, sizes):
-                rows = measure(group, case, arguments.rounds, peaks[case.dtype])
+                rows = measure(group, case, arguments.rounds, max(peaks[case.dtype].values()))
                 print_rows(f"{group.name}; {case}", rows)
                 found += [
                     {"cell": cell, "case": str(case), "is_first": index == 0, **row} for index, row in enumerate(rows)
                 ]
-                write_results(output, {**report, "results": report["results"] + found})
+                write_results(output, {**report, "results": report["results"] + found})  # hours of work
                 del group
                 if case.compiled:
                     torch.compiler.reset()
             report["results"] += found
             if cell == 6 and not case.compiled:
-                length = crossover(found)
+                length = report["fourier_from"][str(case)] = crossover(found)
                 print(f"Fourier transforms, {case}: faster {f'from {length} tokens on' if length else 'nowhere'}")
+            if found:
+                write_results(output, report)
     plot_results(output, report["results"])
     print(f"results in {output}")
     return report["results"]

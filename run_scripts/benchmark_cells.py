@@ -54,7 +54,7 @@ class Sizes:
     shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)
     new_tokens: int = 64
-    sequences: int = 16
+    sequences: int = 64
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
 
     def quick(self) -> "Sizes":
@@ -243,7 +243,7 @@ def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     models = {"Synthesizer, vanilla": synthesizer_from_t5(t5), "T5": t5}
     changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0, **sizes.shrunk}
     for name in sizes.presets:
-        if "vanilla" not in (name, name.removesuffix("_wide")) and not name.startswith("mesh_"):
+        if name not in ("vanilla", "vanilla_wide") and not name.startswith("mesh_"):
             preset = SynthesizerConfig.from_preset(name, **changes)
             models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(preset)
     length = min(sizes.text_lengths[-1], 256)

@@ -119,13 +119,14 @@ def model_contestant(
         model = model.to(case.dtype)
     inputs = [{key: _placed(value, model, case) for key, value in batch.items()} for batch in inputs]
     labels = None if labels is None else labels.to(case.device)
-    flops = count_flops(model, inputs) * (3 if case.training else 1)
+    with _autocast(case):
+        flops = count_flops(model, inputs) * (3 if case.training else 1)
     forward = torch.compile(model) if case.compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None
 
     def losses() -> Iterator[torch.Tensor]:
         for batch in inputs:
-            with torch.autocast(case.device.type, case.dtype, enabled=case.dtype != torch.float32):
+            with _autocast(case):
                 output = _first(forward(**batch)).float()
             yield output.square().mean() if labels is None else F.cross_entropy(output.flatten(0, -2), labels)
 
@@ -152,6 +153,11 @@ def model_contestant(
 
     call = train if case.training else infer
     return Contestant(name, call, outputs, weights, items, flops, facts={"parameters": count_parameters(model)})
+
+
+def _autocast(case: Case) -> torch.autocast:
+    is_mixed = case.training and case.dtype != torch.float32
+    return torch.autocast(case.device.type, case.dtype, enabled=is_mixed)
 
 
 def _first(outputs: Any) -> torch.Tensor:
@@ -341,9 +347,11 @@ def peak_memory(call: Callable[[], Any], device: torch.device) -> int:
     return peak
 
 
-def matmul_peak(dtype: torch.dtype, device: torch.device, size: int) -> float:
-    """Operations per second of the fastest product of two square matrices, of ten by either of PyTorch's libraries."""
+def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[str, float]:
+    """Operations per second of the fastest of ten products of two square matrices, by what computed them: PyTorch's
+    `product`, or its `convolution`, which may be another library's.
+    """
     one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     calls = {"product": lambda: one @ other, "convolution": lambda: pointwise_convolution(one, other, None)}
     seconds = take_turns(calls, 10, device)
-    return 2 * size**3 / min(map(min, seconds.values()))
+    return {name: 2 * size**3 / min(times) for name, times in seconds.items()}
