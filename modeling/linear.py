@@ -28,6 +28,8 @@ from transformers.utils import is_tracing
 CONVOLUTION_ROWS = {torch.float32: 256, torch.bfloat16: 1024}
 #: Bytes of the largest matrix for it: oneDNN copies it, and glibc asks the system anew for every larger block.
 CONVOLUTION_BYTES = 32 * 2**20
+#: Width from which on swapped products of four rows are not faster; those of two and three always are.
+SWAPPED_WIDTH = 2048
 
 
 @cache
@@ -57,18 +59,42 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
         rows: How many rows `inputs` has, or `weight` where that mixes tokens.
         images: The convolution's batch.
     """
-    dtype, backends = inputs.dtype, torch.backends
     return (
-        rows >= CONVOLUTION_ROWS.get(dtype, float("inf"))
-        and inputs.device.type == "cpu"
-        and is_dense(weight, dtype)
+        rows >= CONVOLUTION_ROWS.get(inputs.dtype, float("inf"))
+        and _is_exact_on_amd(inputs, weight)
         and weight.nbytes <= CONVOLUTION_BYTES
-        and _is_type_for_convolution(dtype)
-        and backends.mkldnn.enabled
+        and torch.backends.mkldnn.enabled
         and reaches_onednn(inputs, images)
+    )
+
+
+def _is_exact_on_amd(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    backends = torch.backends.mkldnn
+    return (
+        inputs.device.type == "cpu"
+        and is_dense(weight, inputs.dtype)
+        and _is_type_for_convolution(inputs.dtype)
         # Less precise products, where somebody asked for them, are faster.
-        and {backends.mkldnn.matmul.fp32_precision, backends.mkldnn.conv.fp32_precision} <= {"none", "ieee"}
+        and {backends.matmul.fp32_precision, backends.conv.fp32_precision} <= {"none", "ieee"}
         and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def is_faster_swapped(inputs: torch.Tensor, weight: torch.Tensor, rows: int) -> bool:
+    """Whether MKL, where its float32 products are slow, has a faster one for so few rows: `weight` times their
+    transpose.
+
+    Args:
+        inputs: What is multiplied.
+        weight: With what, a matrix.
+        rows: How many rows `inputs` has, in graphs possibly unknown.
+    """
+    at_most = 4 if weight.shape[1] < SWAPPED_WIDTH else 3
+    return (
+        inputs.dtype == torch.float32
+        and not torch.is_grad_enabled()
+        and statically_known_true(rows > 1)
+        and statically_known_true(rows <= at_most)
     )
 
 
@@ -104,8 +130,17 @@ def pointwise_convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torc
     return outputs.permute(0, 2, 3, 1).reshape(*inputs.shape[:-1], len(weight))
 
 
+def swapped_product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What `torch.nn.functional.linear` computes, as the product of `weight` and the transposed inputs."""
+    columns = inputs.reshape(-1, inputs.shape[-1]).T
+    outputs = weight @ columns if bias is None else torch.addmm(bias[:, None], weight, columns)
+    return outputs.T.contiguous().view(*inputs.shape[:-1], weight.shape[0])
+
+
 def _product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     rows = inputs.shape[:-1].numel()
+    if is_faster_swapped(inputs, weight, rows) and _is_exact_on_amd(inputs, weight):
+        return swapped_product(inputs, weight, bias)
     # In bfloat16 the bias is all there is to gain, and backward passes lose more.
     has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
     if has_gain and prefers_convolution(inputs, weight, rows, images_for(rows)):
@@ -261,18 +296,25 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
     is_gelu = is_plain(activation, GELUActivation) and getattr(activation, "act", None) is F.gelu
     if not is_plain(layer, nn.Linear):
         outputs = layer(inputs)
-    elif not is_in_graph(inputs):
-        outputs = _product(inputs, layer.weight, layer.bias)
-    elif _is_compiled_for_convolution(inputs, layer.weight, layer.bias, math.prod(inputs.shape[:-1])):
-        outputs = product_in_graph(inputs.contiguous(), layer.weight, layer.bias, False)
+    elif is_in_graph(inputs):
+        outputs = _linear_in_graph(layer, inputs)
     else:
-        outputs = layer(inputs)
+        outputs = _product(inputs, layer.weight, layer.bias)
     if is_gelu and may_overwrite(outputs, layer, nn.Linear):
         return torch.ops.aten.gelu_(outputs)
     # In float32 it pays more that the compiler's GELU can be a part of what follows.
     if is_gelu and outputs.dtype == torch.bfloat16 and _is_compiled_here(outputs):
         return gelu_in_graph(outputs.contiguous())
     return outputs if activation is None else activation(outputs)
+
+
+def _linear_in_graph(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    rows = math.prod(inputs.shape[:-1])
+    if _is_compiled_for_convolution(inputs, layer.weight, layer.bias, rows):
+        return product_in_graph(inputs.contiguous(), layer.weight, layer.bias, False)
+    if is_faster_swapped(inputs, layer.weight, rows) and _is_compiled_exactly(inputs, layer.weight):
+        return swapped_product(inputs, layer.weight, layer.bias)
+    return layer(inputs)
 
 
 def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -313,6 +355,11 @@ def _is_transformed() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def _is_compiled_exactly(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    # Autocast means another type than that of the inputs.
+    return not torch.is_autocast_enabled("cpu") and is_dense(weight, inputs.dtype) and _is_compiled_here(inputs)
+
+
 def _is_compiled_for_convolution(
     inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: int
 ) -> bool:
@@ -320,13 +367,9 @@ def _is_compiled_for_convolution(
     it is known that `prefers_convolution` would refuse.
     """
     has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
-    # Autocast means another type than that of the inputs.
-    is_autocast = torch.is_autocast_enabled("cpu")
     return (
         has_gain
-        and not is_autocast
-        and is_dense(weight, inputs.dtype)
-        and _is_compiled_here(inputs)
+        and _is_compiled_exactly(inputs, weight)
         and not statically_known_true(rows < CONVOLUTION_ROWS[inputs.dtype])
         and not statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
     )

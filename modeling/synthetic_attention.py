@@ -49,6 +49,11 @@ class TokenLayout:
     full_mask: torch.Tensor | None = None
 
     @property
+    def counts_from_zero(self) -> bool:
+        """Whether keys stand at 0, 1, 2, ... in all rows, so that what belongs to them is a slice."""
+        return self.position_ids is None and self.left_padding is None
+
+    @property
     def query_index(self) -> torch.Tensor:
         """Index of the queries among the keys, `(query_length,)`."""
         return torch.arange(self.query_length, device=self.device) + self.past_length
@@ -100,10 +105,16 @@ class TokenLayout:
 
     def rows_and_columns(self, weight: torch.Tensor) -> torch.Tensor:
         """Entries of `(heads, N, N)` for these queries and keys, `(batch or 1, heads, queries, keys)`."""
+        if self.counts_from_zero:
+            return first_entries(self.rows(weight), 2, self.key_length)[None]
         rows, columns = self.query_positions, self.key_positions
-        if rows.dim() == columns.dim() == 1:
-            return first_entries(select_positions(weight, rows, self.past_length), 2, self.key_length)[None]
         return weight[:, rows[:, :, None], columns[:, None, :]].transpose(0, 1)
+
+    def rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Entries of `(heads, N, ...)` for the queries, where positions count from zero."""
+        if isinstance(self.past_length, int) and not torch.compiler.is_exporting():
+            return tensor.narrow(1, self.past_length, self.query_length)
+        return tensor.index_select(1, self.query_index)
 
     def aligned(self) -> "tuple[TokenLayout, torch.Tensor | None]":
         """The same rows with padding moved from the left to the right, so that positions are 0, 1, 2, ... in all.
@@ -119,13 +130,6 @@ class TokenLayout:
         # No remainder of a free length: the ONNX exporter does not know it.
         index = torch.where(index < self.key_length, index, index - self.key_length)
         return replace(self, left_padding=None, key_mask=self.key_mask.gather(1, index)), index
-
-
-def select_positions(tensor: torch.Tensor, positions: torch.Tensor, start: int | torch.Tensor) -> torch.Tensor:
-    """Entries along dimension 1 at consecutive `positions`, which begin at `start` (a slice, where it is a number)."""
-    if isinstance(start, int) and not torch.compiler.is_exporting():
-        return tensor[:, start : start + positions.shape[0]]
-    return tensor.index_select(1, positions)
 
 
 def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
@@ -231,12 +235,12 @@ class FactorizedRandomLogits(nn.Module):
         self.key_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
 
     def forward(self, layout: TokenLayout, **kwargs) -> torch.Tensor:
-        rows, columns = layout.query_positions, layout.key_positions
-        if rows.dim() == columns.dim() == 1:
-            queries = select_positions(self.query_factor, rows, layout.past_length)[None]
+        if layout.counts_from_zero:
+            queries = layout.rows(self.query_factor)[None]
             keys = first_entries(self.key_factor, 1, layout.key_length)[None]
         else:
-            queries, keys = self.query_factor[:, rows].transpose(0, 1), self.key_factor[:, columns].transpose(0, 1)
+            queries = self.query_factor[:, layout.query_positions].transpose(0, 1)
+            keys = self.key_factor[:, layout.key_positions].transpose(0, 1)
         return queries @ keys.transpose(-1, -2)
 
     def resize(self, fit: "Fit") -> None:
@@ -255,11 +259,10 @@ class MeshFactorizedLogits(nn.Module):
 
     def forward(self, layout: TokenLayout, **kwargs) -> torch.Tensor:
         by_position = (self.first_factor * self.second_factor).sum(dim=-1)
-        columns = layout.key_positions
-        if columns.dim() == 1:
+        if layout.counts_from_zero:
             logits = first_entries(by_position, 1, layout.key_length)[None, :, None]
         else:
-            logits = by_position[:, columns].transpose(0, 1)[:, :, None]
+            logits = by_position[:, layout.key_positions].transpose(0, 1)[:, :, None]
         return logits.expand(-1, -1, layout.query_length, -1)
 
     def resize(self, fit: "Fit") -> None:
@@ -358,12 +361,11 @@ class DenseLogits(nn.Module):
         self, layout: TokenLayout, hidden_states: torch.Tensor, queries: torch.Tensor | None = None
     ) -> torch.Tensor:
         logits = self.second(self.first(hidden_states, queries), layout.key_length)
-        columns = layout.key_positions
-        if columns.dim() == 1:
+        if layout.counts_from_zero:
             return logits
         if layout.position_ids is not None:  # these may go beyond the number of tokens
             logits = self.second(self.first(hidden_states, queries))
-        return _columns(logits, columns)
+        return _columns(logits, layout.key_positions)
 
     def resize(self, fit: "Fit") -> None:
         """Change N."""
@@ -387,11 +389,12 @@ class FactorizedDenseLogits(nn.Module):
         self, layout: TokenLayout, hidden_states: torch.Tensor, queries: torch.Tensor | None = None
     ) -> torch.Tensor:
         first = self.first(hidden_states, queries)
-        columns, a = layout.key_positions, self.tiled.weight.shape[1]
-        if columns.dim() == 1:
+        a = self.tiled.weight.shape[1]
+        if layout.counts_from_zero:
             tiles = None if torch.compiler.is_exporting() else (layout.key_length + a - 1) // a
             products = self.repeated(first, tiles)[..., None] * self.tiled(first)[..., None, :]
             return first_entries(products.flatten(-2), 3, layout.key_length)
+        columns = layout.key_positions
         return _columns(self.tiled(first), columns % a) * _columns(self.repeated(first), columns // a)
 
     def resize(self, length: int) -> None:

@@ -17,7 +17,14 @@ from transformers.activations import ACT2FN
 from transformers.utils import is_tracing
 
 from tokenmixers.modeling import linear as linear_module
-from tokenmixers.modeling.linear import is_in_graph, is_plain, linear, pointwise_convolution, types_for_convolution
+from tokenmixers.modeling.linear import (
+    is_in_graph,
+    is_plain,
+    linear,
+    pointwise_convolution,
+    swapped_product,
+    types_for_convolution,
+)
 from tokenmixers.modeling.spatial_gating_unit import SpatialProjection, TokenPositions
 
 
@@ -38,6 +45,7 @@ def convolutions(monkeypatch):
     return shapes
 
 
+@pytest.mark.parametrize("product", [pointwise_convolution, swapped_product])
 @given(
     shape=st.lists(st.integers(1, 5), min_size=0, max_size=3),
     width=st.integers(1, 9),
@@ -45,7 +53,7 @@ def convolutions(monkeypatch):
     bias=st.booleans(),
     contiguous=st.booleans(),
 )
-def test_equals_the_sum_written_out(shape, width, outputs, bias, contiguous):
+def test_equals_the_sum_written_out(product, shape, width, outputs, bias, contiguous):
     inputs = torch.randn(*shape, width, dtype=torch.double)
     if not contiguous:
         inputs = torch.cat([inputs, inputs], -1)[..., width:]
@@ -53,7 +61,7 @@ def test_equals_the_sum_written_out(shape, width, outputs, bias, contiguous):
     leaves = [inputs.requires_grad_(), weight.requires_grad_()]
     offset = torch.randn(outputs, dtype=torch.double, requires_grad=True) if bias else None
     leaves += [offset] if bias else []
-    found = pointwise_convolution(inputs, weight, offset)
+    found = product(inputs, weight, offset)
     expected = torch.einsum("...i,oi->...o", inputs, weight) + (offset if bias else 0)
     torch.testing.assert_close(found, expected)
     direction = torch.randn_like(expected)
@@ -376,6 +384,74 @@ def test_the_compiler_keeps_products_of_few_rows(is_spatial, convolutions, monke
         outputs, graph = _graph(lambda inputs: module(inputs) if is_spatial else linear(module, inputs), inputs)
         torch.testing.assert_close(outputs, module(inputs))
         assert ("tokenmixers.product" in graph) == has_operator
+
+
+@pytest.fixture
+def swapped(monkeypatch):
+    """On any processor some products are swapped; the list holds their shapes."""
+    shapes = []
+
+    def recorded(inputs, weight, bias):
+        shapes.append((*inputs.shape, *weight.shape))
+        return swapped_product(inputs, weight, bias)
+
+    monkeypatch.setattr(linear_module, "types_for_convolution", lambda: {torch.float32, torch.bfloat16})
+    monkeypatch.setattr(linear_module, "SWAPPED_WIDTH", 9)
+    monkeypatch.setattr(linear_module, "swapped_product", recorded)
+    return shapes
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("width", [8, 9])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2, 1), (1, 2), (3,), (4, 1), (2, 2), (5, 1), (0, 2)])
+def test_products_of_two_to_four_rows_are_swapped(shape, width, bias, swapped, monkeypatch):
+    layer, inputs = nn.Linear(width, 5, bias=bias), torch.randn(*shape, width)
+    few = inputs.shape[:-1].numel() in ((2, 3) if width == 9 else (2, 3, 4))
+    expected, found = layer(inputs), linear(layer, inputs)
+    assert swapped == []  # with gradients
+    torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        found = linear(layer, inputs)
+        assert swapped == ([(*shape, width, 5, width)] if few else [])
+        torch.testing.assert_close(found, expected)
+        assert found.is_contiguous()  # otherwise what follows is slow: attention takes PyTorch's slowest way
+        swapped.clear()
+        linear(copy.deepcopy(layer).bfloat16(), inputs.bfloat16())
+        with torch.autocast("cpu", torch.bfloat16):
+            linear(layer, inputs)
+        torch.testing.assert_close(_graph(lambda inputs: linear(layer, inputs), inputs)[0], expected)
+        assert len(swapped) == few  # the graph's
+        swapped.clear()
+        torch.export.export(_Linear(layer), (inputs,))
+        monkeypatch.setattr(linear_module, "types_for_convolution", frozenset)
+        linear(layer, inputs)
+    assert swapped == []
+
+
+class _Linear(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs):
+        return linear(self.layer, inputs)
+
+
+def test_graphs_do_not_ask_for_the_number_of_rows(swapped):
+    """A graph for all batches has none of them: it would be another graph for two to four rows."""
+    layer, frames = nn.Linear(8, 5), []
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda inputs: linear(layer, inputs),
+        fullgraph=True,
+        dynamic=True,
+        backend=lambda graph, _: frames.append(1) or graph,
+    )
+    with torch.no_grad():
+        for batch in (7, 2, 3, 4, 6):
+            inputs = torch.randn(batch, 8)
+            torch.testing.assert_close(compiled(inputs), layer(inputs))
+    assert len(frames) == 1
 
 
 def test_compiled_layers_that_are_not_plain(convolutions):

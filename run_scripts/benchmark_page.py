@@ -1,0 +1,108 @@
+"""The tables of `model_cards/benchmarks/README.md`, from the results of `benchmark.py` that lie beside it.
+
+    cp outputs/images/results.json model_cards/benchmarks/images.json
+    python -m tokenmixers.run_scripts.benchmark_page
+
+What stands above the first table is written by hand and stays.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .arguments import MODEL_CARDS, UserError, parse_arguments
+from .benchmark import BenchmarkArguments
+from .reporting import markdown_table
+
+
+TABLES = (
+    *("images", "images-b16", "text", "text-training", "encoders", "encoders-compiled", "encoders-training-compiled"),
+    *("seq2seq", "lengths", "lengths-float32", "lengths-training", "growth", "mlm", "start-up"),
+)
+"""Names of result files, in the page's order."""
+
+_COLUMNS = ("group", "case", "model", "ms (quartiles)", "times the first's (quartiles)")
+_COLUMNS += ("per second", "of peak", "MB", "cache kB")
+
+
+@dataclass
+class PageArguments:
+    """Which page."""
+
+    folder: str = field(
+        default=str(MODEL_CARDS / "benchmarks"), metadata={"help": "Folder of README.md and the result files."}
+    )
+
+
+def command(name: str, arguments: dict[str, Any]) -> str:
+    """The command that measures a table again, from the arguments in its results."""
+    options = {"output_dir": f"outputs/{name}"}
+    defaults = asdict(BenchmarkArguments(**options))
+    options |= {option: value for option, value in arguments.items() if value != defaults[option]}
+    options["output_dir"] = defaults["output_dir"]
+    words = []
+    for option, value in options.items():
+        values = value if isinstance(value, list) else [] if value is True else [value]
+        words += [f"--{option}", *map(str, values)]
+    return f'make bench BENCH="{" ".join(words)}"'
+
+
+def table(name: str, report: dict[str, Any]) -> str:
+    """One table, with the command above it."""
+    machine = report["machine"]
+    peaks = ", ".join(
+        f"{dtype} {max(found.values()) / 1e9:.0f} GFLOP/s" for dtype, found in report["matmul_peaks"].items()
+    )
+    lines = [f"## {name}\n", f"```bash\n{command(name, report['arguments'])}\n```\n"]
+    lines.append(f"{machine['date']}; {machine['threads']} threads; peak {peaks}.\n")
+    for case, length in report.get("fourier_from", {}).items():
+        where = f"from {length:,} tokens on" if length else "nowhere"
+        lines.append(f"Fourier transforms, {case}: faster {where}.\n")
+    lines.append(markdown_table(_COLUMNS, [_cells(row) for row in report["results"]]))
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    def shown(key: str, form: str, scale: float = 1.0) -> str:
+        return "" if row.get(key) is None else form.format(row[key] * scale)
+
+    return (
+        row["group"],
+        row["case"],
+        row["model"],
+        f"{row['milliseconds']:,.1f} ({row['milliseconds_q1']:,.1f}-{row['milliseconds_q3']:,.1f})",
+        f"{1 / row['ratio']:.2f} ({1 / row['ratio_q3']:.2f}-{1 / row['ratio_q1']:.2f})",
+        shown("per_second", "{:,.0f}"),
+        shown("utilisation", "{:.0%}"),
+        shown("peak_bytes", "{:,.0f}", 1e-6),
+        shown("cache_bytes", "{:,.0f}", 1e-3),
+    )
+
+
+def page(folder: Path) -> str:
+    """The whole page: what README.md says above its first table, and the tables.
+
+    Raises:
+        UserError: If results have a name that is not among `TABLES`.
+    """
+    found = {path.stem: path for path in folder.glob("*.json")}
+    unknown = sorted(set(found) - set(TABLES))
+    if unknown:
+        raise UserError(f"{folder / unknown[0]}.json has no place on the page; there are {', '.join(TABLES)}.")
+    head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
+    tables = [table(name, json.loads(found[name].read_text(encoding="utf-8"))) for name in TABLES if name in found]
+    return "\n\n\n".join([head, *tables]) + "\n"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((PageArguments,), argv)
+    folder = Path(arguments.folder)
+    text = page(folder)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    print(f"{folder / 'README.md'}: {text.count(chr(10) + '## ')} tables")
+
+
+if __name__ == "__main__":
+    main()
