@@ -312,3 +312,17 @@ def test_sparse_prediction_changes_neither_loss_nor_gradient(tiny_config, random
         assert model(inputs["input_ids"]).logits.shape == (3, 8, 37)
         assert model.eval()(**inputs).logits.shape == (3, 8, 37)
     torch.testing.assert_close(found[True], found[False])
+
+
+def test_sparse_prediction_compiles(tiny_config, randomise):
+    """Whatever the number of tokens to predict, as the Trainer's `torch_compile` needs it."""
+    config = tiny_config(sparse_prediction=True, hidden_dropout_prob=0.0)
+    model = randomise(tokenmixers.GMLPForMaskedLM(config)).double().train()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    for count in (5, 1, 16, 9):
+        ids, labels = torch.randint(37, (2, 8)), torch.full((16,), -100)
+        labels[torch.randperm(16)[:count]] = torch.randint(37, (count,))
+        losses = [run(ids, labels=labels.view(2, 8)).loss for run in (compiled, model)]
+        torch.testing.assert_close(*losses)
+        torch.testing.assert_close(*(torch.autograd.grad(loss, list(model.parameters())) for loss in losses))
