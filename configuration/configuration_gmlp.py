@@ -55,8 +55,8 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
             Whether the masked-language-modelling head shares the embedding matrix.
         sparse_prediction (`bool`, defaults to `False`):
             Whether masked-language-modelling training steps skip the logits of tokens that are not to be predicted:
-            the same loss, several times less work in the head, and no `logits` in the output of such a step. To
-            learn how many there are, the host waits for a GPU once a step.
+            the same loss, several times less work in the head, and no `logits` in the output of such a step. Counting
+            those to predict makes the processor wait for the GPU once a step.
         is_decoder (`bool`, defaults to `False`):
             Whether tokens see only themselves and those before: the spatial weights' lower triangle is used, for
             `GMLPForCausalLM`. For text only.

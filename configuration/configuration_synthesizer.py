@@ -165,8 +165,8 @@ class SynthesizerConfig(ImageInputs, PreTrainedConfig):
             means: if the embeddings are tied.
         sparse_prediction (`bool`, defaults to `False`):
             Whether `SynthesizerForMaskedLM`, when training, computes the vocabulary scores of the tokens to predict
-            alone: the same loss in less time and memory; `logits` are `None` then. To learn how many there are, the
-            host waits for a GPU once a step.
+            alone: the same loss in less time and memory; `logits` are `None` then. Counting those to
+            predict makes the processor wait for the GPU once a step.
         type_vocab_size (`int`, defaults to 0): Number of segment embeddings; with 0 `token_type_ids` have no effect.
         image_size (`int` or pair of `int`, *optional*):
             Height and width of the images, in pixels, for an encoder of images; `None` for text. It sees one token

@@ -2,8 +2,9 @@
 
 PyTorch leaves float32 products on x86 to MKL, which is half as fast on AMD processors as oneDNN, PyTorch's library for
 convolutions; in bfloat16 it spends a pass over the outputs on the bias. A linear layer is a convolution with kernels
-of one point, so both can be had without leaving PyTorch's own operators. On every device, activations without
-gradients can write over what they read: memory for a model's widest tensor can take longer to get than to fill.
+of one point, so both can be had without leaving PyTorch's own operators. MKL multiplies two to four float32 rows at
+a fraction of the memory's speed there, and faster from the other side. On every device, activations without gradients
+can write over what they read: memory for a model's widest tensor can take longer to get than to fill.
 
 Layers that were replaced, quantised, distributed, offloaded or given hooks are called as they are.
 """
@@ -34,7 +35,7 @@ SWAPPED_WIDTH = 2048
 
 @cache
 def types_for_convolution() -> frozenset[torch.dtype]:
-    """The types whose products convolutions can speed up on this processor, if any."""
+    """The types whose products PyTorch computes slowly on this processor, and faster as convolutions, if any."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return frozenset()
     cpuinfo = Path("/proc/cpuinfo")
@@ -61,40 +62,40 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
     """
     return (
         rows >= CONVOLUTION_ROWS.get(inputs.dtype, float("inf"))
-        and _is_exact_on_amd(inputs, weight)
+        and _is_slow_in_mkl(inputs, weight)
         and weight.nbytes <= CONVOLUTION_BYTES
         and torch.backends.mkldnn.enabled
         and reaches_onednn(inputs, images)
     )
 
 
-def _is_exact_on_amd(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
-    backends = torch.backends.mkldnn
+def _is_slow_in_mkl(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether PyTorch's own product of these has a faster equal; autocast would mean other types than theirs."""
     return (
         inputs.device.type == "cpu"
         and is_dense(weight, inputs.dtype)
         and _is_type_for_convolution(inputs.dtype)
-        # Less precise products, where somebody asked for them, are faster.
-        and {backends.matmul.fp32_precision, backends.conv.fp32_precision} <= {"none", "ieee"}
+        and _is_float32_exact()
         and not torch.is_autocast_enabled("cpu")
     )
 
 
-def is_faster_swapped(inputs: torch.Tensor, weight: torch.Tensor, rows: int) -> bool:
-    """Whether MKL, where its float32 products are slow, has a faster one for so few rows: `weight` times their
-    transpose.
+@torch.compiler.assume_constant_result
+def _is_float32_exact() -> bool:
+    """Less precise products, where somebody asked for them, are faster."""
+    mkldnn = torch.backends.mkldnn
+    return {mkldnn.matmul.fp32_precision, mkldnn.conv.fp32_precision} <= {"none", "ieee"}
 
-    Args:
-        inputs: What is multiplied.
-        weight: With what, a matrix.
-        rows: How many rows `inputs` has, in graphs possibly unknown.
+
+def _has_few_rows(inputs: torch.Tensor, weight: torch.Tensor, rows: int) -> bool:
+    """Whether these are float32 rows without gradients of which MKL, where it is slow, has a faster product: that of
+    `weight` and their transpose. In graphs their number can be unknown.
     """
-    at_most = 4 if weight.shape[1] < SWAPPED_WIDTH else 3
     return (
         inputs.dtype == torch.float32
         and not torch.is_grad_enabled()
         and statically_known_true(rows > 1)
-        and statically_known_true(rows <= at_most)
+        and statically_known_true(rows <= (4 if weight.shape[1] < SWAPPED_WIDTH else 3))
     )
 
 
@@ -132,14 +133,15 @@ def pointwise_convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torc
 
 def swapped_product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """What `torch.nn.functional.linear` computes, as the product of `weight` and the transposed inputs."""
-    columns = inputs.reshape(-1, inputs.shape[-1]).T
+    columns = inputs.reshape(math.prod(inputs.shape[:-1]), inputs.shape[-1]).T
     outputs = weight @ columns if bias is None else torch.addmm(bias[:, None], weight, columns)
     return outputs.T.contiguous().view(*inputs.shape[:-1], weight.shape[0])
 
 
 def _product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     rows = inputs.shape[:-1].numel()
-    if is_faster_swapped(inputs, weight, rows) and _is_exact_on_amd(inputs, weight):
+    # Also in training, where the graph's operator calls this: its backward pass is its own.
+    if _has_few_rows(inputs, weight, rows) and _is_slow_in_mkl(inputs, weight):
         return swapped_product(inputs, weight, bias)
     # In bfloat16 the bias is all there is to gain, and backward passes lose more.
     has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
@@ -312,7 +314,7 @@ def _linear_in_graph(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     rows = math.prod(inputs.shape[:-1])
     if _is_compiled_for_convolution(inputs, layer.weight, layer.bias, rows):
         return product_in_graph(inputs.contiguous(), layer.weight, layer.bias, False)
-    if is_faster_swapped(inputs, layer.weight, rows) and _is_compiled_exactly(inputs, layer.weight):
+    if _is_slow_in_compiled_mkl(inputs, layer.weight) and _has_few_rows(inputs, layer.weight, rows):
         return swapped_product(inputs, layer.weight, layer.bias)
     return layer(inputs)
 
@@ -355,9 +357,14 @@ def _is_transformed() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
-def _is_compiled_exactly(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
-    # Autocast means another type than that of the inputs.
-    return not torch.is_autocast_enabled("cpu") and is_dense(weight, inputs.dtype) and _is_compiled_here(inputs)
+def _is_slow_in_compiled_mkl(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    """`_is_slow_in_mkl`, for what `torch.compile` compiles for this processor."""
+    return (
+        not torch.is_autocast_enabled("cpu")
+        and is_dense(weight, inputs.dtype)
+        and _is_compiled_here(inputs)
+        and _is_float32_exact()
+    )
 
 
 def _is_compiled_for_convolution(
@@ -369,7 +376,7 @@ def _is_compiled_for_convolution(
     has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
     return (
         has_gain
-        and _is_compiled_exactly(inputs, weight)
+        and _is_slow_in_compiled_mkl(inputs, weight)
         and not statically_known_true(rows < CONVOLUTION_ROWS[inputs.dtype])
         and not statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
     )

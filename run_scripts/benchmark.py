@@ -50,7 +50,7 @@ from .benchmark_timing import (
 )
 from .benchmark_workloads import masked_language_modelling, read_lengths, real_lengths
 from .model_card import versions
-from .reporting import print_table
+from .reporting import print_table, shown
 
 
 CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
@@ -180,10 +180,6 @@ def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str
 
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """The results of a group as a table."""
-
-    def shown(row: dict[str, Any], key: str, form: str, scale: float = 1.0) -> str:
-        return "" if row.get(key) is None else form.format(row[key] * scale)
-
     unit = f"{rows[0].get('unit', 'tokens')}/s"
     head = (
         title,
@@ -205,12 +201,12 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['milliseconds_q1']:,.1f}-{row['milliseconds_q3']:,.1f}",
             f"{row['ratio']:.2f}",
             f"{row['ratio_q1']:.2f}-{row['ratio_q3']:.2f}",
-            shown(row, "per_second", "{:,.0f}"),
-            shown(row, "peak_bytes", "{:,.1f}", 1e-6),
-            shown(row, "utilisation", "{:.0%}"),
-            shown(row, "difference", "{:.0e}"),
-            shown(row, "cache_bytes", "{:,.1f}", 1e-3),
-            shown(row, "parameters", "{:,.1f}", 1e-6),
+            shown(row["per_second"], "{:,.1f}"),
+            shown(row["peak_bytes"], "{:,.1f}", 1e-6),
+            shown(row["utilisation"], "{:.0%}"),
+            shown(row["difference"], "{:.0e}"),
+            shown(row.get("cache_bytes"), "{:,.1f}", 1e-3),
+            shown(row.get("parameters"), "{:,.1f}", 1e-6),
         )
         for row in rows
     ]
@@ -286,7 +282,13 @@ def plot_results(output: Path, rows: Sequence[dict[str, Any]]) -> None:
 # Contestants of one group share code. Past PyTorch's limit of graphs for it, the rest would run without any, unseen.
 @torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True)
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
-    """Entry point; returns one row of results for every contestant and case."""
+    """Entry point; returns one row of results for every contestant and case.
+
+    Raises:
+        UserError: If an argument or a package is missing or refused, or outputs disagree.
+        torch._dynamo.exc.FailOnRecompileLimitHit: If a group has more graphs than `recompile_limit`, which then is to
+            be raised here.
+    """
     (arguments,) = parse_arguments((BenchmarkArguments,), argv)
     output = check_new_folder(arguments.output_dir)
     for cell in arguments.cells:  # before hours of work
@@ -324,7 +326,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
                 found += [
                     {"cell": cell, "case": str(case), "is_first": index == 0, **row} for index, row in enumerate(rows)
                 ]
-                write_results(output, {**report, "results": report["results"] + found})  # hours of work
+                write_results(output, {**report, "results": report["results"] + found})  # kept if a later group fails
                 del group
                 if case.compiled:
                     torch.compiler.reset()
@@ -332,7 +334,6 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
             if cell == 6 and not case.compiled:
                 length = report["fourier_from"][str(case)] = crossover(found)
                 print(f"Fourier transforms, {case}: faster {f'from {length} tokens on' if length else 'nowhere'}")
-            if found:
                 write_results(output, report)
     plot_results(output, report["results"])
     print(f"results in {output}")

@@ -3,7 +3,7 @@
     cp outputs/images/results.json model_cards/benchmarks/images.json
     python -m tokenmixers.run_scripts.benchmark_page
 
-What stands above the first table is written by hand and stays.
+What stands above the first `## ` is written by hand and stays.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from .arguments import MODEL_CARDS, UserError, parse_arguments
 from .benchmark import BenchmarkArguments
-from .reporting import markdown_table
+from .reporting import markdown_table, shown
 
 
 TABLES = (
@@ -36,15 +36,21 @@ class PageArguments:
 
 
 def command(name: str, arguments: dict[str, Any]) -> str:
-    """The command that measures a table again, from the arguments in its results."""
-    options = {"output_dir": f"outputs/{name}"}
-    defaults = asdict(BenchmarkArguments(**options))
-    options |= {option: value for option, value in arguments.items() if value != defaults[option]}
-    options["output_dir"] = defaults["output_dir"]
-    words = []
-    for option, value in options.items():
-        values = value if isinstance(value, list) else [] if value is True else [value]
-        words += [f"--{option}", *map(str, values)]
+    """The command that measures a table again, from the arguments in its results.
+
+    Raises:
+        UserError: If an argument exists no more, or has a space in it.
+    """
+    own = {"output_dir": f"outputs/{name}"}
+    defaults, words = asdict(BenchmarkArguments(**own)), []
+    for option, value in (arguments | own).items():
+        if option not in defaults:
+            raise UserError(f"{name}.json was measured with --{option}, which benchmark.py has no more.")
+        if value == defaults[option] and option not in own:
+            continue
+        words += [f"--{option}", *map(str, value if isinstance(value, list) else [] if value is True else [value])]
+    if any(" " in word for word in words):
+        raise UserError(f"{name}.json has an argument with a space, which a command in `make bench` cannot have.")
     return f'make bench BENCH="{" ".join(words)}"'
 
 
@@ -64,34 +70,37 @@ def table(name: str, report: dict[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    def shown(key: str, form: str, scale: float = 1.0) -> str:
-        return "" if row.get(key) is None else form.format(row[key] * scale)
-
     return (
         row["group"],
         row["case"],
         row["model"],
         f"{row['milliseconds']:,.1f} ({row['milliseconds_q1']:,.1f}-{row['milliseconds_q3']:,.1f})",
         f"{1 / row['ratio']:.2f} ({1 / row['ratio_q3']:.2f}-{1 / row['ratio_q1']:.2f})",
-        shown("per_second", "{:,.0f}"),
-        shown("utilisation", "{:.0%}"),
-        shown("peak_bytes", "{:,.0f}", 1e-6),
-        shown("cache_bytes", "{:,.0f}", 1e-3),
+        shown(row["per_second"], "{:,.1f} " + row.get("unit", "tokens")),
+        shown(row["utilisation"], "{:.0%}"),
+        shown(row["peak_bytes"], "{:,.0f}", 1e-6),
+        shown(row.get("cache_bytes"), "{:,.0f}", 1e-3),
     )
 
 
 def page(folder: Path) -> str:
-    """The whole page: what README.md says above its first table, and the tables.
+    """The whole page: what README.md says above its first `## `, and the tables.
 
     Raises:
-        UserError: If results have a name that is not among `TABLES`.
+        UserError: If results have a name that is not among `TABLES`, or are of several machines.
     """
     found = {path.stem: path for path in folder.glob("*.json")}
     unknown = sorted(set(found) - set(TABLES))
     if unknown:
         raise UserError(f"{folder / unknown[0]}.json has no place on the page; there are {', '.join(TABLES)}.")
     head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
-    tables = [table(name, json.loads(found[name].read_text(encoding="utf-8"))) for name in TABLES if name in found]
+    reports = {name: json.loads(found[name].read_text(encoding="utf-8")) for name in TABLES if name in found}
+    for fact in ("device", "processor", "versions"):
+        values = {json.dumps(report["machine"][fact], sort_keys=True): name for name, report in reports.items()}
+        if len(values) > 1:
+            told = "; ".join(f"{name}: {value}" for value, name in values.items())
+            raise UserError(f"The results differ in their {fact}, which the page tells once ({told}): measure again.")
+    tables = [table(name, report) for name, report in reports.items()]
     return "\n\n\n".join([head, *tables]) + "\n"
 
 

@@ -119,7 +119,7 @@ def model_contestant(
         model = model.to(case.dtype)
     inputs = [{key: _placed(value, model, case) for key, value in batch.items()} for batch in inputs]
     labels = None if labels is None else labels.to(case.device)
-    with _autocast(case):
+    with _autocast(case):  # which way a product takes can depend on its type
         flops = count_flops(model, inputs) * (3 if case.training else 1)
     forward = torch.compile(model) if case.compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None

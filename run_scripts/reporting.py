@@ -34,6 +34,11 @@ def print_plan(trainer: Trainer, resume_from: str | None) -> None:
         print(f"training for {length}, {batch} rows a step, {start}; output in {args.output_dir}", flush=True)
 
 
+def shown(value: float | None, form: str, scale: float = 1.0) -> str:
+    """A number in a table's cell, which stays empty for `None`."""
+    return "" if value is None else form.format(value * scale)
+
+
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows of strings as a Markdown table, the first column aligned left, the others right."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]

@@ -388,7 +388,7 @@ def test_the_compiler_keeps_products_of_few_rows(is_spatial, convolutions, monke
 
 @pytest.fixture
 def swapped(monkeypatch):
-    """On any processor some products are swapped; the list holds their shapes."""
+    """On any processor two to four float32 rows are swapped, three from a width of 9 on; the list holds shapes."""
     shapes = []
 
     def recorded(inputs, weight, bias):
@@ -419,6 +419,7 @@ def test_products_of_two_to_four_rows_are_swapped(shape, width, bias, swapped, m
         linear(copy.deepcopy(layer).bfloat16(), inputs.bfloat16())
         with torch.autocast("cpu", torch.bfloat16):
             linear(layer, inputs)
+        assert swapped == []
         torch.testing.assert_close(_graph(lambda inputs: linear(layer, inputs), inputs)[0], expected)
         assert len(swapped) == few  # the graph's
         swapped.clear()
@@ -435,6 +436,27 @@ class _Linear(nn.Module):
 
     def forward(self, inputs):
         return linear(self.layer, inputs)
+
+
+def test_other_graphs_and_tensors_do_without(swapped):
+    """Traced programs and ragged tensors do not know their rows, and who wants less precise products has them."""
+    layer, inputs = nn.Linear(8, 5), torch.randn(3, 8)
+    with torch.no_grad():
+        traced = torch.jit.trace(_Linear(layer), (inputs,))
+        longer = torch.randn(7, 8)
+        torch.testing.assert_close(traced(longer), layer(longer))
+        ragged = torch.nested.nested_tensor([torch.randn(2, 8), torch.randn(1, 8)], layout=torch.jagged)
+        torch.testing.assert_close(linear(layer, ragged).values(), layer(ragged.values()))
+        assert linear(nn.Linear(0, 5), torch.randn(3, 0)).shape == (3, 5)
+        swapped.clear()
+        before = torch.backends.mkldnn.matmul.fp32_precision
+        try:
+            torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+            linear(layer, inputs)
+            _graph(lambda inputs: linear(layer, inputs), inputs)
+        finally:
+            torch.backends.mkldnn.matmul.fp32_precision = before
+    assert swapped == []
 
 
 def test_graphs_do_not_ask_for_the_number_of_rows(swapped):

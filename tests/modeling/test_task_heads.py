@@ -2,6 +2,7 @@ import functools
 
 import pytest
 import torch
+import torch._dynamo
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
@@ -314,8 +315,9 @@ def test_sparse_prediction_changes_neither_loss_nor_gradient(tiny_config, random
     torch.testing.assert_close(found[True], found[False])
 
 
+@torch._dynamo.config.patch(fail_on_recompile_limit_hit=True)
 def test_sparse_prediction_compiles(tiny_config, randomise):
-    """Whatever the number of tokens to predict, as the Trainer's `torch_compile` needs it."""
+    """Whatever the number of tokens to predict, with a break of the graph before them."""
     config = tiny_config(sparse_prediction=True, hidden_dropout_prob=0.0)
     model = randomise(tokenmixers.GMLPForMaskedLM(config)).double().train()
     torch.compiler.reset()

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM
+from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM, GMLPModel
+from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit
 from tokenmixers.run_scripts import benchmark, benchmark_workloads
 from tokenmixers.run_scripts.arguments import UserError
 from tokenmixers.run_scripts.benchmark import crossover
@@ -20,6 +21,7 @@ from tokenmixers.run_scripts.benchmark_cells import (
 from tokenmixers.run_scripts.benchmark_timing import (
     Case,
     Contestant,
+    Group,
     check_agreement,
     compare,
     count_flops,
@@ -143,6 +145,41 @@ def test_peak_memory_is_what_is_held_at_once():
     assert 12_000 <= peak_memory(call, CPU) < 14_000
 
 
+def test_operations_are_counted_as_they_are_computed(monkeypatch):
+    """Spectra are no products, and under autocast the length from which on they are taken is another."""
+    unit = SpatialGatingUnit(8, 32, "toeplitz", 1e-5)
+    monkeypatch.setattr(unit.spatial_proj, "fourier_lengths", {torch.bfloat16: 1})
+    inputs = [{"hidden_states": torch.randn(2, 32, 8)}]
+    flops = [
+        model_contestant("unit", unit, inputs, Case("training", dtype, False, CPU)).flops
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    assert flops == [3 * 2 * 2 * 32 * 32 * 4, 0]
+
+
+def test_no_contestant_falls_out_of_the_compiler(tmp_path, monkeypatch):
+    """PyTorch's default is to give up compiling shared code after eight graphs."""
+
+    def cell(case, sizes):
+        ids = torch.ones(1, 4, dtype=torch.long)
+        models = [
+            GMLPModel(GMLPConfig(**SIZES | {"num_hidden_layers": 1, "hidden_size": width})) for width in range(1, 11)
+        ]
+        contestants = [
+            model_contestant(str(number), model, [{"input_ids": ids}], case) for number, model in enumerate(models)
+        ]
+        yield Group("ten widths", contestants)
+
+    monkeypatch.setitem(benchmark.CELLS, 7, cell)
+    graphs = []
+    compile_model = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda model: compile_model(model, backend=lambda graph, _: graphs.append(1) or graph)
+    )
+    run(tmp_path, 7, compile=True)
+    assert len(graphs) == 10
+
+
 def test_transformers_have_as_many_parameters():
     config = AMLPConfig(vocab_size=2000, num_hidden_layers=2, max_position_embeddings=64)
     model = AMLPModel(config)
@@ -238,6 +275,12 @@ def test_masked_language_modelling(tmp_path):
         "gmlp-base, 2 steps": ["bare steps", "run_mlm's Trainer and data"],
     }
     assert results[1]["difference"] < 1e-5
+    # The utilisation is by the operations that are done: without those of the logits that nobody asked for.
+    masked, everywhere = (row["utilisation"] * row["milliseconds"] for row in results[:2])
+    config = GMLPConfig(vocab_size=1000, num_hidden_layers=2)
+    head = 3 * 2 * 16 * config.hidden_size * config.vocab_size  # of 16 tokens
+    whole = 3 * GMLPForMaskedLM(config).forward_flops(1, 16)
+    assert 1 - head / whole < masked / everywhere < 1 - head / whole / 2  # more than half were not masked
     assert all(row["milliseconds"] > 0 for row in results)
 
 

@@ -24,7 +24,7 @@ def test_commands_measure_what_was_measured(path):
     make, target, setting = shlex.split(benchmark_page.command(path.stem, recorded))
     assert (make, target, setting[:6]) == ("make", "bench", "BENCH=")
     (arguments,) = parse_arguments((BenchmarkArguments,), shlex.split(setting[6:]))
-    assert asdict(arguments) == recorded
+    assert asdict(arguments) == asdict(arguments) | recorded
 
 
 def test_numbers_of_a_table_by_hand(tmp_path):
@@ -33,10 +33,11 @@ def test_numbers_of_a_table_by_hand(tmp_path):
         {**row, "model": "ours", "milliseconds": 2000.0, "ratio": 1.0, "ratio_q1": 1.0, "ratio_q3": 1.0},
         {**row, "model": "theirs", "milliseconds": 3000.0, "ratio": 0.5, "ratio_q1": 0.4, "ratio_q3": 0.8},
     ]
-    rows[0] |= {"per_second": 1234.4, "utilisation": 0.456, "peak_bytes": 7_600_000, "cache_bytes": None}
+    rows[0] |= {"per_second": 1234.43, "utilisation": 0.456, "peak_bytes": 7_600_000, "unit": "images"}
+    rows[1] |= {"per_second": None, "utilisation": None, "peak_bytes": None, "cache_bytes": 2000}
     report = {
         "arguments": {"output_dir": "somewhere", "cells": [6], "compile": True, "quick": False},
-        "machine": {"date": "2020-02-02 02:02 UTC", "threads": 3},
+        "machine": {"date": "2020-02-02 02:02 UTC", "threads": 3, "device": "cpu", "processor": "x", "versions": {}},
         "matmul_peaks": {"float32": {"product": 2e9, "convolution": 5e9}},
         "fourier_from": {"inference, float32, eager": 2048, "training, float32, eager": None},
         "results": rows,
@@ -52,10 +53,27 @@ def test_numbers_of_a_table_by_hand(tmp_path):
     assert "Fourier transforms, inference, float32, eager: faster from 2,048 tokens on." in lines
     assert "Fourier transforms, training, float32, eager: faster nowhere." in lines
     ours, theirs = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[-3:-1])
-    assert ours[2:] == ["ours", "2,000.0 (1,000.0-4,000.0)", "1.00 (1.00-1.00)", "1,234", "46%", "8", ""]
-    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", ""]
+    assert ours[2:] == ["ours", "2,000.0 (1,000.0-4,000.0)", "1.00 (1.00-1.00)", "1,234.4 images", "46%", "8", ""]
+    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "2"]
     benchmark_page.main(["--folder", str(tmp_path)])
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
+
+
+def test_options_that_cannot_be_told_are_refused():
+    with pytest.raises(UserError, match="measured with --speed, which"):
+        benchmark_page.command("growth", {"speed": 1})
+    with pytest.raises(UserError, match="argument with a space"):
+        benchmark_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
+
+
+def test_results_of_several_machines_are_refused(tmp_path):
+    machine = {"date": "", "threads": 1, "device": "cpu", "processor": "x", "versions": {"torch": "1"}}
+    (tmp_path / "README.md").write_text("# Title\n")
+    for name, versions in (("growth", {"torch": "1"}), ("mlm", {"torch": "2"})):
+        report = {"arguments": {"cells": [6]}, "machine": {**machine, "versions": versions}, "matmul_peaks": {}}
+        (tmp_path / f"{name}.json").write_text(json.dumps({**report, "results": []}))
+    with pytest.raises(UserError, match=r'differ in their versions.*growth: \{"torch": "1"\}; mlm: \{"torch": "2"\}'):
+        benchmark_page.page(tmp_path)
 
 
 def test_results_without_a_place_are_refused(tmp_path):
