@@ -18,7 +18,8 @@ from .reporting import markdown_table, shown
 
 TABLES = (
     *("images", "images-b16", "text", "text-training", "encoders", "encoders-compiled", "encoders-training-compiled"),
-    *("seq2seq", "seq2seq-training", "lengths", "lengths-float32", "lengths-training", "growth", "mlm", "start-up"),
+    *("seq2seq", "seq2seq-training", "lengths", "lengths-16-texts", "lengths-float32", "lengths-training"),
+    *("growth", "mlm", "start-up"),
 )
 """Names of result files, in the page's order."""
 
