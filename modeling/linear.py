@@ -314,7 +314,11 @@ def _linear_in_graph(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     rows = math.prod(inputs.shape[:-1])
     if _is_compiled_for_convolution(inputs, layer.weight, layer.bias, rows):
         return product_in_graph(inputs.contiguous(), layer.weight, layer.bias, False)
-    if _is_slow_in_compiled_mkl(inputs, layer.weight) and _has_few_rows(inputs, layer.weight, rows):
+    if (
+        _is_compiled_here(inputs)
+        and _is_slow_in_mkl(inputs, layer.weight)
+        and _has_few_rows(inputs, layer.weight, rows)
+    ):
         return swapped_product(inputs, layer.weight, layer.bias)
     return layer(inputs)
 
@@ -357,16 +361,6 @@ def _is_transformed() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
-def _is_slow_in_compiled_mkl(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
-    """`_is_slow_in_mkl`, for what `torch.compile` compiles for this processor."""
-    return (
-        not torch.is_autocast_enabled("cpu")
-        and is_dense(weight, inputs.dtype)
-        and _is_compiled_here(inputs)
-        and _is_float32_exact()
-    )
-
-
 def _is_compiled_for_convolution(
     inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: int
 ) -> bool:
@@ -376,7 +370,8 @@ def _is_compiled_for_convolution(
     has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
     return (
         has_gain
-        and _is_slow_in_compiled_mkl(inputs, weight)
+        and _is_compiled_here(inputs)
+        and _is_slow_in_mkl(inputs, weight)
         and not statically_known_true(rows < CONVOLUTION_ROWS[inputs.dtype])
         and not statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
     )

@@ -16,13 +16,6 @@ from .benchmark import BenchmarkArguments
 from .reporting import markdown_table, shown
 
 
-TABLES = (
-    *("images", "images-b16", "text", "text-training", "encoders", "encoders-compiled", "encoders-training-compiled"),
-    *("seq2seq", "seq2seq-training", "lengths", "lengths-16-texts", "lengths-float32", "lengths-training"),
-    *("growth", "mlm", "start-up"),
-)
-"""Names of result files, in the page's order."""
-
 _COLUMNS = ("group", "case", "model", "ms (quartiles)", "times the first's (quartiles)")
 _COLUMNS += ("per second", "of peak", "MB", "cache kB")
 
@@ -85,17 +78,14 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def page(folder: Path) -> str:
-    """The whole page: what README.md says above its first `## `, and the tables.
+    """The whole page: what README.md says above its first `## `, and the tables by cell and name.
 
     Raises:
-        UserError: If results have a name that is not among `TABLES`, or are of several machines.
+        UserError: If results are of several machines.
     """
-    found = {path.stem: path for path in folder.glob("*.json")}
-    unknown = sorted(set(found) - set(TABLES))
-    if unknown:
-        raise UserError(f"{folder / unknown[0]}.json has no place on the page; there are {', '.join(TABLES)}.")
     head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
-    reports = {name: json.loads(found[name].read_text(encoding="utf-8")) for name in TABLES if name in found}
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
+    reports = dict(sorted(found.items(), key=lambda item: (item[1]["arguments"]["cells"], item[0])))
     for fact in ("device", "processor", "versions"):
         values = {json.dumps(report["machine"][fact], sort_keys=True): name for name, report in reports.items()}
         if len(values) > 1:

@@ -28,21 +28,26 @@ from tokenmixers.modeling.linear import (
 from tokenmixers.modeling.spatial_gating_unit import SpatialProjection, TokenPositions
 
 
-@pytest.fixture
-def convolutions(monkeypatch):
-    """Any processor prefers convolutions, for any number of rows; the list holds the shapes that were convolved."""
+def _recorded_on_any_processor(product, monkeypatch):
+    """The shapes of `product`'s calls, which any processor now has a reason for."""
     shapes = []
 
     def recorded(inputs, weight, bias):
         shapes.append((*inputs.shape, *weight.shape))
-        return pointwise_convolution(inputs, weight, bias)
+        return product(inputs, weight, bias)
 
     monkeypatch.setattr(linear_module, "types_for_convolution", lambda: {torch.float32, torch.bfloat16})
+    monkeypatch.setattr(linear_module, product.__name__, recorded)
+    return shapes
+
+
+@pytest.fixture
+def convolutions(monkeypatch):
+    """Any processor prefers convolutions, for any number of rows; the list holds the shapes that were convolved."""
     monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: 1, torch.bfloat16: 1})
     # Stands in for "oneDNN would take it", which small shapes and the single thread of the tests never reach.
     monkeypatch.setattr(linear_module, "reaches_onednn", lambda inputs, images: True)
-    monkeypatch.setattr(linear_module, "pointwise_convolution", recorded)
-    return shapes
+    return _recorded_on_any_processor(pointwise_convolution, monkeypatch)
 
 
 @pytest.mark.parametrize("product", [pointwise_convolution, swapped_product])
@@ -389,16 +394,8 @@ def test_the_compiler_keeps_products_of_few_rows(is_spatial, convolutions, monke
 @pytest.fixture
 def swapped(monkeypatch):
     """On any processor two to four float32 rows are swapped, three from a width of 9 on; the list holds shapes."""
-    shapes = []
-
-    def recorded(inputs, weight, bias):
-        shapes.append((*inputs.shape, *weight.shape))
-        return swapped_product(inputs, weight, bias)
-
-    monkeypatch.setattr(linear_module, "types_for_convolution", lambda: {torch.float32, torch.bfloat16})
     monkeypatch.setattr(linear_module, "SWAPPED_WIDTH", 9)
-    monkeypatch.setattr(linear_module, "swapped_product", recorded)
-    return shapes
+    return _recorded_on_any_processor(swapped_product, monkeypatch)
 
 
 @pytest.mark.parametrize("bias", [False, True])

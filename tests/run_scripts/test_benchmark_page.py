@@ -43,11 +43,13 @@ def test_numbers_of_a_table_by_hand(tmp_path):
         "results": rows,
     }
     (tmp_path / "growth.json").write_text(json.dumps(report))
+    (tmp_path / "zebras.json").write_text(json.dumps(report | {"arguments": {"cells": [1]}}))
     (tmp_path / "README.md").write_text("# Title\n\nBy hand.\n\n## growth\n\nold\n")
     benchmark_page.main(["--folder", str(tmp_path)])
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
     lines = text.split("\n")
-    assert text.startswith("# Title\n\nBy hand.\n\n\n## growth\n")
+    assert text.startswith("# Title\n\nBy hand.\n\n\n## zebras\n")
+    assert [line for line in lines if line.startswith("#")] == ["# Title", "## zebras", "## growth"]  # by cell
     assert 'make bench BENCH="--output_dir outputs/growth --cells 6 --compile"' in lines
     assert "2020-02-02 02:02 UTC; 3 threads; peak float32 5 GFLOP/s." in lines
     assert "Fourier transforms, inference, float32, eager: faster from 2,048 tokens on." in lines
@@ -73,11 +75,4 @@ def test_results_of_several_machines_are_refused(tmp_path):
         report = {"arguments": {"cells": [6]}, "machine": {**machine, "versions": versions}, "matmul_peaks": {}}
         (tmp_path / f"{name}.json").write_text(json.dumps({**report, "results": []}))
     with pytest.raises(UserError, match=r'differ in their versions.*growth: \{"torch": "1"\}; mlm: \{"torch": "2"\}'):
-        benchmark_page.page(tmp_path)
-
-
-def test_results_without_a_place_are_refused(tmp_path):
-    (tmp_path / "README.md").write_text("# Title\n")
-    (tmp_path / "mine.json").write_text("{}")
-    with pytest.raises(UserError, match=r"mine\.json has no place on the page; there are images, "):
         benchmark_page.page(tmp_path)
