@@ -13,6 +13,7 @@ import math
 import platform
 import re
 import zlib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -25,8 +26,9 @@ from transformers.activations import GELUActivation
 from transformers.utils import is_tracing
 
 
-#: Rows of a product, or of a matrix that mixes tokens, from which on the convolution was the faster one.
-CONVOLUTION_ROWS = {torch.float32: 256, torch.bfloat16: 1024}
+#: Rows of a product from which on the convolution was the faster one, where it has this many multiplications as well.
+CONVOLUTION_ROWS = {torch.float32: 64, torch.bfloat16: 1024}
+CONVOLUTION_MULTIPLICATIONS = 12_000_000
 #: Bytes of the largest matrix for it: oneDNN copies it, and glibc asks the system anew for every larger block.
 CONVOLUTION_BYTES = 32 * 2**20
 #: Width from which on swapped products of four rows are not faster; those of two and three always are.
@@ -57,11 +59,12 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
     Args:
         inputs: What is multiplied.
         weight: With what, a matrix.
-        rows: How many rows `inputs` has, or `weight` where that mixes tokens.
+        rows: How many rows the product has.
         images: The convolution's batch.
     """
     return (
         rows >= CONVOLUTION_ROWS.get(inputs.dtype, float("inf"))
+        and inputs.numel() * len(weight) >= CONVOLUTION_MULTIPLICATIONS
         and _is_slow_in_mkl(inputs, weight)
         and weight.nbytes <= CONVOLUTION_BYTES
         and torch.backends.mkldnn.enabled
@@ -152,7 +155,7 @@ def _product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 def _spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     # In bfloat16 convolutions are not faster.
-    if inputs.dtype == torch.float32 and prefers_convolution(inputs, matrix, len(matrix), len(inputs)):
+    if inputs.dtype == torch.float32 and prefers_convolution(inputs, matrix, len(inputs) * len(matrix), len(inputs)):
         if bias is None or bias.dim() == 1:
             return F.conv1d(inputs, matrix[:, :, None], bias)
         return F.conv1d(inputs, matrix[:, :, None]).add_(bias[..., None])
@@ -160,25 +163,15 @@ def _spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Ten
     return matrices.bmm(inputs) if bias is None else torch.baddbmm(bias[..., None], matrices, inputs)
 
 
-# A checkpoint brings its own copy of this module, which must not replace the operators of another one; and compiled
-# graphs that PyTorch keeps on disk know operators by their names alone, so those of another version need others.
-_VERSION = zlib.crc32(__spec__.loader.get_data(__file__))
-_OPERATOR = f"tokenmixers::product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}_{_VERSION:08x}"
-
-
-@torch.library.custom_op(_OPERATOR, mutates_args=())
-def product_in_graph(
-    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool
-) -> torch.Tensor:
-    """What `linear` or `spatial_product` compute, for graphs: `torch.compile` would bring a convolution's channels to
-    the front and back again.
-    """
+def _multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool) -> torch.Tensor:
     return _spatial_product(inputs, weight, bias) if is_spatial else _product(inputs, weight, bias)
 
 
-@product_in_graph.register_fake
-def _(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool) -> torch.Tensor:
-    return inputs.new_empty(_shape(inputs, weight.shape[0], is_spatial))
+def _multiply_and_activate(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool, has_gelu: bool
+) -> torch.Tensor:
+    outputs = _multiply(inputs, weight, bias, is_spatial)
+    return torch.ops.aten.gelu_(outputs) if has_gelu else outputs
 
 
 def _shape(tensor: torch.Tensor, size: int, is_spatial: bool) -> tuple[int, ...]:
@@ -186,9 +179,7 @@ def _shape(tensor: torch.Tensor, size: int, is_spatial: bool) -> tuple[int, ...]
     return (tensor.shape[0], size, tensor.shape[2]) if is_spatial else (*tensor.shape[:-1], size)
 
 
-@torch.library.custom_op(f"{_OPERATOR}_inputs_gradient", mutates_args=())
-def inputs_gradient_in_graph(gradients: torch.Tensor, weight: torch.Tensor, is_spatial: bool) -> torch.Tensor:
-    """The gradient for the inputs of `product_in_graph`."""
+def _inputs_gradient(gradients: torch.Tensor, weight: torch.Tensor, is_spatial: bool) -> torch.Tensor:
     inputs = gradients.new_empty(_shape(gradients, weight.shape[1], is_spatial))  # whose shape alone is read
     with torch.autocast("cpu", enabled=False):
         found = _convolution_backward(gradients, inputs, weight, is_spatial, [True, False, False])
@@ -197,16 +188,9 @@ def inputs_gradient_in_graph(gradients: torch.Tensor, weight: torch.Tensor, is_s
     return (found[0] if is_spatial else found[0].permute(0, 2, 3, 1)).reshape(inputs.shape)
 
 
-@inputs_gradient_in_graph.register_fake
-def _(gradients: torch.Tensor, weight: torch.Tensor, is_spatial: bool) -> torch.Tensor:
-    return gradients.new_empty(_shape(gradients, weight.shape[1], is_spatial))
-
-
-@torch.library.custom_op(f"{_OPERATOR}_weight_gradient", mutates_args=())
-def weight_gradient_in_graph(
+def _weight_gradient(
     gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool
 ) -> torch.Tensor:
-    """The gradient for the weight of `product_in_graph`."""
     with torch.autocast("cpu", enabled=False):
         found = _convolution_backward(gradients, inputs, weight, is_spatial, [False, True, False])
         if found is not None:
@@ -216,16 +200,11 @@ def weight_gradient_in_graph(
         return gradients.reshape(-1, weight.shape[0]).T @ inputs.reshape(-1, weight.shape[1])
 
 
-@weight_gradient_in_graph.register_fake
-def _(gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool) -> torch.Tensor:
-    return weight.new_empty(weight.shape)
-
-
 def _convolution_backward(
     gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool, needed: list[bool]
 ) -> tuple[torch.Tensor | None, ...] | None:
     """Gradients of the convolution for its pixels, weight and bias; `None` where it is not the faster one."""
-    rows = weight.shape[0] if is_spatial else inputs.shape[:-1].numel()
+    rows = inputs.shape[0] * weight.shape[0] if is_spatial else inputs.shape[:-1].numel()
     images = inputs.shape[0] if is_spatial else images_for(rows)
     if not prefers_convolution(inputs, weight, rows, images):
         return None
@@ -245,42 +224,94 @@ def _backward(ctx, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (inputs, weight), (for_inputs, for_weight, for_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
     gradients, is_spatial = gradients.contiguous(), ctx.is_spatial
     outputs = gradients.mT if is_spatial else gradients
+    # The operators have no gradients of their own; what is in them has.
+    is_plain = torch.is_grad_enabled()
+    of_inputs = _inputs_gradient if is_plain else inputs_gradient_in_graph
+    of_weight = _weight_gradient if is_plain else weight_gradient_in_graph
     return (
-        inputs_gradient_in_graph(gradients, weight, is_spatial) if for_inputs else None,
-        weight_gradient_in_graph(gradients, inputs, weight, is_spatial) if for_weight else None,
+        of_inputs(gradients, weight, is_spatial) if for_inputs else None,
+        of_weight(gradients, inputs, weight, is_spatial) if for_weight else None,
         outputs.reshape(-1, weight.shape[0]).sum(0) if for_bias else None,
         None,
     )
 
 
-product_in_graph.register_autograd(_backward, setup_context=_keep_for_backward)
-
-
-@torch.library.custom_op(f"{_OPERATOR}_gelu", mutates_args=())
-def gelu_in_graph(inputs: torch.Tensor) -> torch.Tensor:
-    """GELU for graphs in bfloat16, where that of `torch.compile` is the slower one."""
+def _gelu(inputs: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.gelu(inputs)
 
 
-@torch.library.custom_op(f"{_OPERATOR}_gelu_gradient", mutates_args=())
-def gelu_gradient_in_graph(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """The gradient for the inputs of `gelu_in_graph`."""
+def _gelu_gradient(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.gelu_backward(gradients, inputs)
 
 
-@gelu_in_graph.register_fake
-def _(inputs: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(inputs)
+def _gelu_backward(ctx, gradients: torch.Tensor) -> torch.Tensor:
+    of_inputs = _gelu_gradient if torch.is_grad_enabled() else gelu_gradient_in_graph
+    return of_inputs(gradients.contiguous(), *ctx.saved_tensors)
 
 
-@gelu_gradient_in_graph.register_fake
-def _(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(gradients)
+# A checkpoint brings its own copy of this module, which must not replace the operators of another one; and compiled
+# graphs that PyTorch keeps on disk know operators by their names alone, so those of another version need others.
+_VERSION = zlib.crc32(__spec__.loader.get_data(__file__))
+_OPERATOR = f"tokenmixers::product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}_{_VERSION:08x}"
 
 
-gelu_in_graph.register_autograd(
-    lambda ctx, gradients: gelu_gradient_in_graph(gradients.contiguous(), *ctx.saved_tensors),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+def _operator(
+    suffix: str,
+    function: Callable,
+    fake: Callable,
+    backward: Callable | None = None,
+    setup_context: Callable | None = None,
+) -> torch._ops.OpOverload:
+    """An operator for graphs. With one of `torch.library.custom_op`, training takes 3 to 6 % longer."""
+    name = f"{_OPERATOR}{suffix}"
+    if not hasattr(torch.ops.tokenmixers, name.removeprefix("tokenmixers::")):  # else this module ran before
+        schema = torch.library.infer_schema(function, mutates_args=())
+        torch.library.define(name, schema, tags=torch.Tag.pt2_compliant_tag)
+        torch.library.impl(name, "cpu", function)
+        torch.library.register_fake(name, fake)
+        if backward:
+            torch.library.register_autograd(name, backward, setup_context=setup_context)
+    return getattr(torch.ops.tokenmixers, name.removeprefix("tokenmixers::")).default
+
+
+#: What `linear` or `spatial_product` compute without gradients. `torch.compile` would bring the channels of a
+#: convolution to the front and back again.
+inference_in_graph = _operator(
+    "_inference",
+    _multiply_and_activate,
+    lambda inputs, weight, bias, is_spatial, has_gelu: inputs.new_empty(_shape(inputs, weight.shape[0], is_spatial)),
+)
+#: The same with gradients, which cost time also where nobody wants them.
+product_in_graph = _operator(
+    "",
+    _multiply,
+    lambda inputs, weight, bias, is_spatial: inputs.new_empty(_shape(inputs, weight.shape[0], is_spatial)),
+    _backward,
+    _keep_for_backward,
+)
+#: The gradient for the inputs of `product_in_graph`.
+inputs_gradient_in_graph = _operator(
+    "_inputs_gradient",
+    _inputs_gradient,
+    lambda gradients, weight, is_spatial: gradients.new_empty(_shape(gradients, weight.shape[1], is_spatial)),
+)
+#: The gradient for the weight of `product_in_graph`.
+weight_gradient_in_graph = _operator(
+    "_weight_gradient",
+    _weight_gradient,
+    lambda gradients, inputs, weight, is_spatial: weight.new_empty(weight.shape),
+)
+#: GELU in bfloat16, where that of `torch.compile` is the slower one.
+gelu_in_graph = _operator(
+    "_gelu",
+    _gelu,
+    torch.empty_like,
+    _gelu_backward,
+    lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+#: The gradient for the inputs of `gelu_in_graph`.
+gelu_gradient_in_graph = _operator(
+    "_gelu_gradient", _gelu_gradient, lambda gradients, inputs: torch.empty_like(gradients)
 )
 
 
@@ -299,28 +330,47 @@ def linear(layer: nn.Module, inputs: torch.Tensor, activation: nn.Module | None 
     if not is_plain(layer, nn.Linear):
         outputs = layer(inputs)
     elif is_in_graph(inputs):
-        outputs = _linear_in_graph(layer, inputs)
+        return _linear_in_graph(layer, inputs, activation, is_gelu)
     else:
         outputs = _product(inputs, layer.weight, layer.bias)
     if is_gelu and may_overwrite(outputs, layer, nn.Linear):
         return torch.ops.aten.gelu_(outputs)
-    # In float32 it pays more that the compiler's GELU can be a part of what follows.
+    return _activated(outputs, activation, is_gelu)
+
+
+def _linear_in_graph(
+    layer: nn.Linear, inputs: torch.Tensor, activation: nn.Module | None, is_gelu: bool
+) -> torch.Tensor:
+    rows = math.prod(inputs.shape[:-1])
+    if _is_compiled_for_convolution(inputs, layer.weight, layer.bias, rows):
+        product = (inputs.contiguous(), layer.weight, layer.bias, False)
+        if is_gelu and not torch.is_grad_enabled():
+            return inference_in_graph(*product, True)
+        outputs = _product_in_graph(*product)
+    elif (
+        _is_compiled_here(inputs)
+        and _is_slow_in_mkl(inputs, layer.weight)
+        and _has_few_rows(inputs, layer.weight, rows)
+    ):
+        outputs = swapped_product(inputs, layer.weight, layer.bias)
+    else:
+        outputs = layer(inputs)
+    return _activated(outputs, activation, is_gelu)
+
+
+def _activated(outputs: torch.Tensor, activation: nn.Module | None, is_gelu: bool) -> torch.Tensor:
+    # In float32 training it pays more that the compiler's GELU can be a part of what follows.
     if is_gelu and outputs.dtype == torch.bfloat16 and _is_compiled_here(outputs):
         return gelu_in_graph(outputs.contiguous())
     return outputs if activation is None else activation(outputs)
 
 
-def _linear_in_graph(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    rows = math.prod(inputs.shape[:-1])
-    if _is_compiled_for_convolution(inputs, layer.weight, layer.bias, rows):
-        return product_in_graph(inputs.contiguous(), layer.weight, layer.bias, False)
-    if (
-        _is_compiled_here(inputs)
-        and _is_slow_in_mkl(inputs, layer.weight)
-        and _has_few_rows(inputs, layer.weight, rows)
-    ):
-        return swapped_product(inputs, layer.weight, layer.bias)
-    return layer(inputs)
+def _product_in_graph(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_spatial: bool
+) -> torch.Tensor:
+    if torch.is_grad_enabled():
+        return product_in_graph(inputs, weight, bias, is_spatial)
+    return inference_in_graph(inputs, weight, bias, is_spatial, False)
 
 
 def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -336,9 +386,9 @@ def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tens
     """
     if not is_in_graph(inputs):
         return _spatial_product(inputs, matrix, bias)
-    if _is_compiled_for_convolution(inputs, matrix, None, matrix.shape[0]):
+    if _is_compiled_for_convolution(inputs, matrix, None, inputs.shape[0] * matrix.shape[0]):
         is_shared = bias.dim() == 1
-        outputs = product_in_graph(inputs.contiguous(), matrix, bias if is_shared else None, True)
+        outputs = _product_in_graph(inputs.contiguous(), matrix, bias if is_shared else None, True)
         return outputs if is_shared else outputs + bias[..., None]
     return torch.baddbmm(bias[..., None], matrix.expand(inputs.shape[0], -1, -1), inputs)
 
@@ -373,6 +423,7 @@ def _is_compiled_for_convolution(
         and _is_compiled_here(inputs)
         and _is_slow_in_mkl(inputs, weight)
         and not statically_known_true(rows < CONVOLUTION_ROWS[inputs.dtype])
+        and not statically_known_true(inputs.numel() * weight.shape[0] < CONVOLUTION_MULTIPLICATIONS)
         and not statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
     )
 

@@ -45,6 +45,7 @@ def _recorded_on_any_processor(product, monkeypatch):
 def convolutions(monkeypatch):
     """Any processor prefers convolutions, for any number of rows; the list holds the shapes that were convolved."""
     monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: 1, torch.bfloat16: 1})
+    monkeypatch.setattr(linear_module, "CONVOLUTION_MULTIPLICATIONS", 1)
     # Stands in for "oneDNN would take it", which small shapes and the single thread of the tests never reach.
     monkeypatch.setattr(linear_module, "reaches_onednn", lambda inputs, images: True)
     return _recorded_on_any_processor(pointwise_convolution, monkeypatch)
@@ -178,6 +179,9 @@ def test_what_is_not_plain_is_left_alone(convolutions, monkeypatch):
     monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", 31)
     assert stays(layer)
     monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", 32)
+    monkeypatch.setattr(linear_module, "CONVOLUTION_MULTIPLICATIONS", 25)
+    assert stays(layer)
+    monkeypatch.setattr(linear_module, "CONVOLUTION_MULTIPLICATIONS", 24)
     assert not stays(layer) and convolutions == [(3, 4, 2, 4)]
 
 
@@ -287,6 +291,7 @@ def test_parity_of_onednn(count, rows, width, threads, monkeypatch):
     reaches = linear_module.reaches_onednn(inputs, linear_module.images_for(inputs.shape[:-1].numel()))
     assert _runs_onednn(lambda: pointwise_convolution(*leaves)) == reaches
     monkeypatch.setattr(linear_module, "types_for_convolution", lambda: {torch.float32})
+    monkeypatch.setattr(linear_module, "CONVOLUTION_MULTIPLICATIONS", 256 * 64 * 80)
     assert _runs_onednn(lambda: linear(layer, inputs)) == reaches
 
 
@@ -371,7 +376,9 @@ def test_gelu_in_graphs(dtype, autocast, grad, convolutions):
         outputs, graph = _graph(lambda inputs: linear(layer, inputs, gelu), inputs)
         expected = F.gelu(layer(inputs))
     torch.testing.assert_close(outputs, expected)
-    assert ("_gelu.default(" in graph) == (dtype == torch.bfloat16)
+    operators = ["_gelu.default(" in graph, "_inference.default(" in graph]
+    # The fused operator is for inference, and in the type of its weights.
+    assert operators == [dtype == torch.bfloat16 and (grad or autocast), not (grad or autocast)]
     if grad:
         leaves = (inputs, *layer.parameters())
         found = [torch.autograd.grad(out.float().square().sum(), leaves) for out in (outputs, expected)]
@@ -382,10 +389,16 @@ def test_gelu_in_graphs(dtype, autocast, grad, convolutions):
 def test_the_compiler_keeps_products_of_few_rows(is_spatial, convolutions, monkeypatch, randomise):
     """And of large weights: where the operator would call the same routine, the compiler's own costs less."""
     module = randomise(SpatialProjection(6, "toeplitz")) if is_spatial else nn.Linear(3, 4)
-    inputs, rows = torch.randn(2, 6, 3), 6 if is_spatial else 12
-    for limits, has_operator in (((rows, 144), True), ((rows + 1, 144), False), ((rows, 47), False)):
-        monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: limits[0]})
-        monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", limits[1])
+    inputs, multiplications = torch.randn(2, 6, 3), 12 * 3 * (6 if is_spatial else 4)
+    for rows, least, most_bytes, has_operator in (
+        (12, multiplications, 144, True),
+        (13, multiplications, 144, False),
+        (12, multiplications + 1, 144, False),
+        (12, multiplications, 47, False),
+    ):
+        monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: rows})
+        monkeypatch.setattr(linear_module, "CONVOLUTION_MULTIPLICATIONS", least)
+        monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", most_bytes)
         outputs, graph = _graph(lambda inputs: module(inputs) if is_spatial else linear(module, inputs), inputs)
         torch.testing.assert_close(outputs, module(inputs))
         assert ("tokenmixers.product" in graph) == has_operator
@@ -535,6 +548,43 @@ def test_gradients_in_graphs_are_well_defined(is_spatial, is_convolution, convol
     with torch.autocast("cpu", torch.bfloat16):
         assert linear_module.inputs_gradient_in_graph(gradients, weight, is_spatial).dtype == torch.float32
         assert linear_module.weight_gradient_in_graph(gradients, inputs, weight, is_spatial).dtype == torch.float32
+
+
+@pytest.mark.parametrize("is_spatial", [False, True])
+@pytest.mark.parametrize("has_gelu", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_product_of_inference(is_spatial, has_gelu, has_bias, convolutions):
+    inputs, weight = torch.randn(2, 5, 4), torch.randn(3, 5 if is_spatial else 4)
+    bias = torch.randn(3) if has_bias else None
+    torch.library.opcheck(linear_module.inference_in_graph, (inputs, weight, bias, is_spatial, has_gelu))
+    kept = inputs.clone()
+    found = linear_module.inference_in_graph(inputs, weight, bias, is_spatial, has_gelu)
+    expected = torch.einsum("bti,ot->boi" if is_spatial else "bti,oi->bto", inputs, weight)
+    if has_bias:
+        expected = expected + (bias[:, None] if is_spatial else bias)
+    torch.testing.assert_close(found, F.gelu(expected) if has_gelu else expected)
+    assert torch.equal(inputs, kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_spatial", [False, True])
+def test_second_derivatives_in_graphs(dtype, is_spatial, convolutions, randomise):
+    """Those of a graph that the compiler leaves as it is; it has none of its own."""
+    module = (randomise(SpatialProjection(5, "toeplitz")) if is_spatial else nn.Linear(4, 4)).to(dtype)
+    inputs = torch.randn(2, 5, 4, dtype=dtype, requires_grad=True)
+
+    def penalty(function):
+        (gradient,) = torch.autograd.grad(function(inputs).float().pow(3).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(gradient.float().square().sum(), [inputs, *module.parameters()])
+
+    def forward(inputs):
+        return module(inputs) if is_spatial else linear(module, inputs, ACT2FN["gelu"])
+
+    torch.compiler.reset()
+    found = penalty(torch.compile(forward, fullgraph=True, backend="eager"))
+    expected = penalty(lambda inputs: module(inputs) if is_spatial else F.gelu(module(inputs)))
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= (1e-5 if dtype == torch.float32 else 0.02) * other.norm()
 
 
 @pytest.mark.parametrize("grad", [False, True])
