@@ -26,9 +26,10 @@ from transformers.activations import GELUActivation
 from transformers.utils import is_tracing
 
 
-#: Rows of a product from which on the convolution was the faster one, where it has this many multiplications as well.
+#: Rows of a product, or of a matrix that mixes tokens, from which on the convolution was the faster one.
 CONVOLUTION_ROWS = {torch.float32: 64, torch.bfloat16: 1024}
-CONVOLUTION_MULTIPLICATIONS = 12_000_000
+#: Multiplications of a product, likewise: smaller ones are over before a convolution has begun.
+CONVOLUTION_MULTIPLICATIONS = {torch.float32: 12_000_000, torch.bfloat16: 0}
 #: Bytes of the largest matrix for it: oneDNN copies it, and glibc asks the system anew for every larger block.
 CONVOLUTION_BYTES = 32 * 2**20
 #: Width from which on swapped products of four rows are not faster; those of two and three always are.
@@ -59,12 +60,12 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
     Args:
         inputs: What is multiplied.
         weight: With what, a matrix.
-        rows: How many rows the product has.
+        rows: How many rows `inputs` has, or `weight` where that mixes tokens.
         images: The convolution's batch.
     """
     return (
         rows >= CONVOLUTION_ROWS.get(inputs.dtype, float("inf"))
-        and inputs.numel() * len(weight) >= CONVOLUTION_MULTIPLICATIONS
+        and inputs.numel() * len(weight) >= CONVOLUTION_MULTIPLICATIONS[inputs.dtype]
         and _is_slow_in_mkl(inputs, weight)
         and weight.nbytes <= CONVOLUTION_BYTES
         and torch.backends.mkldnn.enabled
@@ -155,7 +156,7 @@ def _product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 def _spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     # In bfloat16 convolutions are not faster.
-    if inputs.dtype == torch.float32 and prefers_convolution(inputs, matrix, len(inputs) * len(matrix), len(inputs)):
+    if inputs.dtype == torch.float32 and prefers_convolution(inputs, matrix, len(matrix), len(inputs)):
         if bias is None or bias.dim() == 1:
             return F.conv1d(inputs, matrix[:, :, None], bias)
         return F.conv1d(inputs, matrix[:, :, None]).add_(bias[..., None])
@@ -204,7 +205,7 @@ def _convolution_backward(
     gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool, needed: list[bool]
 ) -> tuple[torch.Tensor | None, ...] | None:
     """Gradients of the convolution for its pixels, weight and bias; `None` where it is not the faster one."""
-    rows = inputs.shape[0] * weight.shape[0] if is_spatial else inputs.shape[:-1].numel()
+    rows = weight.shape[0] if is_spatial else inputs.shape[:-1].numel()
     images = inputs.shape[0] if is_spatial else images_for(rows)
     if not prefers_convolution(inputs, weight, rows, images):
         return None
@@ -224,10 +225,10 @@ def _backward(ctx, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (inputs, weight), (for_inputs, for_weight, for_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
     gradients, is_spatial = gradients.contiguous(), ctx.is_spatial
     outputs = gradients.mT if is_spatial else gradients
-    # The operators have no gradients of their own; what is in them has.
-    is_plain = torch.is_grad_enabled()
-    of_inputs = _inputs_gradient if is_plain else inputs_gradient_in_graph
-    of_weight = _weight_gradient if is_plain else weight_gradient_in_graph
+    # For second derivatives (`create_graph=True`): the operators have none, what is in them has.
+    needs_second = torch.is_grad_enabled()
+    of_inputs = _inputs_gradient if needs_second else inputs_gradient_in_graph
+    of_weight = _weight_gradient if needs_second else weight_gradient_in_graph
     return (
         of_inputs(gradients, weight, is_spatial) if for_inputs else None,
         of_weight(gradients, inputs, weight, is_spatial) if for_weight else None,
@@ -252,7 +253,7 @@ def _gelu_backward(ctx, gradients: torch.Tensor) -> torch.Tensor:
 # A checkpoint brings its own copy of this module, which must not replace the operators of another one; and compiled
 # graphs that PyTorch keeps on disk know operators by their names alone, so those of another version need others.
 _VERSION = zlib.crc32(__spec__.loader.get_data(__file__))
-_OPERATOR = f"tokenmixers::product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}_{_VERSION:08x}"
+_OPERATOR = f"product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}_{_VERSION:08x}"
 
 
 def _operator(
@@ -262,16 +263,19 @@ def _operator(
     backward: Callable | None = None,
     setup_context: Callable | None = None,
 ) -> torch._ops.OpOverload:
-    """An operator for graphs. With one of `torch.library.custom_op`, training takes 3 to 6 % longer."""
+    """An operator for graphs. One of `torch.library.custom_op` has so much Python around it that, with the processor's
+    caches full of other things, calling it takes as long as a small product.
+    """
     name = f"{_OPERATOR}{suffix}"
-    if not hasattr(torch.ops.tokenmixers, name.removeprefix("tokenmixers::")):  # else this module ran before
+    if not hasattr(torch.ops.tokenmixers, name):  # else this module ran before, with the same functions
+        qualified = f"tokenmixers::{name}"
         schema = torch.library.infer_schema(function, mutates_args=())
-        torch.library.define(name, schema, tags=torch.Tag.pt2_compliant_tag)
-        torch.library.impl(name, "cpu", function)
-        torch.library.register_fake(name, fake)
+        torch.library.define(qualified, schema, tags=torch.Tag.pt2_compliant_tag)
+        torch.library.impl(qualified, "cpu", function)
+        torch.library.register_fake(qualified, fake)
         if backward:
-            torch.library.register_autograd(name, backward, setup_context=setup_context)
-    return getattr(torch.ops.tokenmixers, name.removeprefix("tokenmixers::")).default
+            torch.library.register_autograd(qualified, backward, setup_context=setup_context)
+    return getattr(torch.ops.tokenmixers, name).default
 
 
 #: What `linear` or `spatial_product` compute without gradients. `torch.compile` would bring the channels of a
@@ -359,7 +363,7 @@ def _linear_in_graph(
 
 
 def _activated(outputs: torch.Tensor, activation: nn.Module | None, is_gelu: bool) -> torch.Tensor:
-    # In float32 training it pays more that the compiler's GELU can be a part of what follows.
+    # In float32 it pays more that the compiler's GELU can be a part of what follows, but in a product for inference.
     if is_gelu and outputs.dtype == torch.bfloat16 and _is_compiled_here(outputs):
         return gelu_in_graph(outputs.contiguous())
     return outputs if activation is None else activation(outputs)
@@ -386,7 +390,7 @@ def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tens
     """
     if not is_in_graph(inputs):
         return _spatial_product(inputs, matrix, bias)
-    if _is_compiled_for_convolution(inputs, matrix, None, inputs.shape[0] * matrix.shape[0]):
+    if _is_compiled_for_convolution(inputs, matrix, None, matrix.shape[0]):
         is_shared = bias.dim() == 1
         outputs = _product_in_graph(inputs.contiguous(), matrix, bias if is_shared else None, True)
         return outputs if is_shared else outputs + bias[..., None]
@@ -414,8 +418,8 @@ def _is_transformed() -> bool:
 def _is_compiled_for_convolution(
     inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: int
 ) -> bool:
-    """Whether a graph profits from `product_in_graph`: with gradients in float32 alone, as `_product`, and not where
-    it is known that `prefers_convolution` would refuse.
+    """Whether a graph profits from `product_in_graph` or `inference_in_graph`: with gradients in float32 alone, as
+    `_product`, and not where it is known that `prefers_convolution` would refuse.
     """
     has_gain = inputs.dtype == torch.float32 or (bias is not None and not torch.is_grad_enabled())
     return (
@@ -423,7 +427,7 @@ def _is_compiled_for_convolution(
         and _is_compiled_here(inputs)
         and _is_slow_in_mkl(inputs, weight)
         and not statically_known_true(rows < CONVOLUTION_ROWS[inputs.dtype])
-        and not statically_known_true(inputs.numel() * weight.shape[0] < CONVOLUTION_MULTIPLICATIONS)
+        and not statically_known_true(inputs.numel() * weight.shape[0] < CONVOLUTION_MULTIPLICATIONS[inputs.dtype])
         and not statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
     )
 
