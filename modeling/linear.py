@@ -30,7 +30,8 @@ from transformers.utils import is_tracing
 CONVOLUTION_ROWS = {torch.float32: 64, torch.bfloat16: 1024}
 #: Multiplications of a product, likewise: smaller ones are over before a convolution has begun.
 CONVOLUTION_MULTIPLICATIONS = {torch.float32: 12_000_000, torch.bfloat16: 0}
-#: Bytes of the largest matrix for it: oneDNN copies it, and glibc asks the system anew for every larger block.
+#: The same for matrices of more bytes: oneDNN copies them, and glibc asks the system anew for every larger block.
+CONVOLUTION_ROWS_OF_LARGER = {torch.float32: 256, torch.bfloat16: 2048}
 CONVOLUTION_BYTES = 32 * 2**20
 #: Width from which on swapped products of four rows are not faster; those of two and three always are.
 SWAPPED_WIDTH = 2048
@@ -64,13 +65,18 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
         images: The convolution's batch.
     """
     return (
-        rows >= CONVOLUTION_ROWS.get(inputs.dtype, float("inf"))
+        rows >= _fewest_rows(inputs, weight)
         and inputs.numel() * len(weight) >= CONVOLUTION_MULTIPLICATIONS[inputs.dtype]
         and _is_slow_in_mkl(inputs, weight)
-        and weight.nbytes <= CONVOLUTION_BYTES
         and torch.backends.mkldnn.enabled
         and reaches_onednn(inputs, images)
     )
+
+
+def _fewest_rows(inputs: torch.Tensor, weight: torch.Tensor) -> float:
+    """Rows from which on a convolution can be faster; in graphs, where it is unknown, as if the weight were small."""
+    is_larger = statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
+    return (CONVOLUTION_ROWS_OF_LARGER if is_larger else CONVOLUTION_ROWS).get(inputs.dtype, float("inf"))
 
 
 def _is_slow_in_mkl(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -426,9 +432,8 @@ def _is_compiled_for_convolution(
         has_gain
         and _is_compiled_here(inputs)
         and _is_slow_in_mkl(inputs, weight)
-        and not statically_known_true(rows < CONVOLUTION_ROWS[inputs.dtype])
+        and not statically_known_true(rows < _fewest_rows(inputs, weight))
         and not statically_known_true(inputs.numel() * weight.shape[0] < CONVOLUTION_MULTIPLICATIONS[inputs.dtype])
-        and not statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
     )
 
 

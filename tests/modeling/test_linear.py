@@ -177,12 +177,16 @@ def test_what_is_not_plain_is_left_alone(convolutions, monkeypatch):
     assert stays(layer)
     monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS", {torch.float32: 3})
     monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", 31)
+    monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS_OF_LARGER", {torch.float32: 4})
     assert stays(layer)
     monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", 32)
     monkeypatch.setattr(linear_module, "CONVOLUTION_MULTIPLICATIONS", {torch.float32: 25})
     assert stays(layer)
     monkeypatch.setattr(linear_module, "CONVOLUTION_MULTIPLICATIONS", {torch.float32: 24})
     assert not stays(layer) and convolutions == [(3, 4, 2, 4)]
+    monkeypatch.setattr(linear_module, "CONVOLUTION_BYTES", 31)
+    monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS_OF_LARGER", {torch.float32: 3})
+    assert not stays(layer) and len(convolutions) == 2
 
 
 def test_those_who_asked_for_faster_products_get_them(convolutions):
@@ -395,6 +399,7 @@ def test_the_compiler_keeps_products_of_few_rows(is_spatial, convolutions, monke
     """And of large weights: where the operator would call the same routine, the compiler's own costs less."""
     module = randomise(SpatialProjection(6, "toeplitz")) if is_spatial else nn.Linear(3, 4)
     inputs, rows, multiplications = torch.randn(2, 6, 3), 6 if is_spatial else 12, 12 * 3 * (6 if is_spatial else 4)
+    monkeypatch.setattr(linear_module, "CONVOLUTION_ROWS_OF_LARGER", {torch.float32: rows + 1})
     for fewest, least, most_bytes, has_operator in (
         (rows, multiplications, 144, True),
         (rows + 1, multiplications, 144, False),
