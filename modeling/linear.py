@@ -66,7 +66,7 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
     """
     return (
         rows >= _fewest_rows(inputs, weight)
-        and inputs.numel() * len(weight) >= CONVOLUTION_MULTIPLICATIONS[inputs.dtype]
+        and inputs.numel() * weight.shape[0] >= CONVOLUTION_MULTIPLICATIONS[inputs.dtype]
         and _is_slow_in_mkl(inputs, weight)
         and torch.backends.mkldnn.enabled
         and reaches_onednn(inputs, images)
@@ -75,7 +75,7 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
 
 def _fewest_rows(inputs: torch.Tensor, weight: torch.Tensor) -> float:
     """Rows from which on a convolution can be faster; in graphs, where it is unknown, as if the weight were small."""
-    is_larger = statically_known_true(weight.numel() > CONVOLUTION_BYTES // weight.element_size())
+    is_larger = statically_known_true(math.prod(weight.shape) > CONVOLUTION_BYTES // inputs.element_size())
     return (CONVOLUTION_ROWS_OF_LARGER if is_larger else CONVOLUTION_ROWS).get(inputs.dtype, float("inf"))
 
 
