@@ -8,7 +8,7 @@ outputs, or else there is no report. The cells:
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
 with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up;
-8. masked language modelling, and what the Trainer adds to it.
+8. masked language modelling, and what the Trainer adds to it; 9. products of linear layers, by their number of rows.
 """
 
 import csv
@@ -34,6 +34,7 @@ from .benchmark_cells import (
     encoders_against_transformers,
     growth,
     images_against_timm,
+    products_by_rows,
     sequence_to_sequence,
     start_up,
     text_against_g_mlp_pytorch,
@@ -62,6 +63,7 @@ CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     6: growth,
     7: start_up,
     8: masked_language_modelling,
+    9: products_by_rows,
 }
 PEERS = {1: "timm", 2: "g_mlp_pytorch"}
 """Packages that a cell needs beyond our dependencies."""

@@ -3,7 +3,8 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -32,6 +34,7 @@ from tokenmixers import (
     SynthesizerForConditionalGeneration,
 )
 
+from ..modeling.linear import linear, pointwise_convolution, swapped_product
 from ..modeling.spatial_gating_unit import SpatialGatingUnit
 from ..modeling.t5_conversion import synthesizer_from_t5
 from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
@@ -56,6 +59,7 @@ class Sizes:
     new_tokens: int = 64
     sequences: int = 64
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
+    rows: tuple[int, ...] = (1, 2, 4, 16, 64, 256, 1024, 2048)
 
     def quick(self) -> "Sizes":
         """A few minutes for everything."""
@@ -69,6 +73,7 @@ class Sizes:
             new_tokens=4,
             sequences=6,
             growth=(16, 32),
+            rows=(2, 16),
         )
 
 
@@ -359,3 +364,43 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
             model.save_pretrained(Path(folder) / name)
             contestants.append(process(name, predict.format(also, str(Path(folder) / name))))
         yield Group("first prediction", contestants)
+
+
+class _Products(nn.Module):
+    """Linear layers one after the other, each computed by `multiply(layer, hidden_states)`."""
+
+    def __init__(self, layers: nn.ModuleList, multiply: Callable[[nn.Linear, torch.Tensor], torch.Tensor]):
+        super().__init__()
+        self.layers = layers
+        self.multiply = multiply
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            hidden_states = self.multiply(layer, hidden_states)
+        return hidden_states
+
+
+def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """9: products of small, base and vocabulary layers, each taken in several ways: where `linear` changes from one to
+    the other.
+    """
+    ways = {
+        "as tokenmixers chooses": linear,
+        "PyTorch's": lambda layer, inputs: F.linear(inputs, layer.weight, layer.bias),
+        "as a convolution": lambda layer, inputs: pointwise_convolution(inputs, layer.weight, layer.bias),
+        "the other way round": lambda layer, inputs: swapped_product(inputs, layer.weight, layer.bias),
+    }
+    # So many that the processor's caches don't hold them all, as in a model.
+    for narrow, wide, pairs in ((128, 512, 24), (768, 3072, 4), (768, sizes.shrunk.get("vocab_size", 30522), 1)):
+        layers = nn.ModuleList(
+            nn.Linear(*size) for _ in range(pairs) for size in ((narrow, wide), (wide, narrow))
+        ).requires_grad_(case.training)
+        for rows in sizes.rows:
+            inputs = [{"hidden_states": torch.randn(rows, narrow)}]
+            common = {"inputs": inputs, "case": case, "weights": "shared", "items": 2 * pairs * rows}
+            contestants = [
+                replace(model_contestant(name, _Products(deepcopy(layers), way), **common), measures_memory=False)
+                for name, way in ways.items()
+                if rows <= 4 or name != "the other way round"
+            ]
+            yield Group(f"{narrow} x {wide}, {rows} rows", contestants, {"batch": 1, "length": rows})

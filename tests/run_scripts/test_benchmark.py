@@ -328,6 +328,16 @@ def test_encoders_and_seq2seq(tmp_path):
     assert decoding["T5"]["cache_bytes"] == 2 * decoding["Synthesizer, random"]["cache_bytes"]
 
 
+def test_products_by_rows(tmp_path):
+    results = run(tmp_path, 9, modes=["inference", "training"])
+    ways = {"as tokenmixers chooses", "PyTorch's", "as a convolution"}
+    for rows, expected in ((2, ways | {"the other way round"}), (16, ways)):
+        for sizes in ("128 x 512", "768 x 3072", "768 x 1000"):
+            assert {row["model"] for row in results if row["group"] == f"{sizes}, {rows} rows"} == expected
+    differences = [row["difference"] for row in results if not row["is_first"]]
+    assert 0 < max(differences) < 1e-5
+
+
 @pytest.mark.slow
 def test_start_up(tmp_path):
     results = run(tmp_path, 7, modes=["training", "inference"])
@@ -336,8 +346,8 @@ def test_start_up(tmp_path):
 
 
 def test_mistakes(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="--cells 9 is unknown"):
-        run(tmp_path, 9)
+    with pytest.raises(UserError, match="--cells 10 is unknown"):
+        run(tmp_path, 10)
     with pytest.raises(UserError, match="--dtypes float16 is unknown"):
         run(tmp_path, 6, dtypes="float16")
     with pytest.raises(UserError, match="--rounds must be at least 1"):
