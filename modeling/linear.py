@@ -403,6 +403,15 @@ def spatial_product(inputs: torch.Tensor, matrix: torch.Tensor, bias: torch.Tens
     return torch.baddbmm(bias[..., None], matrix.expand(inputs.shape[0], -1, -1), inputs)
 
 
+def is_measured_here(tensor: torch.Tensor) -> bool:
+    """Whether ways to compute with this were compared on this processor, and the choice is not to be kept for others,
+    as in exported programs.
+    """
+    if is_in_graph(tensor):
+        return _is_compiled_here(tensor)
+    return tensor.device.type == "cpu" and _is_type_for_convolution(tensor.dtype)
+
+
 def _is_compiled_here(tensor: torch.Tensor) -> bool:
     """Whether this graph is for this processor, and for a type that our operators were measured with."""
     return (

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import (
@@ -12,11 +11,11 @@ from transformers.masking_utils import (
     create_causal_mask,
     packed_sequence_mask_function,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_amlp import AMLPConfig
+from .attention import ALL_ATTENTION_FUNCTIONS, eager_attention_forward
 from .linear import linear
 from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 from .spatial_gating_unit import TokenPositions
@@ -29,39 +28,6 @@ from .task_heads import (
     SequenceClassificationHead,
     TokenClassificationHead,
 )
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention written out.
-
-    Args:
-        module: The attention module, for its training mode.
-        query: Shape `(batch, heads, length, head_dim)`, as `key` and `value`.
-        key: Keys.
-        value: Values.
-        attention_mask: Added to the scores, broadcastable to `(batch, heads, length, length)`.
-        scaling: Factor on the scores.
-        dropout: Dropout on the weights.
-        **kwargs: Unused.
-
-    Returns:
-        The result, shape `(batch, length, heads, head_dim)`, and the weights, `(batch, heads, length, length)`.
-    """
-    scores = query @ key.transpose(2, 3) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
-    weights = F.dropout(weights, p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 class AMLPAttention(nn.Module):

@@ -20,13 +20,14 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
+from .attention import ALL_ATTENTION_FUNCTIONS, attention_from_logits, eager_attention_forward
 from .decoder_cache import mask_for_generate, update_cache_without_keys
 from .feed_forward import FeedForward
 from .flops import CountsFlops
@@ -46,7 +47,6 @@ from .synthetic_attention import (
     RelativePositionBias,
     TokenLayout,
     _PerHeadLinear,
-    attention_from_logits,
     resampled,
     resized,
     shared_attention,
@@ -73,29 +73,12 @@ class SynthesizerRMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        mean_square = hidden_states.float().square().mean(dim=-1, keepdim=True)
+        hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+        mean_square = hidden_states.square().mean(dim=-1, keepdim=True)
         hidden_states = hidden_states * torch.rsqrt(mean_square + self.eps)
         if self.weight.dtype in (torch.float16, torch.bfloat16):
             hidden_states = hidden_states.to(self.weight.dtype)
         return self.weight * hidden_states
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float = 1.0,
-    dropout: float = 0.0,
-    position_bias: torch.Tensor | None = None,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention written out, for `attn_implementation="eager"`; the one that returns weights."""
-    logits = query @ key.transpose(2, 3) * scaling
-    if position_bias is not None:
-        logits = logits + position_bias
-    return attention_from_logits(logits, value, attention_mask, dropout)
 
 
 class SynthesizerAttention(nn.Module):

@@ -243,7 +243,7 @@ class SpatialGatingUnit(nn.Module):
         gate = self.spatial_proj(gate_inputs, positions)
         overwrite = gate.dtype == passed.dtype and may_overwrite(gate, self.spatial_proj, SpatialProjection)
         if tiny_attention is not None:
-            gate = gate + tiny_attention
+            gate = gate.add_(tiny_attention) if overwrite else gate + tiny_attention
         if self.gate_type == "linear":
             return gate
         if self.gate_type == "additive":

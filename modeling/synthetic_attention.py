@@ -15,6 +15,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 from transformers.utils.generic import maybe_autocast
 
+from .attention import softmax
 from .decoder_cache import cached_lengths
 from .linear import linear
 from .padding import check_length, check_seq_idx, first_token_index, positions_in_documents
@@ -302,7 +303,8 @@ class RelativePositionBias(nn.Module):
         relative_positions = layout.relative_positions
         if relative_positions.dim() == 2:
             relative_positions = relative_positions[None]
-        return F.embedding(self.buckets(relative_positions), self.weight).permute(0, 3, 1, 2)
+        # All layers read it: with the heads last in memory, each of them takes several times as long for it.
+        return F.embedding(self.buckets(relative_positions), self.weight).permute(0, 3, 1, 2).contiguous()
 
 
 class _DenseFirstLayer(nn.Module):
@@ -392,7 +394,7 @@ class FactorizedDenseLogits(nn.Module):
         a = self.tiled.weight.shape[1]
         if layout.counts_from_zero:
             tiles = None if torch.compiler.is_exporting() else (layout.key_length + a - 1) // a
-            products = self.repeated(first, tiles)[..., None] * self.tiled(first)[..., None, :]
+            products = _outer_product(self.repeated(first, tiles), self.tiled(first))
             return first_entries(products.flatten(-2), 3, layout.key_length)
         columns = layout.key_positions
         return _columns(self.tiled(first), columns % a) * _columns(self.repeated(first), columns // a)
@@ -401,6 +403,15 @@ class FactorizedDenseLogits(nn.Module):
         """Change N: the number of tiles changes, their size stays."""
         tiles = -(-length // self.tiled.weight.shape[1])
         self.repeated.resize(lambda tensor, dim: resized(tensor, dim, tiles))
+
+
+def _outer_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Shape `(..., n, m)` of shapes `(..., n)` and `(..., m)`."""
+    dtype = one.dtype
+    if one.device.type == "cpu" and dtype.itemsize == 2 and other.shape[-1] < 32:
+        # PyTorch reads rows of half types by 32 numbers, and shorter ones by single numbers, six times as slowly.
+        one, other = one.float(), other.float()
+    return (one[..., None] * other[..., None, :]).to(dtype)
 
 
 def _columns(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -473,32 +484,10 @@ class ComponentMixture(nn.Module):
         return dict(zip(self.names, weights.unbind(0), strict=True))
 
 
-def attention_from_logits(
-    logits: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, dropout: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax over keys, times values, with a map of weights per sample.
-
-    Args:
-        logits: Shape `(batch or 1, heads, queries, keys)`.
-        values: Shape `(batch, heads, keys, head_dim)`.
-        mask: Broadcastable to the logits, boolean (true is visible) or additive; `None` if all is visible.
-        dropout: Rate of dropout on the weights.
-
-    Returns:
-        Shape `(batch, queries, heads, head_dim)`, and the weights.
-    """
-    if mask is not None:
-        hidden = torch.finfo(logits.dtype).min
-        logits = logits.masked_fill(~mask, hidden) if mask.dtype == torch.bool else logits + mask
-    weights = logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32)).to(values.dtype)
-    weights = weights.expand(values.shape[0], -1, -1, -1)
-    return (F.dropout(weights, dropout) @ values).transpose(1, 2), weights
-
-
 def shared_attention(
     logits: torch.Tensor, values: torch.Tensor, layout: TokenLayout, dropout: float = 0.0
 ) -> torch.Tensor:
-    """The same for logits that all samples share: `(E (m * V)) / (E m)` with `E = exp(logits)` and key mask `m`.
+    """Attention from logits that all samples share: `(E (m * V)) / (E m)` with `E = exp(logits)` and key mask `m`.
 
     One matrix product per head serves the whole batch, and nothing of size queries x keys exists per sample. Exact for
     every mask, up to rounding, as long as some visible logit is within 115 of the row's largest one; logits further
@@ -519,12 +508,13 @@ def shared_attention(
     # Float16 has too little range for E, also where autocast asks for it: its smallest number is e^-17.
     work_dtype = torch.float32 if dtype == torch.float16 else dtype
     exact_dtype = torch.promote_types(dtype, torch.float32)
-    logits, order = logits[0].to(exact_dtype), layout.visible_by_order
+    logits, order = logits[0], layout.visible_by_order
     if order is not None:
         logits = logits.masked_fill(~order, -torch.inf)
     if layout.key_mask is None:
-        weights, total = logits.softmax(dim=-1).to(work_dtype), None
+        weights, total = softmax(logits, work_dtype), None
     else:
+        logits = logits.to(exact_dtype)
         # The row's largest number is moved to e^30 rather than 1, to leave room below for rows in which padding hides
         # the large ones: a normal float32 goes down to e^-87.
         peak = logits.detach().amax(dim=-1, keepdim=True)

@@ -11,7 +11,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from tokenmixers import SynthesizerConfig
 from tokenmixers.modeling.modeling_synthesizer import SynthesizerStack
-from tokenmixers.modeling.synthetic_attention import RelativePositionBias, token_layout
+from tokenmixers.modeling.synthetic_attention import RelativePositionBias, _outer_product, token_layout
 
 
 COMPONENTS = [
@@ -204,6 +204,14 @@ def test_factorized_dense_tells_all_keys_apart():
     x = torch.randn(1, N, WIDTH, dtype=torch.float64)
     logits = stack.layers[0].self_attn.components["factorized_dense"](token_layout(stack.config, x), x)
     assert all(len(set(row.tolist())) == N for row in logits.flatten(0, 2))
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.sampled_from([torch.bfloat16, torch.float16, torch.float32]))
+def test_outer_products_are_the_same_by_either_way(rows, columns, dtype):
+    one, other = torch.randn(2, 3, rows).to(dtype), torch.randn(2, 3, columns).to(dtype)
+    found = _outer_product(one, other)
+    assert found.dtype == dtype
+    assert found.equal(torch.einsum("abn,abm->abnm", one, other))
 
 
 def test_mesh_factorized_does_not_depend_on_the_query():

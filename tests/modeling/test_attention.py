@@ -1,0 +1,169 @@
+"""Attention written out, and where it stands in for PyTorch's kernel."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from tokenmixers import AMLPConfig, AMLPModel, SynthesizerConfig, SynthesizerModel
+from tokenmixers.modeling import attention, linear
+from tokenmixers.modeling.attention import eager_attention_forward, sdpa_or_written_out, softmax
+
+
+@pytest.fixture
+def kernel_calls(monkeypatch):
+    """Any processor prefers attention written out in bfloat16; the list holds the dtypes that the kernel got."""
+    dtypes, transformers = [], attention.sdpa_attention_forward
+
+    def recorded(module, query, *args, **kwargs):
+        dtypes.append(query.dtype)
+        return transformers(module, query, *args, **kwargs)
+
+    monkeypatch.setattr(linear, "types_for_convolution", lambda: {torch.float32, torch.bfloat16})
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(attention, "sdpa_attention_forward", recorded)
+    return dtypes
+
+
+def attention_module(is_causal=False):
+    module = nn.Module()
+    module.is_causal = is_causal
+    return module
+
+
+def inputs(batch=2, heads=3, queries=5, keys=5, dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    return [torch.randn(batch, heads, length, 4).to(dtype).requires_grad_() for length in (queries, keys, keys)]
+
+
+@given(
+    batch=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    queries=st.integers(1, 6),
+    more_keys=st.integers(0, 3),
+    mask=st.sampled_from([None, "boolean", "additive"]),
+    has_bias=st.booleans(),
+    scaling=st.sampled_from([1.0, 0.3]),
+)
+def test_written_out_is_the_formula(batch, heads, queries, more_keys, mask, has_bias, scaling):
+    query, key, value = inputs(batch, heads, queries, queries + more_keys, torch.double)
+    shape = (batch, 1, queries, queries + more_keys)
+    visible = (torch.rand(shape) > 0.4).index_fill(3, torch.tensor([0]), True)
+    bias = torch.randn(1, heads, *shape[2:], dtype=torch.double) if has_bias else None
+    given_mask = {"boolean": visible, "additive": torch.zeros(shape).double().masked_fill(~visible, -1e9), None: None}
+    output, weights = eager_attention_forward(
+        attention_module(), query, key, value, given_mask[mask], scaling=scaling, position_bias=bias
+    )
+    logits = torch.einsum("bhqd,bhkd->bhqk", query, key) * scaling
+    logits = (logits if bias is None else logits + bias).exp()
+    logits = logits * visible if mask else logits
+    expected = logits / logits.sum(-1, keepdim=True)
+    assert_close(weights, expected)
+    assert_close(output, torch.einsum("bhqk,bhkd->bqhd", expected, value))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("mask", [None, "causal", "boolean", "additive"])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_stands_in_for_the_kernel(kernel_calls, mask, has_bias, queries):
+    """Output and gradients are those of Transformers' function in float32, up to bfloat16's rounding."""
+    module = attention_module(is_causal=mask == "causal")
+    visible = (torch.rand(2, 1, queries, 5) > 0.4).index_fill(3, torch.tensor([0]), True)
+    bias = torch.randn(1, 3, queries, 5) if has_bias else None
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        tensors = inputs(queries=queries, dtype=dtype)
+        given_mask = {"boolean": visible, "additive": torch.zeros(visible.shape, dtype=dtype) - 100 * ~visible}
+        output, weights = sdpa_or_written_out(
+            module,
+            *tensors,
+            given_mask.get(mask),
+            scaling=0.5,
+            position_bias=None if bias is None else bias.to(dtype),
+        )
+        assert weights is None and output.dtype == dtype
+        output.float().square().sum().backward()
+        found.append([output.float(), *(tensor.grad.float() for tensor in tensors)])
+    assert kernel_calls == [torch.float32]
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() < 0.02 * other.norm()
+
+
+def test_who_keeps_the_kernel(kernel_calls, monkeypatch):
+    query, key, value = inputs()
+
+    def calls(**kwargs):
+        kernel_calls.clear()
+        sdpa_or_written_out(attention_module(), query, key, value, None, **kwargs)
+        return len(kernel_calls)
+
+    assert calls() == 0
+    assert calls(is_causal=False) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(attention, "STORED_WEIGHTS", 3 * 5 - 1)
+        assert calls() == 1
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 2 * 3 * 5 * 5 + 1)
+    assert calls() == 0
+    with torch.no_grad():
+        assert calls() == 1
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 2 * 3 * 5 * 5)
+    with torch.no_grad():
+        assert calls() == 0
+    monkeypatch.setattr(linear, "types_for_convolution", lambda: {torch.float32})
+    assert calls() == 1
+
+
+def model_of(kind):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    if kind == "amlp":
+        return AMLPModel(AMLPConfig(**sizes, attention_size=8, max_position_embeddings=8))
+    config = SynthesizerConfig(
+        **sizes,
+        num_attention_heads=2,
+        attention_components=["vanilla", "random"],
+        is_encoder_decoder=False,
+        max_position_embeddings=8,
+    )
+    return SynthesizerModel(config)
+
+
+@pytest.mark.parametrize("kind", ["amlp", "synthesizer"])
+def test_models_in_bfloat16(kernel_calls, kind):
+    """Ours never gets to the kernel then, exported programs always; with and without it the outputs are the same."""
+    model = model_of(kind).eval().to(torch.bfloat16)
+    ids = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 0, 0]])
+    given_inputs = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    with torch.inference_mode():
+        found = model(**given_inputs).last_hidden_state[ids != 0].float()
+        assert not kernel_calls
+        expected = model.float()(**given_inputs).last_hidden_state[ids != 0]
+    assert kernel_calls
+    assert (found - expected).norm() < 0.03 * expected.norm()
+    kernel_calls.clear()
+    with torch.no_grad():
+        torch.export.export(model.to(torch.bfloat16), (), given_inputs)
+    assert kernel_calls
+
+
+@pytest.mark.parametrize("kind", ["amlp", "synthesizer"])
+def test_compiled(kernel_calls, kind):
+    model = model_of(kind).eval().to(torch.bfloat16)
+    ids = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
+    with torch.no_grad():
+        expected = model(ids).last_hidden_state.float()
+        found = torch.compile(model, backend="eager", fullgraph=True)(ids).last_hidden_state.float()
+    assert not kernel_calls
+    assert (found - expected).norm() < 0.01 * expected.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_softmax_rounds_once(dtype):
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).mul(5).to(dtype)
+    expected = F.softmax(logits.float(), dim=-1)
+    assert softmax(logits, dtype).equal(expected.to(dtype))
+    assert softmax(logits, torch.float32).equal(expected)
+    assert softmax(logits.float(), dtype).equal(expected.to(dtype))
