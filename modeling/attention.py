@@ -1,6 +1,7 @@
-"""Softmax attention: written out, and as Transformers' attention interface with a faster way on some processors."""
+"""Softmax attention written out, and where it stands in for PyTorch's kernel."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,20 +9,23 @@ from torch import nn
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_utils import AttentionInterface
 
 from .linear import is_measured_here
 
 
-#: Heads times keys up to which weights are stored: for each token, 16 kB in bfloat16, and in training for every layer.
-STORED_WEIGHTS = 8192
-#: Weights from which on that is faster without gradients. With gradients it always is.
+#: Weights of a call, over batch, heads, queries and keys, from which on it is faster to write attention out; with
+#: gradients it always is.
 FEWEST_WEIGHTS = 32768
+#: Weights up to which they are stored: 32 MiB in bfloat16; in training for every layer, three times with dropout.
+MOST_WEIGHTS = 2**24
 
 
 def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Softmax over the last dimension, in `dtype`. What it reads or writes in half types, it computes in float32."""
-    return logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, dtype)).to(dtype)
+    """Softmax over the last dimension, computed in float32 (or float64) and returned in `dtype`."""
+    # In bfloat16 the operator itself does that, and what it stores for the backward pass has float32's range.
+    is_bfloat16 = logits.dtype == dtype == torch.bfloat16
+    exact_dtype = dtype if is_bfloat16 else torch.promote_types(logits.dtype, torch.float32)
+    return logits.softmax(dim=-1, dtype=exact_dtype).to(dtype)
 
 
 def attention_from_logits(
@@ -40,7 +44,8 @@ def attention_from_logits(
     """
     if mask is not None:
         hidden = torch.finfo(logits.dtype).min
-        logits = logits.masked_fill(~mask, hidden) if mask.dtype == torch.bool else logits + mask
+        # Of `where`, layers store the mask that they share; `masked_fill` would store its inverse in each of them.
+        logits = torch.where(mask, logits, hidden) if mask.dtype == torch.bool else logits + mask
     weights = softmax(logits, values.dtype).expand(values.shape[0], -1, -1, -1)
     return (F.dropout(weights, dropout) @ values).transpose(1, 2), weights
 
@@ -78,6 +83,11 @@ def eager_attention_forward(
     return attention_from_logits(logits, value, attention_mask, dropout)
 
 
+def fastest(attend: Callable) -> Callable:
+    """What is faster than Transformers' function for `attn_implementation="sdpa"`; other functions as they are."""
+    return sdpa_or_written_out if attend is sdpa_attention_forward else attend
+
+
 def sdpa_or_written_out(
     module: nn.Module,
     query: torch.Tensor,
@@ -87,44 +97,57 @@ def sdpa_or_written_out(
     dropout: float = 0.0,
     scaling: float = 1.0,
     position_bias: torch.Tensor | None = None,
+    is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Transformers' function for `attn_implementation="sdpa"`, or the same written out.
+    """Transformers' function for `attn_implementation="sdpa"`, or attention written out where that is faster.
 
-    On AMD processors, PyTorch's kernel multiplies in bfloat16 at half the speed of its matrix products, and at a
-    quarter in training. Arguments as in `eager_attention_forward`; no weights are returned.
+    On the AMD processor that this was measured with, two cores of an EPYC, PyTorch's kernel is slower in bfloat16 than
+    the products that it consists of, most of all backwards. As with `"eager"`, logits are rounded to bfloat16 then.
+    Arguments as in `eager_attention_forward`; `is_causal`, by default that of the module, says whether tokens see only
+    those before where there is no mask.
     """
-    if not is_faster_written_out(query, key) or kwargs.get("cache") is not None or "is_causal" in kwargs:
-        return sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=scaling,
-            position_bias=position_bias,
-            **kwargs,
-        )
-    if attention_mask is None and module.is_causal and query.shape[2] > 1:
-        attention_mask = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+    length = query.shape[2]
+    hides_later = attention_mask is None and length > 1 and (module.is_causal if is_causal is None else is_causal)
+    has_additive_mask = attention_mask is not None and attention_mask.dtype != torch.bool
+    if (
+        has_additive_mask
+        or kwargs.get("cache") is not None
+        or kwargs.get("output_attentions")
+        or not is_faster_written_out(query, length if hides_later else key.shape[2])
+    ):
+        common = {"dropout": dropout, "scaling": scaling, "position_bias": position_bias, "is_causal": is_causal}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **common, **kwargs)
+    if hides_later:
+        # Keys beyond are empty places of a static cache.
+        key, value = key[:, :, :length], value[:, :, :length]
+        position_bias = None if position_bias is None else position_bias[..., :length]
+        attention_mask = query.new_ones(length, length, dtype=torch.bool).tril()
     output, _ = eager_attention_forward(
         module, query, key, value, attention_mask, dropout, scaling, position_bias=position_bias
     )
+    if attention_mask is not None and not hides_later and position_bias is None:
+        # The kernel's zeros for queries that see nothing; with a bias, Transformers gives them the mean as well.
+        output = output * attention_mask.any(dim=-1, keepdim=True).transpose(1, 2)
     return output, None
 
 
-def is_faster_written_out(query: torch.Tensor, key: torch.Tensor) -> bool:
-    """Whether attention in products and passes over all weights is faster than PyTorch's kernel, which stores none."""
-    heads, keys = query.shape[1], key.shape[2]
+def is_faster_written_out(query: torch.Tensor, keys: int) -> bool:
+    """Whether attention in products and passes over all weights is faster than PyTorch's kernel, which stores none.
+
+    In graphs of unknown lengths it is not known to be.
+    """
+    num_weights = math.prod(query.shape[:3]) * keys
     return (
         query.dtype == torch.bfloat16
         and is_measured_here(query)
-        and statically_known_true(heads * keys <= STORED_WEIGHTS)
-        and (torch.is_grad_enabled() or statically_known_true(math.prod(query.shape[:3]) * keys >= FEWEST_WEIGHTS))
+        and _is_kernel_allowed()
+        and statically_known_true(num_weights <= MOST_WEIGHTS)
+        and (torch.is_grad_enabled() or statically_known_true(num_weights >= FEWEST_WEIGHTS))
     )
 
 
-#: Transformers' attention functions, with another one for `"sdpa"`.
-ALL_ATTENTION_FUNCTIONS = AttentionInterface()
-ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa_or_written_out
+@torch.compiler.assume_constant_result
+def _is_kernel_allowed() -> bool:
+    """Whether PyTorch would take its kernel for CPUs, unless `torch.nn.attention.sdpa_kernel` says otherwise."""
+    return torch.backends.cuda.flash_sdp_enabled() and torch.backends.mkldnn.enabled

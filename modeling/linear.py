@@ -467,10 +467,11 @@ def _unknown() -> bool:
 
 
 def may_overwrite(outputs: torch.Tensor, module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether nobody else reads what a call of the module returned: no gradients, no hooks, no graph."""
+    """Whether nobody else reads what a call of the module returned: no gradients, hooks, graph or `torch.func`."""
     return (
         not torch.is_grad_enabled()
         and type(outputs) is torch.Tensor
         and not is_tracing(outputs)
+        and not torch._C._are_functorch_transforms_active()
         and is_plain(module, kind)
     )

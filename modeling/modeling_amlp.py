@@ -11,11 +11,12 @@ from transformers.masking_utils import (
     create_causal_mask,
     packed_sequence_mask_function,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_amlp import AMLPConfig
-from .attention import ALL_ATTENTION_FUNCTIONS, eager_attention_forward
+from .attention import eager_attention_forward, fastest
 from .linear import linear
 from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 from .spatial_gating_unit import TokenPositions
@@ -71,7 +72,7 @@ class AMLPAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        attended, weights = attention_interface(
+        attended, weights = fastest(attention_interface)(
             self,
             query,
             key,

@@ -20,14 +20,14 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
-from .attention import ALL_ATTENTION_FUNCTIONS, attention_from_logits, eager_attention_forward
+from .attention import attention_from_logits, eager_attention_forward, fastest
 from .decoder_cache import mask_for_generate, update_cache_without_keys
 from .feed_forward import FeedForward
 from .flops import CountsFlops
@@ -65,7 +65,7 @@ from .task_heads import (
 
 
 class SynthesizerRMSNorm(nn.Module):
-    """T5's norm: divides by the root mean square, computed in float32, and scales; no mean, no bias."""
+    """T5's norm: divides by the root mean square, computed in float32 at least, and scales; no mean, no bias."""
 
     def __init__(self, hidden_size: int, eps: float):
         super().__init__()
@@ -87,8 +87,9 @@ class SynthesizerAttention(nn.Module):
     Which code runs depends on the components:
 
     - `vanilla`, alone or mixed: the attention interface of Transformers (`attn_implementation`), the other components
-      going in as an additive bias. `"sdpa"` then uses PyTorch's memory-efficient or mathematical kernel (its flash
-      kernel takes no bias), `"flex_attention"` reads the bias per entry; flash attention is not supported.
+      going in as an additive bias. On GPUs `"sdpa"` then uses PyTorch's memory-efficient or mathematical kernel (its
+      flash kernel takes no bias there), on CPUs what is `fastest`; `"flex_attention"` reads the bias per entry; flash
+      attention is not supported.
     - `dense` or `factorized_dense` without `vanilla`: softmax over logits written out, whatever the implementation.
     - none of the three: `shared_attention`, one product for the whole batch; written out, in order to return weights,
       with `"eager"`.
@@ -208,7 +209,7 @@ class SynthesizerAttention(nn.Module):
             batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
             bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        return attend(
+        return fastest(attend)(
             self,
             queries,
             keys,
@@ -275,7 +276,7 @@ class SynthesizerCrossAttention(nn.Module):
                 keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
                 past_key_values.is_updated[self.layer_idx] = True
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        output, weights = attend(
+        output, weights = fastest(attend)(
             self,
             queries,
             keys,

@@ -243,7 +243,8 @@ class SpatialGatingUnit(nn.Module):
         gate = self.spatial_proj(gate_inputs, positions)
         overwrite = gate.dtype == passed.dtype and may_overwrite(gate, self.spatial_proj, SpatialProjection)
         if tiny_attention is not None:
-            gate = gate.add_(tiny_attention) if overwrite else gate + tiny_attention
+            fits = overwrite and tiny_attention.dtype == gate.dtype
+            gate = gate.add_(tiny_attention) if fits else gate + tiny_attention
         if self.gate_type == "linear":
             return gate
         if self.gate_type == "additive":

@@ -8,7 +8,8 @@ outputs, or else there is no report. The cells:
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
 with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up;
-8. masked language modelling, and what the Trainer adds to it; 9. products of linear layers, by their number of rows.
+8. masked language modelling, and what the Trainer adds to it; what our choices rest on: 9. products of linear layers by
+their number of rows; 10. attention by its length.
 """
 
 import csv
@@ -31,6 +32,7 @@ from .arguments import UserError, check_new_folder, import_optional, install_hin
 from .benchmark_cells import (
     IMAGE_MODELS,
     Sizes,
+    attention_by_length,
     encoders_against_transformers,
     growth,
     images_against_timm,
@@ -64,6 +66,7 @@ CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     7: start_up,
     8: masked_language_modelling,
     9: products_by_rows,
+    10: attention_by_length,
 }
 PEERS = {1: "timm", 2: "g_mlp_pytorch"}
 """Packages that a cell needs beyond our dependencies."""

@@ -25,6 +25,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_outputs import BaseModelOutput
 
 from tokenmixers import (
@@ -34,6 +35,7 @@ from tokenmixers import (
     SynthesizerForConditionalGeneration,
 )
 
+from ..modeling.attention import eager_attention_forward, sdpa_or_written_out
 from ..modeling.linear import linear, pointwise_convolution, swapped_product
 from ..modeling.spatial_gating_unit import SpatialGatingUnit
 from ..modeling.t5_conversion import synthesizer_from_t5
@@ -60,6 +62,7 @@ class Sizes:
     sequences: int = 64
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
     rows: tuple[int, ...] = (1, 2, 4, 16, 64, 256, 1024, 2048)
+    attention: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
 
     def quick(self) -> "Sizes":
         """A few minutes for everything."""
@@ -74,6 +77,7 @@ class Sizes:
             sequences=6,
             growth=(16, 32),
             rows=(2, 16),
+            attention=(16,),
         )
 
 
@@ -390,8 +394,8 @@ def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
         "as a convolution": lambda layer, inputs: pointwise_convolution(inputs, layer.weight, layer.bias),
         "the other way round": lambda layer, inputs: swapped_product(inputs, layer.weight, layer.bias),
     }
-    # So many that the processor's caches don't hold them all, as in a model.
-    for narrow, wide, pairs in ((128, 512, 24), (768, 3072, 4), (768, sizes.shrunk.get("vocab_size", 30522), 1)):
+    # So many that the processor's caches don't hold those of all contestants, as in a model.
+    for narrow, wide, pairs in ((128, 512, 48), (768, 3072, 4), (768, sizes.shrunk.get("vocab_size", 30522), 1)):
         layers = nn.ModuleList(
             nn.Linear(*size) for _ in range(pairs) for size in ((narrow, wide), (wide, narrow))
         ).requires_grad_(case.training)
@@ -404,3 +408,49 @@ def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
                 if rows <= 4 or name != "the other way round"
             ]
             yield Group(f"{narrow} x {wide}, {rows} rows", contestants, {"batch": 1, "length": rows})
+
+
+class _Attention(nn.Module):
+    """A function of Transformers' attention interface, with projections that all heads share."""
+
+    is_causal = False
+
+    def __init__(self, attend: Callable, head_dim: int):
+        super().__init__()
+        self.attend = attend
+        self.q_proj = nn.Linear(head_dim, head_dim)
+        self.kv_proj = nn.Linear(head_dim, 2 * head_dim)
+
+    def forward(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        query, (key, value) = self.q_proj(queries), self.kv_proj(keys).chunk(2, dim=-1)
+        return self.attend(self, query, key, value, None, scaling=query.shape[-1] ** -0.5)[0]
+
+
+def attention_by_length(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """10: attention with one head and with twelve, by PyTorch's kernel and written out: where ours changes from one to
+    the other.
+    """
+    ways = {
+        "as tokenmixers chooses": sdpa_or_written_out,
+        "PyTorch's kernel": sdpa_attention_forward,
+        "written out": eager_attention_forward,
+    }
+    head_dim = 64
+    first, *others = (_Attention(attend, head_dim) for attend in ways.values())
+    for other in others:
+        other.load_state_dict(first.state_dict())
+    for heads in (1, 12):
+        for queries, keys in [(1, sizes.attention[-1]), *((length, length) for length in sizes.attention)]:
+            inputs = [
+                {
+                    "queries": torch.randn(sizes.batch_size, heads, queries, head_dim),
+                    "keys": torch.randn(sizes.batch_size, heads, keys, head_dim),
+                }
+            ]
+            common = {"inputs": inputs, "case": case, "weights": "shared", "items": sizes.batch_size * queries}
+            contestants = [
+                model_contestant(name, deepcopy(module), **common)
+                for name, module in zip(ways, (first, *others), strict=True)
+            ]
+            facts = {"batch": sizes.batch_size, "length": queries, "keys": keys}
+            yield Group(f"{heads} heads, {queries} queries, {keys} keys", contestants, facts)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
+from transformers.modeling_utils import AttentionInterface
 
 from tokenmixers import AMLPConfig, AMLPModel, SynthesizerConfig, SynthesizerModel
 from tokenmixers.modeling import attention, linear
@@ -25,6 +26,7 @@ def kernel_calls(monkeypatch):
     monkeypatch.setattr(linear, "types_for_convolution", lambda: {torch.float32, torch.bfloat16})
     monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 1)
     monkeypatch.setattr(attention, "sdpa_attention_forward", recorded)
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", recorded)
     return dtypes
 
 
@@ -66,17 +68,20 @@ def test_written_out_is_the_formula(batch, heads, queries, more_keys, mask, has_
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("mask", [None, "causal", "boolean", "additive"])
-@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("mask", [None, "causal", "boolean", "nothing to see"])
+@pytest.mark.parametrize("queries", [1, 3, 5])
 def test_stands_in_for_the_kernel(kernel_calls, mask, has_bias, queries):
-    """Output and gradients are those of Transformers' function in float32, up to bfloat16's rounding."""
+    """Output and gradients are those of Transformers' function in float32, up to bfloat16's rounding.
+
+    With fewer queries than keys, causal attention is that of a prompt into a static cache.
+    """
     module = attention_module(is_causal=mask == "causal")
     visible = (torch.rand(2, 1, queries, 5) > 0.4).index_fill(3, torch.tensor([0]), True)
     bias = torch.randn(1, 3, queries, 5) if has_bias else None
     found = []
     for dtype in (torch.bfloat16, torch.float32):
         tensors = inputs(queries=queries, dtype=dtype)
-        given_mask = {"boolean": visible, "additive": torch.zeros(visible.shape, dtype=dtype) - 100 * ~visible}
+        given_mask = {"boolean": visible, "nothing to see": visible.index_fill(2, torch.tensor([0]), False)}
         output, weights = sdpa_or_written_out(
             module,
             *tensors,
@@ -88,8 +93,12 @@ def test_stands_in_for_the_kernel(kernel_calls, mask, has_bias, queries):
         output.float().square().sum().backward()
         found.append([output.float(), *(tensor.grad.float() for tensor in tensors)])
     assert kernel_calls == [torch.float32]
-    for one, other in zip(*found, strict=True):
-        assert (one - other).norm() < 0.02 * other.norm()
+    if mask == "nothing to see" and not has_bias:
+        assert not found[0][0][:, 0].any()
+    # With a bias, the kernel has gradients for the logits that are hidden.
+    compared = 1 if mask == "nothing to see" and has_bias else 4
+    for one, other in zip(*(tensors[:compared] for tensors in found), strict=True):
+        assert (one - other).norm() <= 0.02 * other.norm()
 
 
 def test_who_keeps_the_kernel(kernel_calls, monkeypatch):
@@ -100,11 +109,18 @@ def test_who_keeps_the_kernel(kernel_calls, monkeypatch):
         sdpa_or_written_out(attention_module(), query, key, value, None, **kwargs)
         return len(kernel_calls)
 
-    assert calls() == 0
-    assert calls(is_causal=False) == 1
-    with monkeypatch.context() as patched:
-        patched.setattr(attention, "STORED_WEIGHTS", 3 * 5 - 1)
+    assert calls() == calls(is_causal=False) == calls(cache=None, output_attentions=False) == 0
+    assert calls(output_attentions=True) == 1
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         assert calls() == 1
+    for name, value_of_it in (("MOST_WEIGHTS", 2 * 3 * 5 * 5 - 1), ("FEWEST_WEIGHTS", 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr(attention, name, value_of_it)
+            assert calls() == (name == "MOST_WEIGHTS")
+    additive = torch.zeros(2, 1, 5, 5, dtype=query.dtype)
+    kernel_calls.clear()
+    sdpa_or_written_out(attention_module(), query, key, value, additive)
+    assert len(kernel_calls) == 1
     monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 2 * 3 * 5 * 5 + 1)
     assert calls() == 0
     with torch.no_grad():
@@ -157,6 +173,53 @@ def test_compiled(kernel_calls, kind):
         expected = model(ids).last_hidden_state.float()
         found = torch.compile(model, backend="eager", fullgraph=True)(ids).last_hidden_state.float()
     assert not kernel_calls
+    assert (found - expected).norm() < 0.01 * expected.norm()
+
+
+def test_functions_of_users_are_called():
+    model, calls = model_of("amlp").eval(), []
+
+    def own(module, query, key, value, attention_mask, **kwargs):
+        calls.append(module)
+        return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    for name in ("own", "sdpa"):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setitem(AttentionInterface._global_mapping, name, own)
+            model.set_attn_implementation(name)
+            model(torch.tensor([[1, 2, 3]]))
+    assert len(calls) == 2 * model.config.num_hidden_layers
+
+
+def test_dropout_is_on_the_weights(kernel_calls):
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 1, 1, 6, 4).bfloat16()
+    value = torch.eye(6).bfloat16()[None, None]
+    output, _ = sdpa_or_written_out(attention_module(), query, key, value, None, dropout=0.5)
+    kept = eager_attention_forward(attention_module(), query, key, value, None)[0]
+    assert not kernel_calls
+    assert (output == 0).any() and (output == 2 * kept).any() and ((output == 0) | (output == 2 * kept)).all()
+
+
+def test_autocast(kernel_calls):
+    """Queries are bfloat16 there, whatever the weights are."""
+    model = model_of("amlp").train()
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.tensor([[1, 2, 3]])).last_hidden_state.float().sum().backward()
+    assert not kernel_calls
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.slow
+def test_the_compiler_keeps_the_products(kernel_calls):
+    """It knows attention by its products, and would put PyTorch's kernel in their place."""
+    model, ids = model_of("amlp").eval().to(torch.bfloat16), torch.tensor([[1, 2, 3, 4, 5]])
+    torch._dynamo.utils.counters.clear()
+    with torch.no_grad():
+        found = torch.compile(model, fullgraph=True)(ids).last_hidden_state.float()
+        expected = model(ids).last_hidden_state.float()
+    assert not kernel_calls
+    assert torch._dynamo.utils.counters["inductor"]["fuse_attention"] == 0
     assert (found - expected).norm() < 0.01 * expected.norm()
 
 

@@ -231,6 +231,12 @@ def test_relative_buckets_are_those_of_t5(num_buckets, max_distance, causal):
     assert torch.equal(bias.buckets(distances), expected)
 
 
+def test_relative_bias_is_in_the_order_in_which_layers_read_it():
+    stack = build(0, attention_components=["relative"])
+    layout = token_layout(stack.config, torch.randn(2, N, WIDTH))
+    assert stack.layers[0].self_attn.components["relative"](layout).is_contiguous()
+
+
 @pytest.mark.parametrize("mixture", ["softmax", "sigmoid"])
 def test_mixture_weights_add_up_to_one(mixture):
     stack = build(0, attention_components=["random", "vanilla"], mixture=mixture)

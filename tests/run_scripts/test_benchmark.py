@@ -338,6 +338,15 @@ def test_products_by_rows(tmp_path):
     assert 0 < max(differences) < 1e-5
 
 
+def test_attention_by_length(tmp_path):
+    results = run(tmp_path, 10, modes=["inference", "training"])
+    assert {row["model"] for row in results} == {"as tokenmixers chooses", "PyTorch's kernel", "written out"}
+    assert {(row["length"], row["keys"]) for row in results} == {(1, 16), (16, 16)}
+    assert {row["mode"] for row in results} == {"inference", "training"}
+    kernels = [row for row in results if row["model"] == "PyTorch's kernel"]
+    assert all(row["difference"] == 0 for row in kernels)  # ours has no other way in float32
+
+
 @pytest.mark.slow
 def test_start_up(tmp_path):
     results = run(tmp_path, 7, modes=["training", "inference"])
@@ -346,8 +355,8 @@ def test_start_up(tmp_path):
 
 
 def test_mistakes(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="--cells 10 is unknown"):
-        run(tmp_path, 10)
+    with pytest.raises(UserError, match="--cells 11 is unknown"):
+        run(tmp_path, 11)
     with pytest.raises(UserError, match="--dtypes float16 is unknown"):
         run(tmp_path, 6, dtypes="float16")
     with pytest.raises(UserError, match="--rounds must be at least 1"):
