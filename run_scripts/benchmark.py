@@ -8,8 +8,8 @@ outputs, or else there is no report. The cells:
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
 with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up;
-8. masked language modelling, and what the Trainer adds to it; what our choices rest on: 9. products of linear layers by
-their number of rows; 10. attention by its length.
+8. masked language modelling, and what the Trainer adds to it. For what this library chooses between: 9. products of
+linear layers by their number of rows; 10. attention by its length.
 """
 
 import csv
