@@ -27,12 +27,12 @@ from transformers.utils import is_tracing
 
 
 #: Rows of a product, or of a matrix that mixes tokens, from which on the convolution was the faster one.
-CONVOLUTION_ROWS = {torch.float32: 64, torch.bfloat16: 1024}
+CONVOLUTION_ROWS = {torch.float32: 64, torch.bfloat16: 1536}
 #: Rows for matrices of more bytes: oneDNN copies them, and glibc asks the system anew for every larger block.
 CONVOLUTION_ROWS_OF_LARGER = {torch.float32: 256, torch.bfloat16: 2048}
 CONVOLUTION_BYTES = 32 * 2**20
 #: Multiplications for both: smaller products are over before a convolution has begun.
-CONVOLUTION_MULTIPLICATIONS = {torch.float32: 12_000_000, torch.bfloat16: 0}
+CONVOLUTION_MULTIPLICATIONS = {torch.float32: 12_000_000, torch.bfloat16: 250_000_000}
 #: Width from which on swapped products of four rows are not faster; those of two and three always are.
 SWAPPED_WIDTH = 2048
 
