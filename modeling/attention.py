@@ -1,7 +1,8 @@
 """Softmax attention written out, and where it stands in for PyTorch's kernel."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from .linear import is_measured_here
+from .linear import is_in_graph, is_measured_here
 
 
 #: Weights of a call, over batch, heads, queries and keys, from which on it is faster to write attention out; with
@@ -18,6 +19,9 @@ from .linear import is_measured_here
 FEWEST_WEIGHTS = 32768
 #: Weights up to which they are stored: 32 MiB in bfloat16; in training for every layer, three times with dropout.
 MOST_WEIGHTS = 2**24
+#: Weights, of whole samples, that are computed at once where nothing keeps them: memory of this size is used again,
+#: where larger blocks may be asked of the system anew, which takes longer than the kernel.
+WEIGHTS_AT_ONCE = 2**22
 
 
 def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -122,10 +126,19 @@ def sdpa_or_written_out(
         # Keys beyond are empty places of a static cache.
         key, value = key[:, :, :length], value[:, :, :length]
         position_bias = None if position_bias is None else position_bias[..., :length]
-        attention_mask = query.new_ones(length, length, dtype=torch.bool).tril()
-    output, _ = eager_attention_forward(
-        module, query, key, value, attention_mask, dropout, scaling, position_bias=position_bias
-    )
+        attention_mask = query.new_ones(1, 1, length, length, dtype=torch.bool).tril()
+    samples = _samples_at_once(query, key.shape[2])
+    if samples == query.shape[0]:
+        pieces = [(query, key, value, attention_mask, position_bias)]
+    else:
+        pieces = zip(
+            *(_split(part, samples, query) for part in (query, key, value, attention_mask, position_bias)),
+            strict=False,
+        )
+    outputs = [
+        eager_attention_forward(module, *parts, dropout, scaling, position_bias=bias)[0] for *parts, bias in pieces
+    ]
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     if attention_mask is not None and not hides_later and position_bias is None:
         # The kernel's zeros for queries that see nothing; with a bias, Transformers gives them the mean as well.
         output = output * attention_mask.any(dim=-1, keepdim=True).transpose(1, 2)
@@ -138,13 +151,27 @@ def is_faster_written_out(query: torch.Tensor, keys: int) -> bool:
     In graphs of unknown lengths it is not known to be.
     """
     num_weights = math.prod(query.shape[:3]) * keys
+    stored_weights = _samples_at_once(query, keys) * math.prod(query.shape[1:3]) * keys
     return (
         query.dtype == torch.bfloat16
         and is_measured_here(query)
         and _is_kernel_allowed()
-        and statically_known_true(num_weights <= MOST_WEIGHTS)
+        and statically_known_true(stored_weights <= MOST_WEIGHTS)
         and (torch.is_grad_enabled() or statically_known_true(num_weights >= FEWEST_WEIGHTS))
     )
+
+
+def _samples_at_once(query: torch.Tensor, keys: int) -> int:
+    """Into how large pieces to divide the batch. What is kept for the backward pass is so all the same."""
+    batch, *of_a_sample = query.shape[:3]
+    if torch.is_grad_enabled() or is_in_graph(query):
+        return batch
+    return min(batch, max(1, WEIGHTS_AT_ONCE // max(1, math.prod(of_a_sample) * keys)))
+
+
+def _split(part: torch.Tensor | None, samples: int, query: torch.Tensor) -> Iterable[torch.Tensor | None]:
+    """Pieces of `samples` samples, of masks and biases as well, whose batch can be 1."""
+    return repeat(None) if part is None else part.expand(query.shape[0], -1, -1, -1).split(samples)
 
 
 @torch.compiler.assume_constant_result

@@ -23,7 +23,6 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 from transformers.activations import GELUActivation
-from transformers.utils import is_tracing
 
 
 #: Rows of a product, or of a matrix that mixes tokens, from which on the convolution was the faster one.
@@ -65,8 +64,8 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
         images: The convolution's batch.
     """
     return (
-        rows >= _fewest_rows(inputs, weight)
-        and inputs.numel() * weight.shape[0] >= CONVOLUTION_MULTIPLICATIONS[inputs.dtype]
+        inputs.numel() * weight.shape[0] >= CONVOLUTION_MULTIPLICATIONS.get(inputs.dtype, float("inf"))
+        and rows >= _fewest_rows(inputs, weight)
         and _is_slow_in_mkl(inputs, weight)
         and torch.backends.mkldnn.enabled
         and reaches_onednn(inputs, images)
@@ -470,8 +469,7 @@ def may_overwrite(outputs: torch.Tensor, module: nn.Module, kind: type[nn.Module
     """Whether nobody else reads what a call of the module returned: no gradients, hooks, graph or `torch.func`."""
     return (
         not torch.is_grad_enabled()
-        and type(outputs) is torch.Tensor
-        and not is_tracing(outputs)
+        and not is_in_graph(outputs)
         and not torch._C._are_functorch_transforms_active()
         and is_plain(module, kind)
     )

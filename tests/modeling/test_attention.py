@@ -101,6 +101,43 @@ def test_stands_in_for_the_kernel(kernel_calls, mask, has_bias, queries):
         assert (one - other).norm() <= 0.02 * other.norm()
 
 
+@pytest.mark.parametrize("mask", [None, "causal", "shared", "of samples"])
+@pytest.mark.parametrize("bias_batch", [None, 1, 5])
+def test_pieces_of_the_batch(kernel_calls, monkeypatch, mask, bias_batch):
+    """Without gradients only some samples' weights are in memory at once; the bound is on those."""
+    query, key, value = inputs(batch=5)
+    bias = None if bias_batch is None else torch.randn(bias_batch, 3, 5, 5).to(query.dtype)
+    visible = (torch.rand(5, 1, 5, 5) > 0.4).index_fill(3, torch.tensor([0]), True)
+    given_mask = {"shared": visible[:1], "of samples": visible}.get(mask)
+    written_out = []
+    monkeypatch.setattr(
+        attention,
+        "eager_attention_forward",
+        lambda *args, **kwargs: written_out.append(len(args[1])) or eager_attention_forward(*args, **kwargs),
+    )
+
+    def attend():
+        module = attention_module(is_causal=mask == "causal")
+        return sdpa_or_written_out(module, query, key, value, given_mask, position_bias=bias)[0]
+
+    weights = 3 * 5 * 5
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 1)
+    with torch.no_grad():
+        expected = attend()
+        monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", 2 * weights)
+        monkeypatch.setattr(attention, "MOST_WEIGHTS", 2 * weights)
+        assert_close(attend(), expected)
+        monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", weights - 1)
+        assert_close(attend(), expected)
+    assert written_out == [5, 2, 2, 1, 1, 1, 1, 1, 1]
+    assert kernel_calls == []
+    attend()
+    with torch.no_grad():
+        monkeypatch.setattr(attention, "MOST_WEIGHTS", weights - 1)
+        attend()
+    assert len(kernel_calls) == 2
+
+
 def test_who_keeps_the_kernel(kernel_calls, monkeypatch):
     query, key, value = inputs()
 
