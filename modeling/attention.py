@@ -1,8 +1,7 @@
 """Softmax attention written out, and where it stands in for PyTorch's kernel."""
 
 import math
-from collections.abc import Callable, Iterable
-from itertools import repeat
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from .linear import is_in_graph, is_measured_here
 
 
 #: Weights of a call, over batch, heads, queries and keys, from which on it is faster to write attention out; with
-#: gradients it always is.
+#: gradients, where it is but for a few thousand, they are not asked for.
 FEWEST_WEIGHTS = 32768
 #: Weights up to which they are stored: 32 MiB in bfloat16; in training for every layer, three times with dropout.
 MOST_WEIGHTS = 2**24
@@ -72,10 +71,11 @@ def eager_attention_forward(
         query: Shape `(batch, heads, queries, head_dim)`.
         key: Shape `(batch, heads, keys, head_dim)`.
         value: In the shape of `key`.
-        attention_mask: As in `attention_from_logits`.
+        attention_mask: Boolean (true is visible) or additive, shape `(batch or 1, heads or 1, queries or 1, keys)`;
+            `None` if all is visible.
         dropout: Rate of dropout on the weights.
         scaling: Factor on the logits.
-        position_bias: Added to the logits, broadcastable to them.
+        position_bias: Added to the logits, shape `(batch or 1, heads or 1, queries or 1, keys)`.
         **kwargs: Unused.
 
     Returns:
@@ -118,7 +118,7 @@ def sdpa_or_written_out(
         has_additive_mask
         or kwargs.get("cache") is not None
         or kwargs.get("output_attentions")
-        or not is_faster_written_out(query, length if hides_later else key.shape[2])
+        or not is_faster_written_out(query, length if hides_later else key.shape[2], dropout)
     ):
         common = {"dropout": dropout, "scaling": scaling, "position_bias": position_bias, "is_causal": is_causal}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **common, **kwargs)
@@ -127,31 +127,33 @@ def sdpa_or_written_out(
         key, value = key[:, :, :length], value[:, :, :length]
         position_bias = None if position_bias is None else position_bias[..., :length]
         attention_mask = query.new_ones(1, 1, length, length, dtype=torch.bool).tril()
-    samples = _samples_at_once(query, key.shape[2])
+    parts = (query, key, value, attention_mask, position_bias)
+    samples = _samples_at_once(query, key.shape[2], dropout)
     if samples == query.shape[0]:
-        pieces = [(query, key, value, attention_mask, position_bias)]
+        output = _written_out(module, dropout, scaling, *parts)
     else:
-        pieces = zip(
-            *(_split(part, samples, query) for part in (query, key, value, attention_mask, position_bias)),
-            strict=False,
+        pieces = [slice(start, start + samples) for start in range(0, query.shape[0], samples)]
+        output = torch.cat(
+            [_written_out(module, dropout, scaling, *(_rows(part, piece) for part in parts)) for piece in pieces]
         )
-    outputs = [
-        eager_attention_forward(module, *parts, dropout, scaling, position_bias=bias)[0] for *parts, bias in pieces
-    ]
-    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     if attention_mask is not None and not hides_later and position_bias is None:
         # The kernel's zeros for queries that see nothing; with a bias, Transformers gives them the mean as well.
         output = output * attention_mask.any(dim=-1, keepdim=True).transpose(1, 2)
     return output, None
 
 
-def is_faster_written_out(query: torch.Tensor, keys: int) -> bool:
+def _written_out(module: nn.Module, dropout: float, scaling: float, *parts: torch.Tensor | None) -> torch.Tensor:
+    *others, position_bias = parts
+    return eager_attention_forward(module, *others, dropout, scaling, position_bias=position_bias)[0]
+
+
+def is_faster_written_out(query: torch.Tensor, keys: int, dropout: float = 0.0) -> bool:
     """Whether attention in products and passes over all weights is faster than PyTorch's kernel, which stores none.
 
     In graphs of unknown lengths it is not known to be.
     """
     num_weights = math.prod(query.shape[:3]) * keys
-    stored_weights = _samples_at_once(query, keys) * math.prod(query.shape[1:3]) * keys
+    stored_weights = _samples_at_once(query, keys, dropout) * math.prod(query.shape[1:3]) * keys
     return (
         query.dtype == torch.bfloat16
         and is_measured_here(query)
@@ -161,17 +163,18 @@ def is_faster_written_out(query: torch.Tensor, keys: int) -> bool:
     )
 
 
-def _samples_at_once(query: torch.Tensor, keys: int) -> int:
-    """Into how large pieces to divide the batch. What is kept for the backward pass is so all the same."""
+def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:
+    """How many samples to attend for at a time: all where their weights are kept for a backward pass, in graphs, and
+    with dropout, whose random numbers a checkpointed layer has to draw again.
+    """
     batch, *of_a_sample = query.shape[:3]
-    if torch.is_grad_enabled() or is_in_graph(query):
+    if torch.is_grad_enabled() or is_in_graph(query) or dropout:
         return batch
     return min(batch, max(1, WEIGHTS_AT_ONCE // max(1, math.prod(of_a_sample) * keys)))
 
 
-def _split(part: torch.Tensor | None, samples: int, query: torch.Tensor) -> Iterable[torch.Tensor | None]:
-    """Pieces of `samples` samples, of masks and biases as well, whose batch can be 1."""
-    return repeat(None) if part is None else part.expand(query.shape[0], -1, -1, -1).split(samples)
+def _rows(part: torch.Tensor | None, piece: slice) -> torch.Tensor | None:
+    return part if part is None or part.shape[0] == 1 else part[piece]
 
 
 @torch.compiler.assume_constant_result

@@ -17,7 +17,7 @@ from .reporting import markdown_table, shown
 
 
 _COLUMNS = ("group", "case", "model", "ms (quartiles)", "times the first's (quartiles)")
-_COLUMNS += ("per second", "of peak", "MB", "cache kB")
+_COLUMNS += ("per second", "of peak", "MB", "cache kB", "M parameters")
 
 
 @dataclass
@@ -74,6 +74,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         shown(row["utilisation"], "{:.0%}"),
         shown(row["peak_bytes"], "{:,.0f}", 1e-6),
         shown(row.get("cache_bytes"), "{:,.0f}", 1e-3),
+        shown(row.get("parameters"), "{:,.2f}", 1e-6),
     )
 
 
@@ -86,7 +87,7 @@ def page(folder: Path) -> str:
     head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
     reports = dict(sorted(found.items(), key=lambda item: (item[1]["arguments"]["cells"], item[0])))
-    for fact in ("device", "processor", "versions"):
+    for fact in ("device", "processor", "versions", "peers", "allocator"):
         values = {json.dumps(report["machine"][fact], sort_keys=True): name for name, report in reports.items()}
         if len(values) > 1:
             told = "; ".join(f"{name}: {value}" for value, name in values.items())

@@ -6,6 +6,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,16 +187,24 @@ def count_flops(model: nn.Module, inputs: Inputs) -> int:
             model.forward_flops(shape[0], None if is_image else shape[1], target)
             for shape, target in zip(shapes, targets, strict=True)
         )
-    # The counter does not know every fused attention kernel.
-    implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    if implementation == "sdpa":
-        model.set_attn_implementation("eager")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), _attention_written_out(model), FlopCounterMode(display=False) as counter:
         for batch in inputs:
             model(**batch)
-    if implementation == "sdpa":
-        model.set_attn_implementation(implementation)
     return counter.get_total_flops()
+
+
+@contextmanager
+def _attention_written_out(model: nn.Module) -> Iterator[None]:
+    """Attention as matrix products, not as a fused kernel, which neither PyTorch's counter nor ours knows."""
+    implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if implementation != "sdpa":
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(implementation)
 
 
 class _ProductRecorder(TorchDispatchMode):
@@ -227,7 +236,7 @@ def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Contestant
     """
     if case.training or case.device.type != "cpu":
         return []
-    with torch.no_grad(), _ProductRecorder(model) as recorder:
+    with torch.no_grad(), _attention_written_out(model), _ProductRecorder(model) as recorder:
         for batch in inputs:
             model(**{key: _placed(value, model, case) for key, value in batch.items()})
 

@@ -150,20 +150,23 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
     everywhere = randomise_gates(GMLPForMaskedLM(config))
     masked = GMLPForMaskedLM(shipped_config("gmlp-base", sparse_prediction=True, **sizes.shrunk))
     masked.load_state_dict(everywhere.state_dict())
+    models = {"logits of masked tokens": masked, "logits of all tokens": everywhere}
     ids = tokens(config.vocab_size, sizes.batch_size, length)
     labels = ids.masked_fill(torch.rand(ids.shape) > 0.15, -100)
     labels[:, 0] = ids[:, 0]  # no row without one
-    contestants = [
-        model_contestant(
-            name, model, [{"input_ids": ids, "labels": labels}], case, weights="shared", items=ids.numel()
-        )
-        for name, model in {"logits of masked tokens": masked, "logits of all tokens": everywhere}.items()
-    ]
-    unasked = (labels == -100).sum().item()
-    sparse = next(contestant for contestant in contestants if contestant.name == "logits of masked tokens")
-    # Not computed: a multiplication and an addition for each weight, in the forward pass and twice in the backward.
-    sparse.flops -= 3 * 2 * unasked * config.hidden_size * config.vocab_size
-    yield Group("gmlp-base, MLM step", contestants, {"batch": sizes.batch_size, "length": length})
+    facts = {"batch": sizes.batch_size, "length": length}
+    for checkpoints in (False, True):
+        for model in models.values() if checkpoints else ():
+            model.gradient_checkpointing_enable()
+        contestants = [
+            model_contestant(
+                kind, model, [{"input_ids": ids, "labels": labels}], case, weights="shared", items=ids.numel()
+            )
+            for kind, model in models.items()
+        ]
+        # Not computed: a multiplication and an addition for each weight, forwards and twice backwards.
+        contestants[0].flops -= 3 * 2 * (labels == -100).sum().item() * config.hidden_size * config.vocab_size
+        yield Group(f"gmlp-base, MLM step{', layers checkpointed' * checkpoints}", contestants, facts)
     if not case.compiled:
         small = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "vocab_size": 4096}
         for name, changes, rows, length, steps in (

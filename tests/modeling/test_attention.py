@@ -1,5 +1,7 @@
 """Attention written out, and where it stands in for PyTorch's kernel."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 from transformers.modeling_utils import AttentionInterface
 
 from tokenmixers import AMLPConfig, AMLPModel, SynthesizerConfig, SynthesizerModel
@@ -105,9 +108,10 @@ def test_stands_in_for_the_kernel(kernel_calls, mask, has_bias, queries):
 @pytest.mark.parametrize("bias_batch", [None, 1, 5])
 def test_pieces_of_the_batch(kernel_calls, monkeypatch, mask, bias_batch):
     """Without gradients only some samples' weights are in memory at once; the bound is on those."""
-    query, key, value = inputs(batch=5)
-    bias = None if bias_batch is None else torch.randn(bias_batch, 3, 5, 5).to(query.dtype)
-    visible = (torch.rand(5, 1, 5, 5) > 0.4).index_fill(3, torch.tensor([0]), True)
+    keys = 8 if mask == "causal" else 5  # a prompt into a static cache
+    query, key, value = inputs(batch=5, keys=keys)
+    bias = None if bias_batch is None else torch.randn(bias_batch, 3, 5, keys).to(query.dtype)
+    visible = torch.rand(5, 1, 5, 5) > 0.6  # some see nothing
     given_mask = {"shared": visible[:1], "of samples": visible}.get(mask)
     written_out = []
     monkeypatch.setattr(
@@ -116,12 +120,11 @@ def test_pieces_of_the_batch(kernel_calls, monkeypatch, mask, bias_batch):
         lambda *args, **kwargs: written_out.append(len(args[1])) or eager_attention_forward(*args, **kwargs),
     )
 
-    def attend():
+    def attend(**kwargs):
         module = attention_module(is_causal=mask == "causal")
-        return sdpa_or_written_out(module, query, key, value, given_mask, position_bias=bias)[0]
+        return sdpa_or_written_out(module, query, key, value, given_mask, position_bias=bias, **kwargs)[0]
 
     weights = 3 * 5 * 5
-    monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 1)
     with torch.no_grad():
         expected = attend()
         monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", 2 * weights)
@@ -136,6 +139,27 @@ def test_pieces_of_the_batch(kernel_calls, monkeypatch, mask, bias_batch):
         monkeypatch.setattr(attention, "MOST_WEIGHTS", weights - 1)
         attend()
     assert len(kernel_calls) == 2
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointed_layers_draw_the_same_dropout(kernel_calls, monkeypatch, use_reentrant):
+    """A forward pass without gradients, in pieces of the batch, would draw other numbers than the one with them."""
+    monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", 1)
+    tensors = inputs(batch=3)
+
+    def attend(*tensors):
+        return sdpa_or_written_out(attention_module(), *tensors, None, dropout=0.5)[0]
+
+    found = []
+    for way in (attend, partial(checkpoint, attend, use_reentrant=use_reentrant)):
+        torch.manual_seed(0)
+        output = way(*tensors)
+        output.float().square().sum().backward()
+        found.append([output, *(tensor.grad for tensor in tensors)])
+        for tensor in tensors:
+            tensor.grad = None
+    assert kernel_calls == []
+    assert_close(*found)
 
 
 def test_who_keeps_the_kernel(kernel_calls, monkeypatch):
@@ -203,7 +227,8 @@ def test_models_in_bfloat16(kernel_calls, kind):
 
 
 @pytest.mark.parametrize("kind", ["amlp", "synthesizer"])
-def test_compiled(kernel_calls, kind):
+def test_compiled(kernel_calls, monkeypatch, kind):
+    monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", 1)
     model = model_of(kind).eval().to(torch.bfloat16)
     ids = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
     with torch.no_grad():

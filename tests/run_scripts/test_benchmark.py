@@ -7,7 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM, GMLPModel
+from tokenmixers import (
+    AMLPConfig,
+    AMLPModel,
+    GMLPConfig,
+    GMLPForMaskedLM,
+    GMLPModel,
+    SynthesizerConfig,
+    SynthesizerModel,
+)
 from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit
 from tokenmixers.run_scripts import benchmark, benchmark_workloads
 from tokenmixers.run_scripts.arguments import UserError
@@ -124,11 +132,17 @@ def test_a_training_step_moves_the_weights():
     assert all(not torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
 
 
-def test_products_do_the_models_operations_and_flops_are_those_of_the_formula():
+@pytest.mark.parametrize(
+    "model",
+    [gmlp(), AMLPModel(AMLPConfig(**SIZES)), SynthesizerModel(SynthesizerConfig(**SIZES))],
+    ids=lambda model: model.config.model_type,
+)
+def test_products_do_the_models_operations_and_flops_are_those_of_the_formula(model):
     from torch.utils.flop_counter import FlopCounterMode
 
-    model, inputs = gmlp().eval(), [{"input_ids": torch.randint(1, 50, (2, 8))}]
-    (products,) = products_of(model, inputs, INFERENCE)
+    implementation, inputs = model.config._attn_implementation, [{"input_ids": torch.randint(1, 50, (2, 8))}]
+    (products,) = products_of(model.eval(), inputs, INFERENCE)
+    assert model.config._attn_implementation == implementation
     with FlopCounterMode(display=False) as counter:
         products.call()
     assert counter.get_total_flops() == count_flops(model, inputs) == model.forward_flops(2, 8)
@@ -264,17 +278,23 @@ def test_report(tmp_path, capsys):
     assert "Fourier transforms, inference, bfloat16, eager: faster" in capsys.readouterr().out
 
 
-def test_masked_language_modelling(tmp_path):
+def test_masked_language_modelling(tmp_path, monkeypatch):
+    checkpointed, enable = [], GMLPForMaskedLM.gradient_checkpointing_enable
+    monkeypatch.setattr(
+        GMLPForMaskedLM, "gradient_checkpointing_enable", lambda model: checkpointed.append(model) or enable(model)
+    )
     results = run(tmp_path, 8, modes="training")
     groups = {}
     for row in results:
         groups.setdefault(row["group"], []).append(row["model"])
     assert groups == {
         "gmlp-base, MLM step": ["logits of masked tokens", "logits of all tokens"],
+        "gmlp-base, MLM step, layers checkpointed": ["logits of masked tokens", "logits of all tokens"],
         "small gMLP, 20 steps": ["bare steps", "run_mlm's Trainer and data"],
         "gmlp-base, 2 steps": ["bare steps", "run_mlm's Trainer and data"],
     }
-    assert results[1]["difference"] < 1e-5
+    assert results[1]["difference"] < 1e-5 and results[3]["difference"] < 1e-5
+    assert len(checkpointed) == 2
     # The utilisation is by the operations that are done: without those of the logits that nobody asked for.
     masked, everywhere = (row["utilisation"] * row["milliseconds"] for row in results[:2])
     config = GMLPConfig(vocab_size=1000, num_hidden_layers=2)

@@ -27,6 +27,10 @@ def test_commands_measure_what_was_measured(path):
     assert asdict(arguments) == asdict(arguments) | recorded
 
 
+#: What all tables of a page have in common.
+MACHINE = {"device": "cpu", "processor": "x", "versions": {}, "peers": {}, "allocator": {}}
+
+
 def test_numbers_of_a_table_by_hand(tmp_path):
     row = {"group": "g", "case": "inference, float32, eager", "milliseconds_q1": 1000.0, "milliseconds_q3": 4000.0}
     rows = [
@@ -34,10 +38,10 @@ def test_numbers_of_a_table_by_hand(tmp_path):
         {**row, "model": "theirs", "milliseconds": 3000.0, "ratio": 0.5, "ratio_q1": 0.4, "ratio_q3": 0.8},
     ]
     rows[0] |= {"per_second": 1234.43, "utilisation": 0.456, "peak_bytes": 7_600_000, "unit": "images"}
-    rows[1] |= {"per_second": None, "utilisation": None, "peak_bytes": None, "cache_bytes": 2000}
+    rows[1] |= {"per_second": None, "utilisation": None, "peak_bytes": None, "cache_bytes": 2000, "parameters": 34_567}
     report = {
         "arguments": {"output_dir": "somewhere", "cells": [6], "compile": True, "quick": False},
-        "machine": {"date": "2020-02-02 02:02 UTC", "threads": 3, "device": "cpu", "processor": "x", "versions": {}},
+        "machine": {"date": "2020-02-02 02:02 UTC", "threads": 3} | MACHINE,
         "matmul_peaks": {"float32": {"product": 2e9, "convolution": 5e9}},
         "fourier_from": {"inference, float32, eager": 2048, "training, float32, eager": None},
         "results": rows,
@@ -55,8 +59,8 @@ def test_numbers_of_a_table_by_hand(tmp_path):
     assert "Fourier transforms, inference, float32, eager: faster from 2,048 tokens on." in lines
     assert "Fourier transforms, training, float32, eager: faster nowhere." in lines
     ours, theirs = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[-3:-1])
-    assert ours[2:] == ["ours", "2,000.0 (1,000.0-4,000.0)", "1.00 (1.00-1.00)", "1,234.4 images", "46%", "8", ""]
-    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "2"]
+    assert ours[2:] == ["ours", "2,000.0 (1,000.0-4,000.0)", "1.00 (1.00-1.00)", "1,234.4 images", "46%", "8", "", ""]
+    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "2", "0.03"]
     benchmark_page.main(["--folder", str(tmp_path)])
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
 
@@ -68,11 +72,14 @@ def test_options_that_cannot_be_told_are_refused():
         benchmark_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
 
 
-def test_results_of_several_machines_are_refused(tmp_path):
-    machine = {"date": "", "threads": 1, "device": "cpu", "processor": "x", "versions": {"torch": "1"}}
+@pytest.mark.parametrize("fact", ["versions", "allocator"])
+def test_results_of_several_machines_are_refused(tmp_path, fact):
+    machine = {"date": "", "threads": 1} | MACHINE
     (tmp_path / "README.md").write_text("# Title\n")
-    for name, versions in (("growth", {"torch": "1"}), ("mlm", {"torch": "2"})):
-        report = {"arguments": {"cells": [6]}, "machine": {**machine, "versions": versions}, "matmul_peaks": {}}
+    for name, told in (("growth", {"torch": "1"}), ("mlm", {"torch": "2"})):
+        report = {"arguments": {"cells": [6]}, "machine": machine | {fact: told}, "matmul_peaks": {}}
         (tmp_path / f"{name}.json").write_text(json.dumps({**report, "results": []}))
-    with pytest.raises(UserError, match=r'differ in their versions.*growth: \{"torch": "1"\}; mlm: \{"torch": "2"\}'):
+    with pytest.raises(
+        UserError, match=rf'differ in their {fact}.*growth: \{{"torch": "1"\}}; mlm: \{{"torch": "2"\}}'
+    ):
         benchmark_page.page(tmp_path)
