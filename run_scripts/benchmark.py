@@ -20,6 +20,7 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ from .benchmark_timing import (
     check_agreement,
     compare,
     matmul_peaks,
-    peak_memory,
+    profiled,
     take_turns,
 )
 from .benchmark_workloads import masked_language_modelling, read_lengths, real_lengths
@@ -164,6 +165,7 @@ def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str
     for contestant in group.contestants:
         summary = summaries[contestant.name]
         seconds = summary["milliseconds"] / 1000
+        peak_bytes, shares = profiled(contestant.call, case.device) if contestant.measures_memory else (None, {})
         rows.append(
             {
                 "group": group.name,
@@ -175,7 +177,8 @@ def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str
                 **summary,
                 "difference": differences.get(contestant.name),
                 "per_second": contestant.items / seconds if contestant.items else None,
-                "peak_bytes": peak_memory(contestant.call, case.device) if contestant.measures_memory else None,
+                "peak_bytes": peak_bytes,
+                "operators": dict(islice(shares.items(), 10)),
                 "utilisation": contestant.flops / seconds / peak if contestant.flops else None,
                 **contestant.facts,
             }
@@ -242,7 +245,10 @@ def write_results(output: Path, report: dict[str, Any]) -> None:
     with (output / "results.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows(report["results"])
+        for row in report["results"]:
+            writer.writerow(
+                {key: json.dumps(value) if isinstance(value, dict) else value for key, value in row.items()}
+            )
 
 
 def plot_results(output: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ What stands above the first `## ` is written by hand and stays.
 
 import json
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from .reporting import markdown_table, shown
 
 
 _COLUMNS = ("group", "case", "model", "ms (quartiles)", "times the first's (quartiles)")
-_COLUMNS += ("per second", "of peak", "MB", "cache kB", "M parameters")
+_COLUMNS += ("per second", "of peak", "MB", "cache kB", "M parameters", "longest operators")
 
 
 @dataclass
@@ -59,7 +60,10 @@ def table(name: str, report: dict[str, Any]) -> str:
     for case, length in report.get("fourier_from", {}).items():
         where = f"from {length:,} tokens on" if length else "nowhere"
         lines.append(f"Fourier transforms, {case}: faster {where}.\n")
-    lines.append(markdown_table(_COLUMNS, [_cells(row) for row in report["results"]]))
+    columns = list(zip(_COLUMNS, *map(_cells, report["results"]), strict=True))
+    told = [column for column in columns if any(column[1:])]  # not what nobody measured
+    head, *rows = zip(*told, strict=True)
+    lines.append(markdown_table(head, rows))
     return "\n".join(lines)
 
 
@@ -75,6 +79,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         shown(row["peak_bytes"], "{:,.0f}", 1e-6),
         shown(row.get("cache_bytes"), "{:,.0f}", 1e-3),
         shown(row.get("parameters"), "{:,.2f}", 1e-6),
+        ", ".join(f"{name} {share:.0%}" for name, share in islice(row.get("operators", {}).items(), 3)),
     )
 
 

@@ -5,6 +5,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -333,17 +334,34 @@ def compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float
     return summaries
 
 
-def peak_memory(call: Callable[[], Any], device: torch.device) -> int:
-    """Bytes that PyTorch holds at the most during a call, beyond those it held before."""
+def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[str, float]]:
+    """Memory and operators of a call.
+
+    Returns:
+        Bytes that PyTorch holds at the most during the call, beyond those it held before; and the shares of its time
+        on `device` that operators take, longest first, by their names without namespace. `compiled loops` is what
+        `torch.compile` wrote itself, with the graphs around it.
+    """
     gc.collect()
-    if device.type == "cuda":
+    is_cuda = device.type == "cuda"
+    if is_cuda:
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if is_cuda else [ProfilerActivity.CPU]
+    with profile(activities=activities, profile_memory=not is_cuda) as profiler:
         call()
         synchronise(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
+    peak = torch.cuda.max_memory_allocated(device) - before if is_cuda else _peak_on_cpu(profiler)
+    seconds: Counter[str] = Counter()
+    for event in profiler.key_averages():
+        own = event.self_device_time_total if is_cuda else event.self_cpu_time_total
+        is_graph = event.key.startswith("## Call CompiledFxGraph")
+        seconds["compiled loops" if is_graph else event.key.split("::")[-1]] += own
+    whole = seconds.total()
+    return peak, {name: own / whole for name, own in seconds.most_common() if own > 0}
+
+
+def _peak_on_cpu(profiler: profile) -> int:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(trace))

@@ -34,8 +34,8 @@ from tokenmixers.run_scripts.benchmark_timing import (
     compare,
     count_flops,
     model_contestant,
-    peak_memory,
     products_of,
+    profiled,
     quartiles,
     take_turns,
 )
@@ -156,7 +156,19 @@ def test_peak_memory_is_what_is_held_at_once():
         del first
         return second.sum()
 
-    assert 12_000 <= peak_memory(call, CPU) < 14_000
+    assert 12_000 <= profiled(call, CPU)[0] < 14_000
+
+
+def test_shares_of_operators():
+    small, large = torch.randn(16, 16), torch.randn(512, 512)
+
+    def call():
+        return small.mul(small), large @ large
+
+    _, shares = profiled(call, CPU)
+    assert next(iter(shares)) == "mm" and shares["mm"] > 0.5
+    assert 0 < shares["mul"] < shares["mm"]
+    assert sum(shares.values()) == pytest.approx(1)
 
 
 def test_operations_are_counted_as_they_are_computed(monkeypatch):
@@ -262,6 +274,7 @@ def test_report(tmp_path, capsys):
     with (tmp_path / "results" / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["model"] for row in rows] == [row["model"] for row in results]
+    assert json.loads(rows[0]["operators"]) == results[0]["operators"]
     for row in results:
         assert row["milliseconds_q1"] <= row["milliseconds"] <= row["milliseconds_q3"]
         assert row["peak_bytes"] > 0
@@ -327,6 +340,7 @@ def test_compiled_and_in_training(tmp_path, cell):
     assert {(row["mode"], row["compiled"]) for row in results} == {
         (mode, compiled) for mode in ("inference", "training") for compiled in (False, True)
     }
+    assert all(("compiled loops" in row["operators"]) == row["compiled"] for row in results)
 
 
 @pytest.mark.slow

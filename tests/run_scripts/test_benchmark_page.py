@@ -38,7 +38,8 @@ def test_numbers_of_a_table_by_hand(tmp_path):
         {**row, "model": "theirs", "milliseconds": 3000.0, "ratio": 0.5, "ratio_q1": 0.4, "ratio_q3": 0.8},
     ]
     rows[0] |= {"per_second": 1234.43, "utilisation": 0.456, "peak_bytes": 7_600_000, "unit": "images"}
-    rows[1] |= {"per_second": None, "utilisation": None, "peak_bytes": None, "cache_bytes": 2000, "parameters": 34_567}
+    rows[0] |= {"operators": {"mm": 0.5, "gelu": 0.25, "add": 0.126, "mul": 0.1}}
+    rows[1] |= {"per_second": None, "utilisation": None, "peak_bytes": None, "parameters": 34_567}
     report = {
         "arguments": {"output_dir": "somewhere", "cells": [6], "compile": True, "quick": False},
         "machine": {"date": "2020-02-02 02:02 UTC", "threads": 3} | MACHINE,
@@ -59,8 +60,17 @@ def test_numbers_of_a_table_by_hand(tmp_path):
     assert "Fourier transforms, inference, float32, eager: faster from 2,048 tokens on." in lines
     assert "Fourier transforms, training, float32, eager: faster nowhere." in lines
     ours, theirs = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[-3:-1])
-    assert ours[2:] == ["ours", "2,000.0 (1,000.0-4,000.0)", "1.00 (1.00-1.00)", "1,234.4 images", "46%", "8", "", ""]
-    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "2", "0.03"]
+    assert ours[2:] == [
+        "ours",
+        "2,000.0 (1,000.0-4,000.0)",
+        "1.00 (1.00-1.00)",
+        "1,234.4 images",
+        "46%",
+        "8",
+        "",
+        "mm 50%, gelu 25%, add 13%",
+    ]
+    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "0.03", ""]
     benchmark_page.main(["--folder", str(tmp_path)])
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
 
