@@ -13,8 +13,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from .linear import is_in_graph, is_measured_here
 
 
-#: Weights of a call, over batch, heads, queries and keys, from which on it is faster to write attention out; with
-#: gradients, where it is but for a few thousand, they are not asked for.
+#: Weights of a call, over batch, heads, queries and keys, from which on it is faster to write attention out. With
+#: gradients it always is written out: only a few thousand weights are slower then.
 FEWEST_WEIGHTS = 32768
 #: Weights up to which they are stored: 32 MiB in bfloat16; in training for every layer, three times with dropout.
 MOST_WEIGHTS = 2**24
@@ -150,7 +150,8 @@ def _written_out(module: nn.Module, dropout: float, scaling: float, *parts: torc
 def is_faster_written_out(query: torch.Tensor, keys: int, dropout: float = 0.0) -> bool:
     """Whether attention in products and passes over all weights is faster than PyTorch's kernel, which stores none.
 
-    In graphs of unknown lengths it is not known to be.
+    In graphs of unknown lengths it is not known to be. With dropout the answer is that with gradients: a checkpointed
+    layer runs without and with them, and has to draw the same random numbers.
     """
     num_weights = math.prod(query.shape[:3]) * keys
     stored_weights = _samples_at_once(query, keys, dropout) * math.prod(query.shape[1:3]) * keys
@@ -159,16 +160,16 @@ def is_faster_written_out(query: torch.Tensor, keys: int, dropout: float = 0.0) 
         and is_measured_here(query)
         and _is_kernel_allowed()
         and statically_known_true(stored_weights <= MOST_WEIGHTS)
-        and (torch.is_grad_enabled() or statically_known_true(num_weights >= FEWEST_WEIGHTS))
+        and (torch.is_grad_enabled() or dropout > 0 or statically_known_true(num_weights >= FEWEST_WEIGHTS))
     )
 
 
 def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:
     """How many samples to attend for at a time: all where their weights are kept for a backward pass, in graphs, and
-    with dropout, whose random numbers a checkpointed layer has to draw again.
+    with dropout, as in `is_faster_written_out`.
     """
     batch, *of_a_sample = query.shape[:3]
-    if torch.is_grad_enabled() or is_in_graph(query) or dropout:
+    if torch.is_grad_enabled() or is_in_graph(query) or dropout > 0:
         return batch
     return min(batch, max(1, WEIGHTS_AT_ONCE // max(1, math.prod(of_a_sample) * keys)))
 

@@ -165,7 +165,7 @@ def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str
     for contestant in group.contestants:
         summary = summaries[contestant.name]
         seconds = summary["milliseconds"] / 1000
-        peak_bytes, shares = profiled(contestant.call, case.device) if contestant.measures_memory else (None, {})
+        peak_bytes, shares = profiled(contestant.call, case.device) if contestant.is_profiled else (None, {})
         rows.append(
             {
                 "group": group.name,
@@ -178,7 +178,7 @@ def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str
                 "difference": differences.get(contestant.name),
                 "per_second": contestant.items / seconds if contestant.items else None,
                 "peak_bytes": peak_bytes,
-                "operators": dict(islice(shares.items(), 10)),
+                "operators": {name: round(share, 4) for name, share in islice(shares.items(), 10)},
                 "utilisation": contestant.flops / seconds / peak if contestant.flops else None,
                 **contestant.facts,
             }

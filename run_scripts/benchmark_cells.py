@@ -350,7 +350,7 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
 
     def process(name: str, code: str) -> Contestant:
         call = partial(subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True)
-        return Contestant(name, call, measures_memory=False)
+        return Contestant(name, call, is_profiled=False)
 
     ours = process("with tokenmixers", "import transformers, tokenmixers")
     yield Group("import", [ours, process("transformers alone", "import transformers")])
@@ -403,7 +403,7 @@ def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
             inputs = [{"hidden_states": torch.randn(rows, narrow)}]
             common = {"inputs": inputs, "case": case, "weights": "shared", "items": 2 * pairs * rows}
             contestants = [
-                replace(model_contestant(name, _Products(deepcopy(layers), way), **common), measures_memory=False)
+                replace(model_contestant(name, _Products(deepcopy(layers), way), **common), is_profiled=False)
                 for name, way in ways.items()
                 if rows <= 4 or name != "the other way round"
             ]

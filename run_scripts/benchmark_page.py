@@ -18,7 +18,7 @@ from .reporting import markdown_table, shown
 
 
 _COLUMNS = ("group", "case", "model", "ms (quartiles)", "times the first's (quartiles)")
-_COLUMNS += ("per second", "of peak", "MB", "cache kB", "M parameters", "longest operators")
+_COLUMNS += ("per second", "of peak", "MB", "cache kB", "k parameters", "longest operators")
 
 
 @dataclass
@@ -78,7 +78,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         shown(row["utilisation"], "{:.0%}"),
         shown(row["peak_bytes"], "{:,.0f}", 1e-6),
         shown(row.get("cache_bytes"), "{:,.0f}", 1e-3),
-        shown(row.get("parameters"), "{:,.2f}", 1e-6),
+        shown(row.get("parameters"), "{:,.1f}", 1e-3),
         ", ".join(f"{name} {share:.0%}" for name, share in islice(row.get("operators", {}).items(), 3)),
     )
 
@@ -93,7 +93,7 @@ def page(folder: Path) -> str:
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
     reports = dict(sorted(found.items(), key=lambda item: (item[1]["arguments"]["cells"], item[0])))
     for fact in ("device", "processor", "versions", "peers", "allocator"):
-        values = {json.dumps(report["machine"][fact], sort_keys=True): name for name, report in reports.items()}
+        values = {json.dumps(report["machine"].get(fact), sort_keys=True): name for name, report in reports.items()}
         if len(values) > 1:
             told = "; ".join(f"{name}: {value}" for value, name in values.items())
             raise UserError(f"The results differ in their {fact}, which the page tells once ({told}): measure again.")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import DeviceType
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,7 +68,7 @@ class Contestant:
         weights: Name of the weights; `None` if no other contestant has them.
         items: Tokens or images per call, padding not counted.
         flops: Operations per call.
-        measures_memory: Whether the peak of the memory is of interest.
+        is_profiled: Whether the peak of the memory and the operators are of interest.
         facts: Further columns of the report.
     """
 
@@ -77,7 +78,7 @@ class Contestant:
     weights: str | None = None
     items: int | None = None
     flops: int | None = None
-    measures_memory: bool = True
+    is_profiled: bool = True
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -246,7 +247,7 @@ def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Contestant
             for func, args, kwargs in recorder.calls:
                 func(*args, **kwargs)
 
-    return [Contestant("matrix products of the first", call, measures_memory=False)]
+    return [Contestant("matrix products of the first", call, is_profiled=False)]
 
 
 def check_agreement(contestants: Sequence[Contestant], tolerance: float) -> dict[str, float]:
@@ -338,9 +339,9 @@ def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[s
     """Memory and operators of a call.
 
     Returns:
-        Bytes that PyTorch holds at the most during the call, beyond those it held before; and the shares of its time
-        on `device` that operators take, longest first, by their names without namespace. `compiled loops` is what
-        `torch.compile` wrote itself, with the graphs around it.
+        Bytes that PyTorch holds at the most during the call, beyond those it held before; and the operators' shares of
+        the time that `device` spends in them, longest first, by their names without namespace. `compiled loops` is
+        what `torch.compile` wrote itself, with the graphs around it.
     """
     gc.collect()
     is_cuda = device.type == "cuda"
@@ -354,6 +355,8 @@ def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[s
     peak = torch.cuda.max_memory_allocated(device) - before if is_cuda else _peak_on_cpu(profiler)
     seconds: Counter[str] = Counter()
     for event in profiler.key_averages():
+        if event.device_type != DeviceType.CPU:
+            continue  # kernels, whose time is that of the operators that started them
         own = event.self_device_time_total if is_cuda else event.self_cpu_time_total
         is_graph = event.key.startswith("## Call CompiledFxGraph")
         seconds["compiled loops" if is_graph else event.key.split("::")[-1]] += own

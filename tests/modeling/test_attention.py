@@ -143,8 +143,9 @@ def test_pieces_of_the_batch(kernel_calls, monkeypatch, mask, bias_batch):
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_checkpointed_layers_draw_the_same_dropout(kernel_calls, monkeypatch, use_reentrant):
-    """A forward pass without gradients, in pieces of the batch, would draw other numbers than the one with them."""
+    """A pass without gradients, by the kernel or in pieces, would draw other numbers than the one with them."""
     monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", 1)
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 2**15)
     tensors = inputs(batch=3)
 
     def attend(*tensors):
@@ -228,14 +229,22 @@ def test_models_in_bfloat16(kernel_calls, kind):
 
 @pytest.mark.parametrize("kind", ["amlp", "synthesizer"])
 def test_compiled(kernel_calls, monkeypatch, kind):
-    monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", 1)
-    model = model_of(kind).eval().to(torch.bfloat16)
+    model, softmaxes = model_of(kind).eval().to(torch.bfloat16), []
     ids = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
+
+    def backend(module, _):
+        softmaxes.append(sum(node.name.startswith("softmax") for node in module.graph.nodes))
+        return module.forward
+
     with torch.no_grad():
         expected = model(ids).last_hidden_state.float()
-        found = torch.compile(model, backend="eager", fullgraph=True)(ids).last_hidden_state.float()
+        for weights in (attention.WEIGHTS_AT_ONCE, 1):
+            monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", weights)
+            torch.compiler.reset()
+            found = torch.compile(model, backend=backend, fullgraph=True)(ids).last_hidden_state.float()
+            assert (found - expected).norm() < 0.01 * expected.norm()
     assert not kernel_calls
-    assert (found - expected).norm() < 0.01 * expected.norm()
+    assert softmaxes[0] == softmaxes[1] > 0  # not in pieces, which would be for one batch alone
 
 
 def test_functions_of_users_are_called():

@@ -70,7 +70,7 @@ def test_numbers_of_a_table_by_hand(tmp_path):
         "",
         "mm 50%, gelu 25%, add 13%",
     ]
-    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "0.03", ""]
+    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "34.6", ""]
     benchmark_page.main(["--folder", str(tmp_path)])
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
 
@@ -82,7 +82,7 @@ def test_options_that_cannot_be_told_are_refused():
         benchmark_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
 
 
-@pytest.mark.parametrize("fact", ["versions", "allocator"])
+@pytest.mark.parametrize("fact", ["device", "processor", "versions", "peers", "allocator"])
 def test_results_of_several_machines_are_refused(tmp_path, fact):
     machine = {"date": "", "threads": 1} | MACHINE
     (tmp_path / "README.md").write_text("# Title\n")
