@@ -150,20 +150,20 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
     everywhere = randomise_gates(GMLPForMaskedLM(config))
     masked = GMLPForMaskedLM(shipped_config("gmlp-base", sparse_prediction=True, **sizes.shrunk))
     masked.load_state_dict(everywhere.state_dict())
-    models = {"logits of masked tokens": masked, "logits of all tokens": everywhere}
+    by_kind = {"logits of masked tokens": masked, "logits of all tokens": everywhere}
     ids = tokens(config.vocab_size, sizes.batch_size, length)
     labels = ids.masked_fill(torch.rand(ids.shape) > 0.15, -100)
     labels[:, 0] = ids[:, 0]  # no row without one
     facts = {"batch": sizes.batch_size, "length": length}
     for name in ("gmlp-base, MLM step", "gmlp-base, MLM step, layers checkpointed"):
         if "checkpointed" in name:
-            for model in models.values():
+            for model in by_kind.values():
                 model.gradient_checkpointing_enable()
         contestants = [
             model_contestant(
                 kind, model, [{"input_ids": ids, "labels": labels}], case, weights="shared", items=ids.numel()
             )
-            for kind, model in models.items()
+            for kind, model in by_kind.items()
         ]
         sparse, _ = contestants
         # Not computed: a multiplication and an addition for each weight, forwards and twice backwards.
