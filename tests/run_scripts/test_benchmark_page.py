@@ -37,7 +37,13 @@ def test_numbers_of_a_table_by_hand(tmp_path):
         {**row, "model": "ours", "milliseconds": 2000.0, "ratio": 1.0, "ratio_q1": 1.0, "ratio_q3": 1.0},
         {**row, "model": "theirs", "milliseconds": 3000.0, "ratio": 0.5, "ratio_q1": 0.4, "ratio_q3": 0.8},
     ]
-    rows[0] |= {"per_second": 1234.43, "utilisation": 0.456, "peak_bytes": 7_600_000, "unit": "images"}
+    rows[0] |= {
+        "per_second": 1234.43,
+        "utilisation": 0.456,
+        "peak_bytes": 7_600_000,
+        "unit": "images",
+        "cache_bytes": 2000,
+    }
     rows[0] |= {"operators": {"mm": 0.5, "gelu": 0.25, "add": 0.126, "mul": 0.1}}
     rows[1] |= {"per_second": None, "utilisation": None, "peak_bytes": None, "parameters": 34_567}
     report = {
@@ -67,10 +73,11 @@ def test_numbers_of_a_table_by_hand(tmp_path):
         "1,234.4 images",
         "46%",
         "8",
+        "2",
         "",
         "mm 50%, gelu 25%, add 13%",
     ]
-    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "34.6", ""]
+    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "", "34.6", ""]
     benchmark_page.main(["--folder", str(tmp_path)])
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
 
