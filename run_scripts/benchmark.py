@@ -99,6 +99,7 @@ class BenchmarkArguments:
         },
     )
     tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer for length_files with texts."})
+    texts: int = field(default=64, metadata={"help": "For cell 5: how many lines of each file count."})
     image_models: list[str] = field(
         default_factory=lambda: list(IMAGE_MODELS), metadata={"help": "gMLP sizes for cell 1: ti16, s16, b16."}
     )
@@ -115,7 +116,7 @@ class BenchmarkArguments:
             for value in getattr(self, name):
                 if value not in allowed:
                     raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
-        for name in ("rounds", "batch_size"):
+        for name in ("rounds", "batch_size", "texts"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}.")
 
@@ -309,7 +310,12 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         read_lengths(file, arguments.tokenizer)
     logging.set_verbosity_error()
     sizes = Sizes(
-        arguments.batch_size, arguments.presets, arguments.length_files, arguments.tokenizer, arguments.image_models
+        arguments.batch_size,
+        arguments.presets,
+        arguments.length_files,
+        arguments.tokenizer,
+        arguments.texts,
+        arguments.image_models,
     )
     sizes = sizes.quick() if arguments.quick else sizes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -55,11 +55,11 @@ class Sizes:
     presets: list[str]
     length_files: list[str]
     tokenizer: str | None
+    texts: int = 64
     image_models: list[str] = field(default_factory=lambda: list(IMAGE_MODELS))
     shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)
     new_tokens: int = 64
-    sequences: int = 64
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
     rows: tuple[int, ...] = (1, 2, 4, 16, 64, 256, 1024, 2048)
     attention: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
@@ -74,7 +74,7 @@ class Sizes:
             text_lengths=(16,),
             image_models=["ti16"],
             new_tokens=4,
-            sequences=6,
+            texts=min(6, self.texts),
             growth=(16, 32),
             rows=(2, 16),
             attention=(16,),

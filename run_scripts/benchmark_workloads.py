@@ -108,9 +108,9 @@ def _texts_of(lengths: list[int], order: list[int] | list[list[int]]) -> Callabl
 def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
     """5: texts of real lengths: like lengths together, packed, and padded to the maximum as in the paper."""
     longest, generator = sizes.text_lengths[-1], torch.Generator().manual_seed(0)
-    spread = (torch.randn(sizes.sequences, generator=generator) / 8 + 0.5) * longest
+    spread = (torch.randn(sizes.texts, generator=generator) / 8 + 0.5) * longest
     sources = {"normally distributed": [max(round(length), longest // 32) for length in spread.tolist()]}
-    sources |= {Path(file).name: read_lengths(file, sizes.tokenizer)[: sizes.sequences] for file in sizes.length_files}
+    sources |= {Path(file).name: read_lengths(file, sizes.tokenizer)[: sizes.texts] for file in sizes.length_files}
     for source, lengths in sources.items():
         lengths = [min(max(length, 1), longest) for length in lengths]
         config = shipped_config("gmlp-base", **sizes.shrunk)
