@@ -59,7 +59,6 @@ class Sizes:
     image_models: list[str] = field(default_factory=lambda: list(IMAGE_MODELS))
     shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)
-    new_tokens: int = 64
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
     rows: tuple[int, ...] = (1, 2, 4, 16, 64, 256, 1024, 2048)
     attention: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
@@ -73,7 +72,6 @@ class Sizes:
             shrunk={"num_hidden_layers": 2, "vocab_size": 1000},
             text_lengths=(16,),
             image_models=["ti16"],
-            new_tokens=4,
             texts=min(6, self.texts),
             growth=(16, 32),
             rows=(2, 16),
@@ -271,9 +269,8 @@ def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
         for name, model in models.items()
     ]
     yield Group("seq2seq encoding", contestants, facts)
-    if not case.compiled:  # `generate` compiles for static caches alone
-        contestants = [_decoding(k, m, source, target, case, sizes.new_tokens, shared[k]) for k, m in models.items()]
-        yield Group("seq2seq decoding", contestants, facts)
+    contestants = [_decoding(name, model, source, target, case, shared[name]) for name, model in models.items()]
+    yield Group("seq2seq decoding", contestants, facts)
 
 
 def _decoding(
@@ -282,28 +279,36 @@ def _decoding(
     source: torch.Tensor,
     target: torch.Tensor,
     case: Case,
-    new_tokens: int,
     weights: str | None,
 ) -> Contestant:
-    """Greedy decoding of `new_tokens` tokens from a source that is already encoded."""
+    """Greedy decoding of as many tokens as `target` has, from a source that is already encoded.
+
+    Outputs are the logits of the same steps with the tokens of `target`. Compiled models have static caches.
+    """
     model = model.to(case.device, case.dtype).eval()
     source, target = source.to(case.device), target.to(case.device)
     with torch.inference_mode():
         encoded = model.get_encoder()(source).last_hidden_state
+    if case.compiled:
+        model.forward = torch.compile(model.forward)
 
     @torch.inference_mode()
-    def generate() -> Any:
+    def generate(**options: Any) -> Any:
         return model.generate(
             encoder_outputs=BaseModelOutput(encoded),
-            min_new_tokens=new_tokens,
-            max_new_tokens=new_tokens,
+            min_new_tokens=target.shape[1],
+            max_new_tokens=target.shape[1],
             do_sample=False,
+            cache_implementation="static" if case.compiled else None,
             return_dict_in_generate=True,
+            **options,
         )
 
-    @torch.inference_mode()
     def outputs() -> list[torch.Tensor]:
-        return [model(source, decoder_input_ids=target).logits]
+        def forced(row: int, sentence: torch.Tensor) -> list[int]:
+            return [target[row, len(sentence) - 1].item()]
+
+        return [torch.stack(generate(prefix_allowed_tokens_fn=forced, output_logits=True).logits)]
 
     cache = generate().past_key_values
     sides = {"cache_bytes": cache.self_attention_cache, "cross_cache_bytes": cache.cross_attention_cache}
@@ -312,7 +317,7 @@ def _decoding(
         for key, side in sides.items()
     }
     facts["parameters"] = model.num_parameters()
-    return Contestant(name, generate, outputs, weights, items=len(source) * new_tokens, facts=facts)
+    return Contestant(name, generate, outputs, weights, items=target.numel(), facts=facts)
 
 
 def growth(case: Case, sizes: Sizes) -> Iterator[Group]:

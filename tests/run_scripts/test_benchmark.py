@@ -365,6 +365,17 @@ def test_encoders_and_seq2seq(tmp_path):
     assert decoding["T5"]["cache_bytes"] == 2 * decoding["Synthesizer, random"]["cache_bytes"]
 
 
+@pytest.mark.slow
+def test_compiled_decoding(tmp_path):
+    results = run(tmp_path, 4, modes=["inference"], presets=["random"], compile=True)
+    decoding = {(row["model"], row["compiled"]): row for row in results if row["group"] == "seq2seq decoding"}
+    for model in ("T5", "Synthesizer, vanilla", "Synthesizer, random"):
+        assert "compiled loops" in decoding[model, True]["operators"]
+        assert "compiled loops" not in decoding[model, False]["operators"]
+        assert decoding[model, True]["cache_bytes"] == decoding[model, False]["cache_bytes"]
+    assert decoding["T5", True]["difference"] < 1e-4
+
+
 def test_products_by_rows(tmp_path):
     results = run(tmp_path, 9, modes=["inference", "training"])
     ways = {"as tokenmixers chooses", "PyTorch's", "as a convolution"}
