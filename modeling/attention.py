@@ -16,6 +16,8 @@ from .linear import is_in_graph, is_measured_here
 #: Weights of a call, over batch, heads, queries and keys, from which on it is faster to write attention out. With
 #: gradients it always is written out: only a few thousand weights are slower then.
 FEWEST_WEIGHTS = 32768
+#: The same for a single query, as in decoding, for each of which the kernel sorts all keys anew.
+FEWEST_WEIGHTS_OF_ONE_QUERY = 1024
 #: Weights up to which they are stored: 32 MiB in bfloat16; in training for every layer, three times with dropout.
 MOST_WEIGHTS = 2**24
 #: Weights, of whole samples, that are computed at once where nothing keeps them: memory of this size is used again,
@@ -155,12 +157,14 @@ def is_faster_written_out(query: torch.Tensor, keys: int, dropout: float = 0.0) 
     """
     num_weights = math.prod(query.shape[:3]) * keys
     stored_weights = _samples_at_once(query, keys, dropout) * math.prod(query.shape[1:3]) * keys
+    is_one_query = statically_known_true(query.shape[2] == 1)
+    fewest = FEWEST_WEIGHTS_OF_ONE_QUERY if is_one_query else FEWEST_WEIGHTS
     return (
         query.dtype == torch.bfloat16
         and is_measured_here(query)
         and _is_kernel_allowed()
         and statically_known_true(stored_weights <= MOST_WEIGHTS)
-        and (torch.is_grad_enabled() or dropout > 0 or statically_known_true(num_weights >= FEWEST_WEIGHTS))
+        and (torch.is_grad_enabled() or dropout > 0 or statically_known_true(num_weights >= fewest))
     )
 
 

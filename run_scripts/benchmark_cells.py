@@ -416,7 +416,9 @@ def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 
 class _Attention(nn.Module):
-    """A function of Transformers' attention interface, with projections that all heads share."""
+    """A function of Transformers' attention interface, with projections that all heads share. For one query keys and
+    values are the input as it is, which is where decoding has them: in a cache.
+    """
 
     is_causal = False
 
@@ -427,7 +429,8 @@ class _Attention(nn.Module):
         self.kv_proj = nn.Linear(head_dim, 2 * head_dim)
 
     def forward(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        query, (key, value) = self.q_proj(queries), self.kv_proj(keys).chunk(2, dim=-1)
+        query = self.q_proj(queries)
+        key, value = (keys, keys) if queries.shape[2] == 1 else self.kv_proj(keys).chunk(2, dim=-1)
         return self.attend(self, query, key, value, None, scaling=query.shape[-1] ** -0.5)[0]
 
 
@@ -445,7 +448,7 @@ def attention_by_length(case: Case, sizes: Sizes) -> Iterator[Group]:
     for other in others:
         other.load_state_dict(first.state_dict())
     for heads in (1, 12):
-        for queries, keys in [(1, sizes.attention[-1]), *((length, length) for length in sizes.attention)]:
+        for queries, keys in [(queries or keys, keys) for queries in (1, None) for keys in sizes.attention]:
             inputs = [
                 {
                     "queries": torch.randn(sizes.batch_size, heads, queries, head_dim),

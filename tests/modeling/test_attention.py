@@ -28,6 +28,7 @@ def kernel_calls(monkeypatch):
 
     monkeypatch.setattr(linear, "types_for_convolution", lambda: {torch.float32, torch.bfloat16})
     monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS_OF_ONE_QUERY", 1)
     monkeypatch.setattr(attention, "sdpa_attention_forward", recorded)
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", recorded)
     return dtypes
@@ -191,6 +192,12 @@ def test_who_keeps_the_kernel(kernel_calls, monkeypatch):
     monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 2 * 3 * 5 * 5)
     with torch.no_grad():
         assert calls() == 0
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 2**15)
+    query = query[:, :, :1]
+    for fewest, expected in ((2 * 3 * 5 + 1, 1), (2 * 3 * 5, 0)):
+        monkeypatch.setattr(attention, "FEWEST_WEIGHTS_OF_ONE_QUERY", fewest)
+        with torch.no_grad():
+            assert calls() == expected
     monkeypatch.setattr(linear, "types_for_convolution", lambda: {torch.float32})
     assert calls() == 1
 
