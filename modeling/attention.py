@@ -16,7 +16,7 @@ from .linear import is_in_graph, is_measured_here
 #: Weights of a call, over batch, heads, queries and keys, from which on it is faster to write attention out. With
 #: gradients it always is written out: only a few thousand weights are slower then.
 FEWEST_WEIGHTS = 32768
-#: The same for a single query, as in decoding, for each of which the kernel sorts all keys anew.
+#: The same for a single query, as in decoding: the kernel packs all keys for it, as it would for many.
 FEWEST_WEIGHTS_OF_ONE_QUERY = 1024
 #: Weights up to which they are stored: 32 MiB in bfloat16; in training for every layer, three times with dropout.
 MOST_WEIGHTS = 2**24
