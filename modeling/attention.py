@@ -16,8 +16,8 @@ from .linear import is_in_graph, is_measured_here
 #: Weights of a call, over batch, heads, queries and keys, from which on it is faster to write attention out. With
 #: gradients it always is written out: only a few thousand weights are slower then.
 FEWEST_WEIGHTS = 32768
-#: The same for a single query, as in decoding: the kernel packs all keys for it, as it would for many.
-FEWEST_WEIGHTS_OF_ONE_QUERY = 1024
+#: The same for single queries, as in decoding, for which the kernel takes longer per weight.
+FEWEST_WEIGHTS_OF_ONE_QUERY = 2048
 #: Weights up to which they are stored: 32 MiB in bfloat16; in training for every layer, three times with dropout.
 MOST_WEIGHTS = 2**24
 #: Weights, of whole samples, that are computed at once where nothing keeps them: memory of this size is used again,
@@ -155,17 +155,14 @@ def is_faster_written_out(query: torch.Tensor, keys: int, dropout: float = 0.0) 
     In graphs of unknown lengths it is not known to be. With dropout the answer is that with gradients: a checkpointed
     layer runs without and with them, and has to draw the same random numbers.
     """
-    num_weights = math.prod(query.shape[:3]) * keys
+    if query.dtype != torch.bfloat16 or not is_measured_here(query) or not _is_kernel_allowed():
+        return False
     stored_weights = _samples_at_once(query, keys, dropout) * math.prod(query.shape[1:3]) * keys
-    is_one_query = statically_known_true(query.shape[2] == 1)
-    fewest = FEWEST_WEIGHTS_OF_ONE_QUERY if is_one_query else FEWEST_WEIGHTS
-    return (
-        query.dtype == torch.bfloat16
-        and is_measured_here(query)
-        and _is_kernel_allowed()
-        and statically_known_true(stored_weights <= MOST_WEIGHTS)
-        and (torch.is_grad_enabled() or dropout > 0 or statically_known_true(num_weights >= fewest))
-    )
+    if not statically_known_true(stored_weights <= MOST_WEIGHTS):
+        return False
+    fewest = FEWEST_WEIGHTS_OF_ONE_QUERY if statically_known_true(query.shape[2] == 1) else FEWEST_WEIGHTS
+    num_weights = math.prod(query.shape[:3]) * keys
+    return torch.is_grad_enabled() or dropout > 0 or statically_known_true(num_weights >= fewest)
 
 
 def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:

@@ -99,7 +99,9 @@ class BenchmarkArguments:
         },
     )
     tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer for length_files with texts."})
-    texts: int = field(default=64, metadata={"help": "For cell 5: how many lines of each file count."})
+    texts: int = field(
+        default=64, metadata={"help": "For cell 5: how many lines of each file count, and drawn lengths."}
+    )
     image_models: list[str] = field(
         default_factory=lambda: list(IMAGE_MODELS), metadata={"help": "gMLP sizes for cell 1: ti16, s16, b16."}
     )
