@@ -86,7 +86,9 @@ class BenchmarkArguments:
         default_factory=lambda: ["inference", "training"], metadata={"help": "inference, training."}
     )
     dtypes: list[str] = field(default_factory=lambda: ["float32", "bfloat16"], metadata={"help": "float32, bfloat16."})
-    compile: bool = field(default=False, metadata={"help": "Measure with torch.compile too."})
+    compile: bool = field(
+        default=False, metadata={"help": "Measure with torch.compile too, decoding with static caches."}
+    )
     rounds: int = field(default=15, metadata={"help": "Timed calls of each contestant, after two to warm up."})
     batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
     presets: list[str] = field(

@@ -55,7 +55,7 @@ class Sizes:
     presets: list[str]
     length_files: list[str]
     tokenizer: str | None
-    texts: int = 64
+    texts: int
     image_models: list[str] = field(default_factory=lambda: list(IMAGE_MODELS))
     shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)

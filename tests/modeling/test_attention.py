@@ -255,6 +255,19 @@ def test_compiled(kernel_calls, monkeypatch, kind):
     assert softmaxes[0] == softmaxes[1] > 0  # not in pieces, which would be for one batch alone
 
 
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_traced(kernel_calls, queries, dtype):
+    """While `torch.jit` traces, sizes are tensors."""
+    tensors = [tensor.detach() for tensor in inputs(queries=queries, dtype=dtype)]
+
+    def attend(*tensors):
+        return sdpa_or_written_out(attention_module(), *tensors, None)[0]
+
+    # Eager and in bfloat16, logits are rounded.
+    assert_close(torch.jit.trace(attend, tensors, check_trace=False)(*tensors), attend(*tensors), rtol=0.02, atol=0.02)
+
+
 def test_functions_of_users_are_called():
     model, calls = model_of("amlp").eval(), []
 

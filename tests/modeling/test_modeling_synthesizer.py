@@ -282,17 +282,24 @@ def test_generate_is_greedy_search(components, cache):
     assert len(set(generated[:, 7:].flatten().tolist())) > 2
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("cache", ["dynamic", "static", "static, compiled"])
 @pytest.mark.parametrize("components", [["random"], ["dense"], ["vanilla"], ["random", "vanilla"]])
 def test_seq2seq_generate_is_greedy_search(components, cache):
     model = seq2seq(components)
     ids, mask = pad([tokens(4), tokens(7, seed=1)], left=False)
-    generated = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, cache_implementation=cache)
     decoded = torch.zeros(2, 1, dtype=torch.long)
     for _ in range(8):
         logits = model(ids, mask, decoded, use_cache=False).logits[:, -1]
         decoded = torch.cat([decoded, logits.argmax(-1, keepdim=True)], dim=1)
-    assert torch.equal(generated, decoded)
+    implementation, *compiled = cache.split(", ")
+    if compiled:
+        torch.compiler.reset()
+        torch._dynamo.utils.counters.clear()
+        model.forward = torch.compile(model.forward, backend="eager", fullgraph=True)
+    options = {"max_new_tokens": 8, "do_sample": False, "cache_implementation": implementation}
+    assert torch.equal(model.generate(ids, attention_mask=mask, **options), decoded)
+    if compiled:  # the first step, which encodes what cross-attention reads, and all others
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
 @pytest.mark.parametrize("components", [["random"], ["dense"], ["random", "vanilla"]])

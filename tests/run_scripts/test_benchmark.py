@@ -14,6 +14,7 @@ from tokenmixers import (
     GMLPForMaskedLM,
     GMLPModel,
     SynthesizerConfig,
+    SynthesizerForConditionalGeneration,
     SynthesizerModel,
 )
 from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit
@@ -22,6 +23,7 @@ from tokenmixers.run_scripts.arguments import UserError
 from tokenmixers.run_scripts.benchmark import crossover
 from tokenmixers.run_scripts.benchmark_cells import (
     Sizes,
+    _decoding,
     as_g_mlp_pytorch,
     randomise_gates,
     transformers_for,
@@ -51,7 +53,7 @@ from tokenmixers.run_scripts.benchmark_workloads import (
 CPU = torch.device("cpu")
 INFERENCE = Case("inference", torch.float32, False, CPU)
 TRAINING = Case("training", torch.float32, False, CPU)
-SHRUNK = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None).quick()
+SHRUNK = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None, texts=6).quick()
 SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 
 
@@ -266,8 +268,8 @@ def test_timm_runs_with_the_same_weights(tmp_path):
 
 
 def test_report(tmp_path, capsys):
-    (tmp_path / "short.txt").write_text("5\n9\n30\n")
-    results = run(tmp_path, 5, 6, length_files=tmp_path / "short.txt", dtypes="bfloat16", rounds=2)
+    (tmp_path / "short.txt").write_text("5\n9\n30\n1\n")
+    results = run(tmp_path, 5, 6, length_files=tmp_path / "short.txt", texts=3, dtypes="bfloat16", rounds=2)
     report = json.loads((tmp_path / "results" / "results.json").read_text())
     assert report["results"] == results
     assert report["machine"]["threads"] == torch.get_num_threads()
@@ -365,6 +367,20 @@ def test_encoders_and_seq2seq(tmp_path):
     assert decoding["T5"]["cache_bytes"] == 2 * decoding["Synthesizer, random"]["cache_bytes"]
 
 
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_decoding_compares_the_steps_that_the_target_has(compiled):
+    torch.manual_seed(0)
+    config = SynthesizerConfig(**SIZES, num_attention_heads=2, is_encoder_decoder=True, decoder_start_token_id=0)
+    model = SynthesizerForConditionalGeneration(config).eval()
+    source, target = torch.randint(3, 50, (2, 7)), torch.randint(3, 50, (2, 5))
+    before = torch.cat([torch.zeros(2, 1, dtype=torch.long), target[:, :-1]], dim=1)
+    with torch.no_grad():
+        expected = model(source, decoder_input_ids=before).logits
+    case = Case("inference", torch.float32, compiled, CPU)
+    (found,) = _decoding("ours", model, source, target, case, None).outputs()
+    torch.testing.assert_close(found.transpose(0, 1), expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.slow
 def test_compiled_decoding(tmp_path):
     results = run(tmp_path, 4, modes=["inference"], presets=["random"], compile=True)
@@ -409,6 +425,8 @@ def test_mistakes(tmp_path, monkeypatch):
         run(tmp_path, 6, dtypes="float16")
     with pytest.raises(UserError, match="--rounds must be at least 1"):
         run(tmp_path, 6, rounds=0)
+    with pytest.raises(UserError, match="--texts must be at least 1"):
+        run(tmp_path, 5, texts=0)
     monkeypatch.setitem(benchmark.PEERS, 6, "no_such_peer")
     with pytest.raises(UserError, match=r"cell 6 needs no_such_peer.*pip install '\.\[bench\]'"):
         run(tmp_path, 6)
