@@ -344,6 +344,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
             for group in CELLS[cell](case, sizes):
                 rows = measure(group, case, arguments.rounds, max(peaks[case.dtype].values()))
                 print_rows(f"{group.name}; {case}", rows)
+                if any(row["utilisation"] and row["utilisation"] > 1 for row in rows):
+                    print("Faster than the fastest product: that was measured on a busy machine. Measure all again.\n")
                 found += [
                     {"cell": cell, "case": str(case), "is_first": index == 0, **row} for index, row in enumerate(rows)
                 ]

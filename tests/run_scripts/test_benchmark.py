@@ -293,6 +293,12 @@ def test_report(tmp_path, capsys):
     assert "Fourier transforms, inference, bfloat16, eager: faster" in capsys.readouterr().out
 
 
+def test_a_peak_from_a_busy_machine_is_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "matmul_peaks", lambda *_: {"product": 1.0})
+    run(tmp_path, 6)
+    assert "measured on a busy machine" in capsys.readouterr().out
+
+
 def test_masked_language_modelling(tmp_path, monkeypatch):
     checkpointed, enable = [], GMLPForMaskedLM.gradient_checkpointing_enable
 
