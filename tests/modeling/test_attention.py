@@ -255,6 +255,27 @@ def test_compiled(kernel_calls, monkeypatch, kind):
     assert softmaxes[0] == softmaxes[1] > 0  # not in pieces, which would be for one batch alone
 
 
+@pytest.mark.parametrize("lengths", ["known", "unknown"])
+def test_single_queries_in_graphs(kernel_calls, monkeypatch, lengths):
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS", 2**15)
+    monkeypatch.setattr(attention, "FEWEST_WEIGHTS_OF_ONE_QUERY", 2 * 3 * 5)
+    tensors = [tensor.detach() for tensor in inputs(queries=1)]
+
+    def attend(*tensors):
+        return sdpa_or_written_out(attention_module(), *tensors, None)[0]
+
+    torch.compiler.reset()
+    with torch.no_grad():
+        expected = attend(*tensors)
+        assert not kernel_calls
+        if lengths == "unknown":
+            for tensor in tensors[1:]:
+                torch._dynamo.mark_dynamic(tensor, 2)
+        found = torch.compile(attend, backend="eager", fullgraph=True)(*tensors)
+    assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert bool(kernel_calls) == (lengths == "unknown")
+
+
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_traced(kernel_calls, queries, dtype):
