@@ -17,7 +17,7 @@ from .linear import is_in_graph, is_measured_here
 #: gradients it always is written out: only a few thousand weights are slower then.
 FEWEST_WEIGHTS = 32768
 #: The same for single queries, as in decoding, for which the kernel takes longer per weight.
-FEWEST_WEIGHTS_OF_ONE_QUERY = 2048
+FEWEST_WEIGHTS_OF_ONE_QUERY = 1024
 #: Weights up to which they are stored: 32 MiB in bfloat16; in training for every layer, three times with dropout.
 MOST_WEIGHTS = 2**24
 #: Weights, of whole samples, that are computed at once where nothing keeps them: memory of this size is used again,

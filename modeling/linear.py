@@ -413,13 +413,16 @@ def is_measured_here(tensor: torch.Tensor) -> bool:
 
 def _is_compiled_here(tensor: torch.Tensor) -> bool:
     """Whether this graph is for this processor, and for a type that our operators were measured with."""
+    return is_compiled_for_cpu(tensor) and not _is_transformed() and _is_type_for_convolution(tensor.dtype)
+
+
+def is_compiled_for_cpu(tensor: torch.Tensor) -> bool:
+    """Whether this graph is for a processor of this kind, not a program that is exported or traced for others."""
     return (
         type(tensor) is torch.Tensor
         and tensor.device.type == "cpu"
         and torch.compiler.is_dynamo_compiling()
         and not torch.compiler.is_exporting()
-        and not _is_transformed()
-        and _is_type_for_convolution(tensor.dtype)
     )
 
 

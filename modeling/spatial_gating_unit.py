@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 
-from .linear import is_in_graph, may_overwrite, spatial_product
+from .linear import is_compiled_for_cpu, is_in_graph, may_overwrite, spatial_product
 
 
 class TokenPositions(NamedTuple):
@@ -50,7 +51,8 @@ class SpatialProjection(nn.Module):
     """
 
     #: Lengths, by the type of the product, from which on Toeplitz weights act by Fourier transforms on CPUs, in time
-    #: O(n log n) and memory O(n): where the matrix becomes slower (`model_cards/benchmarks`, growth).
+    #: O(n log n) and memory O(n): where the matrix becomes slower (`model_cards/benchmarks`, growth). In graphs for
+    #: that length too, or for lengths known to be as long; of others, and exported ones, the matrix is part.
     fourier_lengths = {torch.float32: 2048, torch.float64: 2048, torch.bfloat16: 4096, torch.float16: 4096}
 
     def __init__(self, max_length: int, weight_type: str, is_causal: bool = False):
@@ -112,12 +114,15 @@ class SpatialProjection(nn.Module):
 
     def _is_long_convolution(self, hidden_states: torch.Tensor, positions: TokenPositions | None) -> bool:
         """Whether all tokens of rows of one document meet so many others that the matrix is better left alone."""
-        if self.weight_type != "toeplitz" or hidden_states.device.type != "cpu" or is_in_graph(hidden_states):
-            return False  # graphs are for all lengths, other devices were not measured
+        if self.weight_type != "toeplitz" or hidden_states.device.type != "cpu":
+            return False  # other devices were not measured
+        if is_in_graph(hidden_states) and not is_compiled_for_cpu(hidden_states):
+            return False  # many runtimes have no transforms
         ids, shifted, outputs, seq_idx = TokenPositions() if positions is None else positions
         if (ids is not None and not shifted) or seq_idx is not None or not isinstance(outputs, slice) or outputs.start:
             return False
-        return hidden_states.shape[1] >= self.fourier_lengths.get(_product_dtype(hidden_states), float("inf"))
+        fewest = self.fourier_lengths.get(_product_dtype(hidden_states))
+        return fewest is not None and statically_known_true(hidden_states.shape[1] >= fewest)
 
     def _convolve(self, hidden_states: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """`W Z + b` for all tokens by the convolution theorem, in float32 at least.
@@ -129,9 +134,11 @@ class SpatialProjection(nn.Module):
         diagonals = self.weight[self.max_length - length : self.max_length + length - 1].to(precise)
         if self.is_causal:
             diagonals = F.pad(diagonals[:length], (0, length - 1))
-        # What comes around must not reach the outputs, the middle third; sizes of small factors are fast.
-        power = 1 << (2 * length - 2).bit_length()
-        size = next(eighths * power // 8 for eighths in (5, 6, 7, 8) if eighths * power // 8 >= 2 * length - 1)
+        # What comes around must not reach the outputs, the middle third; sizes of small factors are fast. A graph of
+        # many lengths takes one that is large enough for all.
+        powers = (1 << bits for bits in range((2 * self.max_length - 2).bit_length() + 1))
+        sizes = [eighths * power // 8 for power in powers for eighths in (5, 6, 7, 8)]
+        size = next((size for size in sizes if statically_known_true(size >= 2 * length - 1)), sizes[-1])
         kernel = torch.fft.rfft(diagonals.flip(0), size)
         product = kernel[:, None] * torch.fft.rfft(hidden_states.to(precise), size, dim=1)
         mixed = torch.fft.irfft(product, size, dim=1)[:, length - 1 : 2 * length - 1]

@@ -110,7 +110,8 @@ def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
     """
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    # A RuntimeError is what a torchvision raises that was built for another torch.
+    except (ImportError, RuntimeError) as error:
         raise UserError(
             f"{purpose} needs {module}, which cannot be imported ({error}): {install_hint(extra)}."
         ) from error

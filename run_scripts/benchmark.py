@@ -69,8 +69,8 @@ CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     9: products_by_rows,
     10: attention_by_length,
 }
-PEERS = {1: "timm", 2: "g_mlp_pytorch"}
-"""Packages that a cell needs beyond our dependencies."""
+PEERS = {1: "timm", 2: "g-mlp-pytorch"}
+"""Distributions that a cell needs beyond our dependencies."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ class BenchmarkArguments:
 def machine(device: torch.device) -> dict[str, Any]:
     """Where, when and with what versions."""
     peers = {}
-    for package in ("timm", "g-mlp-pytorch"):
+    for package in PEERS.values():
         try:
             peers[package] = version(package)
         except PackageNotFoundError:
@@ -309,9 +309,9 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     output = check_new_folder(arguments.output_dir)
     for cell in arguments.cells:  # before hours of work
         if cell in PEERS:
-            import_optional(PEERS[cell], "bench", f"cell {cell}")
+            import_optional(PEERS[cell].replace("-", "_"), "bench", f"--cells {cell}")
     for file in arguments.length_files:
-        read_lengths(file, arguments.tokenizer)
+        read_lengths(file, arguments.tokenizer, arguments.texts)
     logging.set_verbosity_error()
     sizes = Sizes(
         arguments.batch_size,
@@ -354,10 +354,15 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
                 if case.compiled:
                     torch.compiler.reset()
             report["results"] += found
-            if cell == 6 and not case.compiled:
+            if cell == 6:
                 length = report["fourier_from"][str(case)] = crossover(found)
                 print(f"Fourier transforms, {case}: faster {f'from {length} tokens on' if length else 'nowhere'}")
                 write_results(output, report)
+    if not report["results"]:
+        raise UserError(
+            f"--cells {' '.join(map(str, arguments.cells))} measure nothing in --modes {' '.join(arguments.modes)} "
+            f"--dtypes {' '.join(arguments.dtypes)}: 7 is inference in float32, and 8 is training."
+        )
     plot_results(output, report["results"])
     print(f"results in {output}")
     return report["results"]

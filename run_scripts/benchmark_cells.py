@@ -60,7 +60,7 @@ class Sizes:
     shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
-    rows: tuple[int, ...] = (1, 2, 4, 16, 64, 256, 1024, 2048)
+    rows: tuple[int, ...] = (1, 2, 3, 4, 16, 64, 256, 1024, 2048)
     attention: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
 
     def quick(self) -> "Sizes":
@@ -105,7 +105,7 @@ def tokens(vocab_size: int, *shape: int) -> torch.Tensor:
 
 def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
     """1: gMLP for images of 224 pixels and timm's, with the same weights."""
-    timm = import_optional("timm", "bench", "cell 1")
+    timm = import_optional("timm", "bench", "--cells 1")
     for size in sizes.image_models:
         peer = randomise_gates(timm.create_model(f"gmlp_{size}_224"))
         peer.blocks = peer.blocks[: sizes.shrunk.get("num_hidden_layers")]
@@ -128,7 +128,7 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
     tokens, and its head is a matrix of its own: here the embeddings, as in ours.
     """
     config = model.config
-    package = import_optional("g_mlp_pytorch", "bench", "cell 2")
+    package = import_optional("g_mlp_pytorch", "bench", "--cells 2")
     peer = package.gMLP(
         num_tokens=config.vocab_size,
         dim=config.hidden_size,
@@ -162,8 +162,7 @@ def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
     config = shipped_config("gmlp-base", layer_norm_eps=1e-5, **sizes.shrunk)
     for length in sizes.text_lengths:
         ours = randomise_gates(GMLPForMaskedLM(config))
-        full = GMLPForMaskedLM(config)
-        full.load_state_dict(ours.state_dict())
+        full = deepcopy(ours)
         full.to_full_spatial_weights()
         peer = as_g_mlp_pytorch(ours, length)
         ids = tokens(config.vocab_size, sizes.batch_size, length)
@@ -340,8 +339,6 @@ def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
         units["Toeplitz, by length"].load_state_dict(units["Toeplitz, matrix"].state_dict())
         units["Toeplitz, Fourier"].load_state_dict(units["Toeplitz, matrix"].state_dict())
         units["Toeplitz, Fourier"].spatial_proj.fourier_lengths = {case.dtype: 1}
-        if case.compiled:  # graphs always have the matrix
-            units = {name: units[name] for name in ("Toeplitz, matrix", "full")}
         inputs = [{"hidden_states": torch.randn(1, length, config.intermediate_size)}]
         contestants = [
             model_contestant(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()
@@ -391,9 +388,7 @@ class _Products(nn.Module):
 
 
 def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """9: products of small, base and vocabulary layers, each taken in several ways: where `linear` changes from one to
-    the other.
-    """
+    """9: products of linear layers in the ways that `linear` chooses from, of small, base and vocabulary layers."""
     ways = {
         "as tokenmixers chooses": linear,
         "PyTorch's": lambda layer, inputs: F.linear(inputs, layer.weight, layer.bias),
@@ -436,8 +431,9 @@ class _Attention(nn.Module):
 
 
 def attention_by_length(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """10: attention with one head and with twelve, by PyTorch's kernel and written out: where ours changes from one to
-    the other. In inference of one query too, with keys and values as a cache holds them.
+    """10: attention by PyTorch's kernel and written out, by length.
+
+    With one head and with twelve; in inference of one query too, with keys and values as a cache holds them.
     """
     ways = {
         "as tokenmixers chooses": sdpa_or_written_out,

@@ -28,8 +28,13 @@ from .run_mlm import MaskingArguments, MaskingCollator
 from .text_data import first_fit
 
 
-def read_lengths(file: str, tokenizer_name: str | None) -> list[int]:
+def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]:
     """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to be tokenised.
+
+    Args:
+        file: Its path.
+        tokenizer_name: For texts: a tokenizer's folder, or its name on the Hub.
+        count: How many lines to read, empty ones aside.
 
     Raises:
         UserError: If the file is missing or empty, or there is no tokenizer for its text.
@@ -39,11 +44,15 @@ def read_lengths(file: str, tokenizer_name: str | None) -> list[int]:
     lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
     if not lines:
         raise UserError(f"{file} has no lines to take lengths from.")
+    lines = lines[:count]
     if all(line.strip().isdecimal() for line in lines):
         return [int(line) for line in lines]
     if tokenizer_name is None:
         raise UserError(f"{file} has text, not numbers: give a --tokenizer.")
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_name)
+    except (OSError, ValueError) as error:
+        raise UserError(f"no tokenizer can be loaded from {tokenizer_name!r}: {error}") from error
     return [len(tokenizer(*line.split("\t")[:2])["input_ids"]) for line in lines]
 
 
@@ -110,7 +119,7 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
     longest, generator = sizes.text_lengths[-1], torch.Generator().manual_seed(0)
     spread = (torch.randn(sizes.texts, generator=generator) / 8 + 0.5) * longest
     sources = {"normally distributed": [max(round(length), longest // 32) for length in spread.tolist()]}
-    sources |= {Path(file).name: read_lengths(file, sizes.tokenizer)[: sizes.texts] for file in sizes.length_files}
+    sources |= {Path(file).name: read_lengths(file, sizes.tokenizer, sizes.texts) for file in sizes.length_files}
     for source, lengths in sources.items():
         lengths = [min(max(length, 1), longest) for length in lengths]
         config = shipped_config("gmlp-base", **sizes.shrunk)

@@ -53,3 +53,11 @@ def test_missing_recipe_names_the_shipped_ones():
 
 def test_model_cards_are_where_scripts_look():
     assert (Path(arguments.MODEL_CARDS) / "gmlp-base" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError"])
+def test_a_package_that_breaks_as_it_is_imported_is_named(tmp_path, monkeypatch, error):
+    (tmp_path / f"broken_{error}.py").write_text(f'raise {error}("built for another torch")')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(arguments.UserError, match=f"the test needs broken_{error}, .*built for another torch.*bench"):
+        arguments.import_optional(f"broken_{error}", "bench", "the test")
