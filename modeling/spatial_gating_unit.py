@@ -51,8 +51,8 @@ class SpatialProjection(nn.Module):
     """
 
     #: Lengths, by the type of the product, from which on Toeplitz weights act by Fourier transforms on CPUs, in time
-    #: O(n log n) and memory O(n): where the matrix becomes slower (`model_cards/benchmarks`, growth). In graphs for
-    #: that length too, or for lengths known to be as long; of others, and exported ones, the matrix is part.
+    #: O(n log n) and memory O(n): where the matrix becomes slower (`model_cards/benchmarks`, growth). Graphs
+    #: take them where every length that they are compiled for is as long; others, and exported ones, have the matrix.
     fourier_lengths = {torch.float32: 2048, torch.float64: 2048, torch.bfloat16: 4096, torch.float16: 4096}
 
     def __init__(self, max_length: int, weight_type: str, is_causal: bool = False):
@@ -141,7 +141,7 @@ class SpatialProjection(nn.Module):
         size = next((size for size in sizes if statically_known_true(size >= 2 * length - 1)), sizes[-1])
         kernel = torch.fft.rfft(diagonals.flip(0), size)
         product = kernel[:, None] * torch.fft.rfft(hidden_states.to(precise), size, dim=1)
-        mixed = torch.fft.irfft(product, size, dim=1)[:, length - 1 : 2 * length - 1]
+        mixed = torch.fft.irfft(product, size, dim=1).narrow(1, length - 1, length)
         return (mixed + bias[..., None]).to(dtype)
 
     @torch.no_grad()

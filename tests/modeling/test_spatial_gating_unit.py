@@ -216,26 +216,31 @@ def test_long_toeplitz_products_need_no_matrix(dtype, length, is_causal, randomi
         projection(inputs[:, : SpatialProjection.fourier_lengths[dtype] - 1])
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("lengths", [[7], [6, 9, 7]], ids=["one length", "long lengths"])
-def test_graphs_of_long_rows_need_no_matrix(lengths, randomise, monkeypatch):
-    unit, reference = (_unit(way, randomise) for way in ("toeplitz, by Fourier transforms", "toeplitz"))
+def test_graphs_of_long_rows_need_no_matrix(lengths, is_causal, backend, randomise, monkeypatch):
+    unit, reference = (_unit(way, randomise, is_causal) for way in ("toeplitz, by Fourier transforms", "toeplitz"))
     reference.load_state_dict(unit.state_dict())
     unit.spatial_proj.fourier_lengths = {torch.double: 6}
     expected = []
     for length in lengths:
         inputs = torch.randn(2, length, WIDTH, dtype=torch.double, requires_grad=True)
-        outputs = reference(inputs)
+        positions = TokenPositions((torch.arange(length) - torch.tensor([[0], [1]])).clamp(min=0), shifted=True)
+        outputs = reference(inputs, positions=positions)
         outputs.square().sum().backward()
-        expected.append((inputs, outputs, [weight.grad.clone() for weight in reference.parameters()], inputs.grad))
+        gradients = [weight.grad.clone() for weight in reference.parameters()]
+        expected.append((inputs, positions, outputs, gradients, inputs.grad))
         reference.zero_grad()
     monkeypatch.setattr(SpatialProjection, "matrix", None)  # whoever calls it fails
     torch.compiler.reset()
-    graph = torch.compile(unit, backend="aot_eager", fullgraph=True)
-    for inputs, outputs, gradients, inputs_gradient in expected:
+    graph = torch.compile(unit, backend=backend, fullgraph=True)
+    for inputs, positions, outputs, gradients, inputs_gradient in expected:
         inputs = inputs.detach().requires_grad_()
         if len(lengths) > 1:
             torch._dynamo.mark_dynamic(inputs, 1, min=6, max=MAX_LENGTH)
-        found = graph(inputs)
+            torch._dynamo.mark_dynamic(positions.ids, 1, min=6, max=MAX_LENGTH)
+        found = graph(inputs, positions=positions)
         torch.testing.assert_close(found, outputs)
         found.square().sum().backward()
         torch.testing.assert_close([weight.grad for weight in unit.parameters()], gradients)
@@ -251,7 +256,8 @@ def test_graphs_of_any_length_and_exported_ones_have_the_matrix(randomise, monke
     torch.compiler.reset()
     unit.spatial_proj.fourier_lengths = {torch.double: 4}  # PyTorch knows that lengths which vary are 2 at least
     graphs = [torch.compile(unit, backend="aot_eager", fullgraph=True, dynamic=True)]
-    graphs += [torch.export.export(unit, (inputs,)).module(), torch.jit.trace(unit, inputs, check_trace=False)]
+    graphs += [torch.export.export(unit, (inputs,), strict=strict).module() for strict in (False, True)]
+    graphs += [torch.jit.trace(unit, inputs, check_trace=False)]
     for graph in graphs:
         torch.testing.assert_close(graph(inputs), expected)
 
@@ -259,10 +265,13 @@ def test_graphs_of_any_length_and_exported_ones_have_the_matrix(randomise, monke
 def test_long_products_have_the_type_that_autocast_asks_for(randomise):
     projection = randomise(SpatialProjection(6, "toeplitz"))
     inputs = torch.randn(2, 6, 3)
+    torch.compiler.reset()
+    graph = torch.compile(projection, backend="aot_eager", fullgraph=True)
     with torch.autocast("cpu", torch.bfloat16):
         expected = projection(inputs)
         projection.fourier_lengths = {torch.bfloat16: 1}
         found = projection(inputs)
+        assert torch.equal(graph(inputs), found)
         double = projection.double()
         double.fourier_lengths = {torch.double: 1}
         assert double(inputs.double()).dtype == torch.double  # as `baddbmm`'s

@@ -3,6 +3,7 @@ import json
 import statistics
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -315,6 +316,17 @@ def test_every_cell_says_in_a_line_what_it_measures():
 def test_a_run_that_would_measure_nothing_is_refused(tmp_path, options):
     with pytest.raises(UserError, match=r"--cells 7 measure nothing in .*: 7 is inference in float32"):
         run(tmp_path, 7, **options)
+
+
+def test_growth_compares_the_same_in_graphs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    results = run(tmp_path, 6, compile=True)
+    compared = {(row["length"], row["compiled"]): [] for row in results}
+    for row in results:
+        compared[row["length"], row["compiled"]].append(row["model"])
+    assert compared.keys() == {(length, compiled) for length in (16, 32) for compiled in (False, True)}
+    assert all("Toeplitz, Fourier" in models and models == compared[16, False] for models in compared.values())
+    assert "Fourier transforms, inference, float32, compiled: faster" in capsys.readouterr().out
 
 
 def test_a_peak_from_a_busy_machine_is_reported(tmp_path, monkeypatch, capsys):
