@@ -262,6 +262,14 @@ def test_graphs_of_any_length_and_exported_ones_have_the_matrix(randomise, monke
         torch.testing.assert_close(graph(inputs), expected)
 
 
+@pytest.mark.parametrize("max_length", [8, 9])
+def test_long_products_refuse_rows_without_weights(max_length, randomise):
+    projection = randomise(SpatialProjection(max_length, "toeplitz"))
+    projection.fourier_lengths = {torch.float32: 1}
+    with pytest.raises(RuntimeError):
+        projection(torch.randn(2, max_length + 1, 3))
+
+
 def test_long_products_have_the_type_that_autocast_asks_for(randomise):
     projection = randomise(SpatialProjection(6, "toeplitz"))
     inputs = torch.randn(2, 6, 3)

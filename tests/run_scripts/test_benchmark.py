@@ -1,14 +1,17 @@
 import csv
 import json
 import statistics
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import DeviceType
 
 from tokenmixers import (
     AMLPConfig,
@@ -21,7 +24,7 @@ from tokenmixers import (
     SynthesizerModel,
 )
 from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit
-from tokenmixers.run_scripts import benchmark, benchmark_cells, benchmark_workloads
+from tokenmixers.run_scripts import benchmark, benchmark_cells, benchmark_timing, benchmark_workloads
 from tokenmixers.run_scripts.arguments import UserError
 from tokenmixers.run_scripts.benchmark import crossover
 from tokenmixers.run_scripts.benchmark_cells import (
@@ -175,6 +178,18 @@ def test_shares_of_operators():
     assert {"mm", "mul"} <= shares.keys() and min(shares.values()) > 0
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
     assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_shares_of_known_times(monkeypatch):
+    times = (("aten::mul", 10), ("other::mul", 5), ("aten::mm", 60), ("## Call CompiledFxGraph f1 ##", 25))
+    events = [SimpleNamespace(key=key, device_type=DeviceType.CPU, self_cpu_time_total=time) for key, time in times]
+    events.append(SimpleNamespace(key="a kernel", device_type=DeviceType.CUDA, self_cpu_time_total=1000))
+    events.append(SimpleNamespace(key="aten::view", device_type=DeviceType.CPU, self_cpu_time_total=0))
+    profiler = SimpleNamespace(key_averages=lambda: events)
+    monkeypatch.setattr(benchmark_timing, "profile", lambda **_: nullcontext(profiler))
+    monkeypatch.setattr(benchmark_timing, "_peak_on_cpu", lambda _: 7)
+    peak, shares = profiled(lambda: None, CPU)
+    assert (peak, list(shares.items())) == (7, [("mm", 0.6), ("compiled loops", 0.25), ("mul", 0.15)])
 
 
 def test_operations_are_counted_as_they_are_computed(monkeypatch):
