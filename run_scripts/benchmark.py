@@ -91,6 +91,10 @@ class BenchmarkArguments:
     )
     rounds: int = field(default=15, metadata={"help": "Timed calls of each contestant, after two to warm up."})
     batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
+    lengths: list[int] = field(
+        default_factory=lambda: [128, 512],
+        metadata={"help": "Tokens per text for cells 2 and 3; cells 4, 5 and 8 take the largest."},
+    )
     presets: list[str] = field(
         default_factory=lambda: list(PRESETS), metadata={"help": "Synthesizer presets for cells 3 and 4."}
     )
@@ -120,9 +124,10 @@ class BenchmarkArguments:
             for value in getattr(self, name):
                 if value not in allowed:
                     raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
-        for name in ("rounds", "batch_size", "texts"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("rounds", "batch_size", "texts", "lengths"):
+            value = getattr(self, name)
+            if min(value if isinstance(value, list) else [value]) < 1:
+                raise UserError(f"--{name} must be at least 1, got {value}.")
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -320,6 +325,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         arguments.tokenizer,
         arguments.texts,
         arguments.image_models,
+        text_lengths=tuple(sorted(arguments.lengths)),
     )
     sizes = sizes.quick() if arguments.quick else sizes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -229,15 +229,15 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
     for name, changes in encoders.items():
         config = shipped_config(name, **changes, **sizes.shrunk)
         ours = randomise_gates(AutoModel.from_config(config))
-        length = min(sizes.text_lengths[-1], config.max_position_embeddings)
-        ids = tokens(config.vocab_size, sizes.batch_size, length)
-        inputs = [{"input_ids": ids}]
         models = {"tokenmixers": ours, **transformers_for(ours, sizes)}
-        contestants = [
-            model_contestant(kind, model, inputs, case, items=ids.numel()) for kind, model in models.items()
-        ]
-        contestants += products_of(ours, inputs, case)
-        yield Group(name, contestants, {"batch": sizes.batch_size, "length": length})
+        for length in sorted({min(length, config.max_position_embeddings) for length in sizes.text_lengths}):
+            ids = tokens(config.vocab_size, sizes.batch_size, length)
+            inputs = [{"input_ids": ids}]
+            contestants = [
+                model_contestant(kind, model, inputs, case, items=ids.numel()) for kind, model in models.items()
+            ]
+            contestants += products_of(ours, inputs, case)
+            yield Group(f"{name}, {length} tokens", contestants, {"batch": sizes.batch_size, "length": length})
 
 
 def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:

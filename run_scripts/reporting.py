@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import Trainer, TrainerState
+from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
 from .arguments import install_hint
@@ -32,6 +32,36 @@ def print_plan(trainer: Trainer, resume_from: str | None) -> None:
     if args.do_train:
         start = f"continuing from {resume_from}" if resume_from else "from the start"
         print(f"training for {length}, {batch} rows a step, {start}; output in {args.output_dir}", flush=True)
+
+
+class ProgressLines(ProgressCallback):
+    """Transformers' progress bars, with one short line per report instead of a dictionary."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write the loss, or the metrics of an evaluation; the speed is left to the bar and to the saved history."""
+        if state.is_world_process_zero and self.training_bar is not None:
+            line = progress_line(state.global_step, logs or {})
+            if line:
+                self.training_bar.write(line)
+
+
+def progress_line(step: int, logs: Mapping[str, Any]) -> str:
+    """What a person reads of a Trainer's report; empty for the summary at the end of a training."""
+    evaluation = {key.removeprefix("eval_"): value for key, value in logs.items() if key.startswith("eval_")}
+    told = evaluation or {key: logs[key] for key in ("loss", "learning_rate") if key in logs}
+    figures = [
+        f"{key.replace('_', ' ')} {value:.4g}"
+        for key, value in told.items()
+        if isinstance(value, (int, float)) and not key.endswith(("runtime", "per_second"))
+    ]
+    return f"step {step:,}{', evaluation' if evaluation else ''}: " + ", ".join(figures) if figures else ""
 
 
 def shown(value: float | None, form: str, scale: float = 1.0) -> str:

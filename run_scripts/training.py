@@ -9,7 +9,15 @@ from typing import Any
 
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    ProgressCallback,
+    Seq2SeqTrainer,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging
 
@@ -17,7 +25,7 @@ from ..configuration.auto_classes import FAMILIES
 from .arguments import UserError, report_bad_data
 from .hub_errors import check_card, check_repo_id, check_token, explain, explained
 from .model_card import CardFacts, training_card
-from .reporting import plot_history, training_tokens_per_second
+from .reporting import ProgressLines, plot_history, training_tokens_per_second
 from .text_stream import StreamLoader, StreamState, TextStream
 
 
@@ -68,6 +76,8 @@ class ScriptTrainerMixin:
         super().__init__(*args, **kwargs)
         self.args.logging_nan_inf_filter = False
         self.add_callback(StopOnNonFiniteLoss)
+        if self.pop_callback(ProgressCallback) is not None:  # absent with --disable_tqdm and in notebooks
+            self.add_callback(ProgressLines)
         if isinstance(self.train_dataset, TextStream):
             self.stream_state = StreamState(self.train_dataset, self.args)
             self.add_callback(self.stream_state)

@@ -10,76 +10,92 @@ from tokenmixers.run_scripts.benchmark import BenchmarkArguments
 
 
 PUBLISHED = MODEL_CARDS / "benchmarks"
-RESULTS = sorted(PUBLISHED.glob("*.json"))
+RESULTS = sorted(PUBLISHED.glob("*/*.json"))
 
 
-def test_published_page_is_that_of_the_published_results():
+def test_published_tables_are_those_of_the_published_results():
     assert RESULTS
-    assert (PUBLISHED / "README.md").read_text(encoding="utf-8") == benchmark_page.page(PUBLISHED)
+    text = (PUBLISHED / "README.md").read_text(encoding="utf-8")
+    assert text == benchmark_page.page(PUBLISHED)
+    assert len(text.splitlines()) <= 250
+    readme = (MODEL_CARDS.parent / "README.md").read_text(encoding="utf-8")
+    summary = benchmark_page.summary_table(benchmark_page.read_machines(PUBLISHED))
+    assert benchmark_page.with_summary(readme, summary) == readme
+    assert len(summary.splitlines()) <= 2 + 12
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
+@pytest.mark.parametrize("path", RESULTS, ids=[f"{path.parent.name}-{path.stem}" for path in RESULTS])
 def test_commands_measure_what_was_measured(path):
     recorded = json.loads(path.read_text(encoding="utf-8"))["arguments"]
     make, target, setting = shlex.split(benchmark_page.command(path.stem, recorded))
     assert (make, target, setting[:6]) == ("make", "bench", "BENCH=")
     (arguments,) = parse_arguments((BenchmarkArguments,), shlex.split(setting[6:]))
-    assert asdict(arguments) == asdict(arguments) | recorded
+    told = asdict(arguments)
+    assert told == told | recorded | {"output_dir": told["output_dir"]}
 
 
-#: What all tables of a page have in common.
-MACHINE = {"device": "cpu", "processor": "x", "versions": {}, "peers": {}, "allocator": {}}
+MACHINE = {"device": "cpu", "processor": "x", "instructions": "AVX9", "versions": "torch 1", "peers": {"timm": "2"}}
+MACHINE |= {"allocator": {}, "threads": 3, "date": "2020-02-02 02:02 UTC"}
 
 
-def test_numbers_of_a_table_by_hand(tmp_path):
-    row = {"group": "g", "case": "inference, float32, eager", "milliseconds_q1": 1000.0, "milliseconds_q3": 4000.0}
-    rows = [
-        {**row, "model": "ours", "milliseconds": 2000.0, "ratio": 1.0, "ratio_q1": 1.0, "ratio_q3": 1.0},
-        {**row, "model": "theirs", "milliseconds": 3000.0, "ratio": 0.5, "ratio_q1": 0.4, "ratio_q3": 0.8},
-    ]
-    rows[0] |= {
-        "per_second": 1234.43,
-        "utilisation": 0.456,
-        "peak_bytes": 7_600_000,
-        "unit": "images",
-        "cache_bytes": 2000,
-    }
-    rows[0] |= {"operators": {"mm": 0.5, "gelu": 0.25, "add": 0.126, "mul": 0.1}}
-    rows[1] |= {"per_second": None, "utilisation": None, "peak_bytes": None, "parameters": 34_567}
-    report = {
-        "arguments": {"output_dir": "somewhere", "cells": [6], "compile": True, "quick": False},
-        "machine": {"date": "2020-02-02 02:02 UTC", "threads": 3} | MACHINE,
-        "matmul_peaks": {"float32": {"product": 2e9, "convolution": 5e9}},
-        "fourier_from": {"inference, float32, eager": 2048, "training, float32, eager": None},
-        "results": rows,
-    }
-    (tmp_path / "growth.json").write_text(json.dumps(report))
-    (tmp_path / "zebras.json").write_text(json.dumps(report | {"arguments": {"cells": [1]}}))
-    (tmp_path / "README.md").write_text("# Title\n\nBy hand.\n\n## growth\n\nold\n")
-    benchmark_page.main(["--folder", str(tmp_path)])
-    text = (tmp_path / "README.md").read_text(encoding="utf-8")
-    lines = text.split("\n")
-    assert text.startswith("# Title\n\nBy hand.\n\n\n## zebras\n")
-    assert [line for line in lines if line.startswith("#")] == ["# Title", "## zebras", "## growth"]  # by cell
-    assert 'make bench BENCH="--output_dir outputs/growth --cells 6 --compile"' in lines
-    assert "2020-02-02 02:02 UTC; 3 threads; peak float32 5 GFLOP/s." in lines
-    assert "Fourier transforms, inference, float32, eager: faster from 2,048 tokens on." in lines
-    assert "Fourier transforms, training, float32, eager: faster nowhere." in lines
-    ours, theirs = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[-3:-1])
-    assert ours[2:] == [
-        "ours",
-        "2,000.0 (1,000.0-4,000.0)",
-        "1.00 (1.00-1.00)",
-        "1,234.4 images",
-        "46%",
-        "8",
-        "2",
-        "",
-        "mm 50%, gelu 25%, add 13%",
-    ]
-    assert theirs[2:] == ["theirs", "3,000.0 (1,000.0-4,000.0)", "2.00 (1.25-2.50)", "", "", "", "", "34.6", ""]
-    benchmark_page.main(["--folder", str(tmp_path)])
-    assert (tmp_path / "README.md").read_text(encoding="utf-8") == text
+def row(model, ratio, milliseconds, **changes):
+    facts = {"cell": 1, "group": "gmlp-s16-224", "mode": "inference", "dtype": "float32", "compiled": False}
+    return {**facts, "model": model, "is_first": ratio == 1, "ratio": ratio, "milliseconds": milliseconds, **changes}
+
+
+def write(folder, machine, name, rows, **facts):
+    (folder / machine).mkdir(exist_ok=True)
+    report = {"arguments": {"output_dir": "somewhere", "cells": [1], "compile": True}, "machine": MACHINE | facts}
+    report |= {"matmul_peaks": {"float32": {"product": 2e9, "convolution": 5e9}}, "results": rows}
+    (folder / machine / f"{name}.json").write_text(json.dumps(report))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "README.md").write_text("# Title\n\nBy hand.\n\n## old\n\nold\n")
+    (tmp_path / "top.md").write_text(f"before\n{benchmark_page.START}\nold\n{benchmark_page.END}\nafter\n")
+    both = [row("tokenmixers", 1, 20.0), row("timm", 0.5, 30.0)]
+    both += [row("tokenmixers", 1, 20.0, compiled=True), row("timm", 0.8, 30.0, compiled=True)]
+    write(tmp_path, "one", "images", both)
+    write(tmp_path, "one", "older", [row("tokenmixers", 1, 1.0), row("timm", 0.1, 9.0)], date="2019-01-01 00:00 UTC")
+    two = [row("Synthesizer, vanilla", 1, 9.0), row("T5", 0.7, 30.0), row("Synthesizer, random", 0.9, 10.0)]
+    write(tmp_path, "two", "t5", [{**line, "cell": 4, "group": "seq2seq encoding"} for line in two], processor="y")
+    return tmp_path
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_tables_by_hand(folder):
+    benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "top.md")])
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("# Title\n\nBy hand.\n\n## Images")
+    lines = text.splitlines()
+    table = lines.index("## Images: the same weights in timm") + 2
+    assert cells(lines[table]) == ["", "against", "x, AVX9: float32, inference"]
+    # The median of neighbouring ratios, eager and compiled, of the newest run.
+    assert cells(lines[table + 2]) == ["gmlp-s16-224", "timm", "2.00 / 1.25"]
+    # T5 is not compared with the row's own model: the ratio of the medians.
+    assert ["seq2seq encoding: random", "T5", "3.00"] in [cells(line) for line in lines]
+    assert 'make bench BENCH="--output_dir outputs/images --cells 1 --compile"' in lines
+    assert "3 threads; torch 1; timm 2; 2019-01-01 00:00 UTC to 2020-02-02 02:02 UTC; " in text
+    assert "fastest matrix product float32 5 GFLOP/s." in text
+    readme = (folder / "top.md").read_text(encoding="utf-8")
+    assert readme.startswith("before\n")
+    assert readme.endswith("after\n")
+    summary = [cells(line) for line in readme.splitlines()]
+    assert ["gMLP-S, images: inference / training", "timm, same weights", "2.00 / -", ""] in summary
+    assert ["Synthesizer (random): encoding / decoding", "T5, same shape", "", "3.00 / -"] in summary
+    benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "top.md")])
+    assert (folder / "README.md").read_text(encoding="utf-8") == text
+
+
+def test_a_readme_without_a_place_is_left_alone(folder):
+    before = (folder / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="needs the lines"):
+        benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "README.md")])
+    assert (folder / "README.md").read_text(encoding="utf-8") == before
 
 
 def test_options_that_cannot_be_told_are_refused():
@@ -89,14 +105,13 @@ def test_options_that_cannot_be_told_are_refused():
         benchmark_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
 
 
-@pytest.mark.parametrize("fact", ["device", "processor", "versions", "peers", "allocator"])
-def test_results_of_several_machines_are_refused(tmp_path, fact):
-    machine = {"date": "", "threads": 1} | MACHINE
-    (tmp_path / "README.md").write_text("# Title\n")
-    for name, told in (("growth", {"torch": "1"}), ("mlm", {"torch": "2"})):
-        report = {"arguments": {"cells": [6]}, "machine": machine | {fact: told}, "matmul_peaks": {}}
-        (tmp_path / f"{name}.json").write_text(json.dumps({**report, "results": []}))
-    with pytest.raises(
-        UserError, match=rf'differ in their {fact}.*growth: \{{"torch": "1"\}}; mlm: \{{"torch": "2"\}}'
-    ):
-        benchmark_page.page(tmp_path)
+@pytest.mark.parametrize("fact", ["device", "processor", "instructions", "versions", "peers", "allocator"])
+def test_a_folder_is_for_one_machine(folder, fact):
+    write(folder, "one", "other", [], **{fact: "another"})
+    with pytest.raises(UserError, match=rf'one differ in their {fact}.*"another"'):
+        benchmark_page.page(folder)
+
+
+def test_no_results_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no results in the folders of"):
+        benchmark_page.read_machines(tmp_path)
