@@ -17,22 +17,29 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images, reload them and use them
-	@rm -rf $(OUT)
-	@echo '--- 1. corpus'
+	@rm -rf $(OUT) && mkdir -p $(OUT) && date +%s > $(OUT)/.started
+	@echo '--- 1. a corpus: the documentation of Python'
 	@$(SCRIPT).python_docs_corpus --output_dir $(OUT)/corpus
-	@echo '--- 2. tokenizer, pretraining, perplexity'
+	@echo '--- 2. a tokenizer and a gMLP, trained on it'
 	@$(SCRIPT).run_mlm quickstart.yaml
-	@echo '--- 3. reloaded in a fresh process'
-	@$(SCRIPT).fill_mask --model $(OUT)/gmlp --text \
+	@echo '--- 3. the gMLP, reloaded, fills masks'
+	@$(SCRIPT).fill_mask --model $(OUT)/gmlp --top_k 3 --text \
 		'Return True if the object is an [MASK] of the class.' \
 		'If the file does not [MASK], an error is raised.' \
 		'The first argument must be a [MASK] of integers.'
-	@echo '--- 4. picture of the spatial filters'
+	@echo '--- 4. a picture of its spatial weights'
 	@$(SCRIPT).plot_spatial_weights --model $(OUT)/gmlp --output_dir $(OUT)/pictures
-	@echo '--- 5. an image classifier'
+	@echo '--- 5. a gMLP for images, trained on handwritten digits'
 	@$(SCRIPT).digits_images --output_dir $(OUT)/digits
 	@$(SCRIPT).run_image_classification digits.yaml
 	@$(SCRIPT).classify_images --model $(OUT)/digits-gmlp --data $(OUT)/digits/validation.parquet --count 5
+	@echo "--- done, in $$(($$(date +%s) - $$(cat $(OUT)/.started))) seconds"
+	@echo 'Made: a text model in $(OUT)/gmlp and an image model in $(OUT)/digits-gmlp, each with its card (README.md)'
+	@echo 'Pictures: $(OUT)/pictures/spatial_filters.png, $(OUT)/gmlp/history.png'
+	@echo 'Try next:'
+	@echo '  $(SCRIPT).fill_mask --model $(OUT)/gmlp --text "Raise an [MASK] if the list is empty."'
+	@echo '  $(SCRIPT).run_mlm quickstart.yaml --output_dir outputs/amlp --config_name amlp-base'
+	@echo '  $(SCRIPT).push_to_hub --source $(OUT)/gmlp --repo_id me/my-gmlp --dry_run'
 
 test: $(VENV)/.installed  ## the fast tests
 	$(VENV)/bin/ruff check .
