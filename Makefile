@@ -7,7 +7,7 @@ SCRIPT := $(RUN) -m tokenmixers.run_scripts
 # For glibc: memory that a process has given back can take longer to get again than to fill.
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 
-.PHONY: quickstart test test-slow test-extras test-transformers bench style check clean
+.PHONY: quickstart test test-slow test-extras test-transformers check dist bench style clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
@@ -42,8 +42,6 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@echo '  $(SCRIPT).push_to_hub --source $(OUT)/gmlp --repo_id me/my-gmlp --dry_run'
 
 test: $(VENV)/.installed  ## the fast tests
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
 	$(RUN) -m pytest -n 2
 
 test-slow: $(VENV)/.installed  ## the tests that take more than a few seconds
@@ -52,6 +50,16 @@ test-slow: $(VENV)/.installed  ## the tests that take more than a few seconds
 test-extras: $(VENV)/.installed  ## exports to every format, quantisation: with the extras that the fast tests do without
 	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,export,quantize]'
 	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py
+
+check: $(VENV)/.installed  ## style, and the types of the library
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	@mkdir -p build/typing && ln -sfn ../.. build/typing/tokenmixers
+	$(RUN) -m mypy
+
+dist: $(VENV)/.installed  ## source distribution and wheel, in dist/
+	rm -rf dist *.egg-info
+	$(RUN) -m build --no-isolation
 
 bench: $(VENV)/.installed  ## our models and others side by side; hours: BENCH="--quick" for minutes
 	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[bench]'
@@ -76,4 +84,4 @@ style: $(VENV)/.installed
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) build outputs *.egg-info
+	rm -rf $(VENV) build dist outputs *.egg-info .mypy_cache

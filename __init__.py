@@ -10,11 +10,25 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .configuration.auto_classes import FAMILIES
+
+
+if TYPE_CHECKING:  # type checkers know nothing of names that are loaded when first used
+    from .configuration.configuration_amlp import AMLPConfig as AMLPConfig
+    from .configuration.configuration_gmlp import GMLPConfig as GMLPConfig
+    from .configuration.configuration_mlp_mixer import MLPMixerConfig as MLPMixerConfig
+    from .configuration.configuration_synthesizer import SynthesizerConfig as SynthesizerConfig
+    from .modeling.modeling_amlp import *  # noqa: F403
+    from .modeling.modeling_gmlp import *  # noqa: F403
+    from .modeling.modeling_mlp_mixer import *  # noqa: F403
+    from .modeling.modeling_synthesizer import *  # noqa: F403
+    from .modeling.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
+    from .tokenization.tokenizer_training import train_unigram_tokenizer as train_unigram_tokenizer
 
 
 __version__ = "0.1.0"
@@ -31,12 +45,16 @@ for _model_type, _family in FAMILIES.items():
 __all__ = ["__version__", *sorted(_MODULE_OF)]
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # which would take any name for one of ours
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:
@@ -45,20 +63,20 @@ def __dir__() -> list[str]:
 
 def _register_configs(auto: ModuleType) -> None:
     for model_type, family in FAMILIES.items():
-        auto.AutoConfig.register(model_type, __getattr__(family.config), exist_ok=True)
+        auto.AutoConfig.register(model_type, _load(family.config), exist_ok=True)
 
 
 def _register_models(auto: ModuleType) -> None:
     for family in FAMILIES.values():
         for auto_class, model_class in family.models.items():
-            getattr(auto, auto_class).register(__getattr__(family.config), __getattr__(model_class), exist_ok=True)
+            getattr(auto, auto_class).register(_load(family.config), _load(model_class), exist_ok=True)
 
 
 def _register_tokenizers(auto: ModuleType) -> None:
     from transformers import PreTrainedTokenizerFast
 
     for family in FAMILIES.values():
-        auto.AutoTokenizer.register(__getattr__(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
+        auto.AutoTokenizer.register(_load(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 
 
 def _register_image_processors(auto: ModuleType) -> None:
@@ -75,9 +93,7 @@ def _register_image_processors(auto: ModuleType) -> None:
             if available[backend]
         }
         if classes:
-            auto.AutoImageProcessor.register(
-                __getattr__(family.config), image_processor_classes=classes, exist_ok=True
-            )
+            auto.AutoImageProcessor.register(_load(family.config), image_processor_classes=classes, exist_ok=True)
 
 
 def _register_pipelines(pipelines: ModuleType) -> None:
@@ -87,7 +103,7 @@ def _register_pipelines(pipelines: ModuleType) -> None:
         return
     from transformers import AutoModelForQuestionAnswering
 
-    pipeline_class = __getattr__("QuestionAnsweringPipeline")
+    pipeline_class = _load("QuestionAnsweringPipeline")
     registry.register_pipeline(task, pipeline_class, pt_model=AutoModelForQuestionAnswering, type="text")
     # The name under which saved pipelines are found, without this package: there it is not refused.
     pipeline_class._registered_impl = {"question-answering": registry.supported_tasks[task]}
@@ -110,7 +126,9 @@ class _RegisterAfterImport(importlib.abc.MetaPathFinder):
         self._importing = 0
         self._due: list[ModuleType] = []
 
-    def find_spec(self, fullname, path, target=None):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if fullname not in (*self.registrations, *_WAIT_FOR) or self._searching:
             return None
         self._searching = True
@@ -118,7 +136,7 @@ class _RegisterAfterImport(importlib.abc.MetaPathFinder):
             spec = importlib.util.find_spec(fullname)  # asks the other finders
         finally:
             self._searching = False
-        if spec is not None:
+        if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_register(module: ModuleType) -> None:
@@ -133,7 +151,7 @@ class _RegisterAfterImport(importlib.abc.MetaPathFinder):
                     due = self._due.pop(0)
                     self.registrations[due.__name__](due)
 
-            spec.loader.exec_module = execute_and_register
+            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]  # of this module alone
         return spec
 
 

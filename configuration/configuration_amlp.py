@@ -46,7 +46,7 @@ class AMLPConfig(GMLPConfig):
         """Width of that head, under the name Transformers' attention utilities look for."""
         return self.attention_size
 
-    def validate_architecture(self):
+    def validate_architecture(self) -> None:
         """Check the sizes; called by strict validation at construction and when saving."""
         super().validate_architecture()
         if self.attention_size < 1:

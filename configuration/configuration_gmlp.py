@@ -1,6 +1,6 @@
 """gMLP configuration."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -121,8 +121,10 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
     patch_size: int = 16
     num_channels: int = 3
     drop_path_rate: float | int = 0.0
+    if TYPE_CHECKING:  # a property, which type checkers do not take for an argument
+        num_labels: int = 2
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         if self.spatial_weight_type is None:
             self.spatial_weight_type = "toeplitz" if self.image_size is None else "full"
         if self.image_size is not None:
@@ -134,7 +136,7 @@ class GMLPConfig(ImageInputs, PreTrainedConfig):
         """Channels of the gate, and of what the gating unit returns."""
         return self.intermediate_size // 2 if self.gate_type == "split" else self.intermediate_size
 
-    def validate_architecture(self):
+    def validate_architecture(self) -> None:
         """Check the sizes; called by strict validation at construction and when saving."""
         super().validate_architecture()
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")

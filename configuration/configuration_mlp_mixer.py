@@ -1,6 +1,6 @@
 """MLP-Mixer configuration."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
@@ -56,18 +56,18 @@ class MLPMixerConfig(GMLPConfig):
     num_hidden_layers: int = 24
     max_position_embeddings: int = 128
     token_mixing_size: int = 384
-    classifier_pooling: Literal["cls", "mean"] | None = None
+    classifier_pooling: Literal["cls", "mean"] | None = None  # type: ignore[assignment]  # `__post_init__` chooses
     spatial_weight_type: Literal["full"] = "full"
     spatial_initializer_range: float | int = 0.02
-    gate_type: None = None
-    gate_layer_norm_eps: None = None
+    gate_type: None = None  # type: ignore[assignment]  # there is no gate
+    gate_layer_norm_eps: None = None  # type: ignore[assignment]
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         if self.classifier_pooling is None:
             self.classifier_pooling = "cls" if self.image_size is None else "mean"
         super().__post_init__(**kwargs)
 
-    def validate_architecture(self):
+    def validate_architecture(self) -> None:
         """Check the sizes; called by strict validation at construction and when saving."""
         super().validate_architecture()
         if self.token_mixing_size < 1:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -252,8 +252,10 @@ class SynthesizerConfig(ImageInputs, PreTrainedConfig):
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = 1
     decoder_start_token_id: int | None = 0
+    if TYPE_CHECKING:  # a property, which type checkers do not take for an argument
+        num_labels: int = 2
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         self.attention_components = list(self.attention_components)
         if self.decoder_attention_components is not None:
             self.decoder_attention_components = list(self.decoder_attention_components)
@@ -268,7 +270,7 @@ class SynthesizerConfig(ImageInputs, PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     @classmethod
-    def from_preset(cls, name: str, **overrides) -> "SynthesizerConfig":
+    def from_preset(cls, name: str, **overrides: Any) -> "SynthesizerConfig":
         """The configuration of a model of the paper or of its authors' code.
 
         Args:
@@ -297,7 +299,7 @@ class SynthesizerConfig(ImageInputs, PreTrainedConfig):
         side.is_decoder = bool(decoder)
         side.factorized_dense_factors = list(self.dense_factors)
         if decoder:
-            side.num_hidden_layers = self.num_decoder_layers
+            side.num_hidden_layers = self.num_decoder_layers or self.num_hidden_layers
             side.cross_attention_num_heads, side.cross_attention_head_dim = self.cross_attention_shape
             for name in _DECODER_OVERRIDES:
                 if getattr(self, f"decoder_{name}") is not None:
@@ -324,7 +326,7 @@ class SynthesizerConfig(ImageInputs, PreTrainedConfig):
     def dense_factors(self) -> tuple[int, int]:
         """The `(a, b)` of `"factorized_dense"`."""
         if self.factorized_dense_factors is not None:
-            return tuple(self.factorized_dense_factors)
+            return tuple(self.factorized_dense_factors)  # type: ignore[return-value]  # validated: two
         length = max(self.max_position_embeddings, self.decoder_max_position_embeddings or 0)
         a = math.isqrt(length)
         while length % a:
@@ -333,7 +335,7 @@ class SynthesizerConfig(ImageInputs, PreTrainedConfig):
             a = math.isqrt(length - 1) + 1
         return a, -(-length // a)
 
-    def validate_architecture(self):
+    def validate_architecture(self) -> None:
         """Check what the types do not; called by strict validation at construction and when saving."""
         super().validate_architecture()
         if self.is_encoder_decoder and self.is_decoder:

@@ -1,12 +1,26 @@
 """What the configurations of models that read text or images share about images."""
 
+from typing import Literal
+
 
 class ImageInputs:
     """Mixin for configurations with `image_size`, `patch_size`, `num_channels`, `classifier_pooling`."""
 
+    image_size: int | list[int] | tuple[int, int] | None
+    patch_size: int
+    num_channels: int
+    classifier_pooling: Literal["cls", "mean"]
+    max_position_embeddings: int
+
     @property
     def patch_grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """Rows and columns of patches.
+
+        Raises:
+            ValueError: If `image_size` is not set.
+        """
+        if self.image_size is None:
+            raise ValueError("A configuration for text has no grid of patches: `image_size` is `None`.")
         height, width = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
         return height // self.patch_size, width // self.patch_size
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,6 +23,8 @@ MOST_WEIGHTS = 2**24
 #: Weights, of whole samples, that are computed at once where nothing keeps them: memory of this size is used again,
 #: where larger blocks may be asked of the system anew, which takes longer than the kernel.
 WEIGHTS_AT_ONCE = 2**22
+
+_Part = TypeVar("_Part", torch.Tensor, torch.Tensor | None)
 
 
 def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -122,31 +124,47 @@ def sdpa_or_written_out(
         or kwargs.get("output_attentions")
         or not is_faster_written_out(query, length if hides_later else key.shape[2], dropout)
     ):
-        common = {"dropout": dropout, "scaling": scaling, "position_bias": position_bias, "is_causal": is_causal}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **common, **kwargs)
+        return sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            position_bias=position_bias,
+            is_causal=is_causal,
+            **kwargs,
+        )
     if hides_later:
         # Keys beyond are empty places of a static cache.
         key, value = key[:, :, :length], value[:, :, :length]
         position_bias = None if position_bias is None else position_bias[..., :length]
         attention_mask = query.new_ones(1, 1, length, length, dtype=torch.bool).tril()
-    parts = (query, key, value, attention_mask, position_bias)
     samples = _samples_at_once(query, key.shape[2], dropout)
     if samples == query.shape[0]:
-        output = _written_out(module, dropout, scaling, *parts)
+        output, _ = eager_attention_forward(module, query, key, value, attention_mask, dropout, scaling, position_bias)
     else:
         pieces = [slice(start, start + samples) for start in range(0, query.shape[0], samples)]
         output = torch.cat(
-            [_written_out(module, dropout, scaling, *(_rows(part, piece) for part in parts)) for piece in pieces]
+            [
+                eager_attention_forward(
+                    module,
+                    _rows(query, piece),
+                    _rows(key, piece),
+                    _rows(value, piece),
+                    _rows(attention_mask, piece),
+                    dropout,
+                    scaling,
+                    _rows(position_bias, piece),
+                )[0]
+                for piece in pieces
+            ]
         )
     if attention_mask is not None and not hides_later and position_bias is None:
         # The kernel's zeros for queries that see nothing; with a bias, Transformers gives them the mean as well.
         output = output * attention_mask.any(dim=-1, keepdim=True).transpose(1, 2)
     return output, None
-
-
-def _written_out(module: nn.Module, dropout: float, scaling: float, *parts: torch.Tensor | None) -> torch.Tensor:
-    *others, position_bias = parts
-    return eager_attention_forward(module, *others, dropout, scaling, position_bias=position_bias)[0]
 
 
 def is_faster_written_out(query: torch.Tensor, keys: int, dropout: float = 0.0) -> bool:
@@ -175,11 +193,11 @@ def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:
     return min(batch, max(1, WEIGHTS_AT_ONCE // max(1, math.prod(of_a_sample) * keys)))
 
 
-def _rows(part: torch.Tensor | None, piece: slice) -> torch.Tensor | None:
+def _rows(part: _Part, piece: slice) -> _Part:
     return part if part is None or part.shape[0] == 1 else part[piece]
 
 
 @torch.compiler.assume_constant_result
 def _is_kernel_allowed() -> bool:
     """Whether PyTorch would take its kernel for CPUs, unless `torch.nn.attention.sdpa_kernel` says otherwise."""
-    return torch.backends.cuda.flash_sdp_enabled() and torch.backends.mkldnn.enabled
+    return bool(torch.backends.cuda.flash_sdp_enabled() and torch.backends.mkldnn.enabled)

@@ -1,5 +1,7 @@
 """What our decoders keep of earlier tokens, and how they read it, in terms of Transformers' `Cache`."""
 
+from typing import Any
+
 import torch
 from torch.nn import functional as F
 from transformers import Cache, PreTrainedConfig
@@ -33,16 +35,20 @@ def update_cache_without_keys(past_key_values: Cache, states: torch.Tensor, laye
     Returns:
         The states of all tokens, those in the cache first, `(batch, heads, all tokens, width)`.
     """
-    width = 0
-    if layer_idx < len(past_key_values.layers) and past_key_values.layers[layer_idx].is_initialized:
+    layers, width = past_key_values.layers, 0
+    stored = getattr(layers[layer_idx], "values", None) if layer_idx < len(layers) else None
+    if stored is not None:
         # A static cache can be allocated ahead of time (for export), with as many numbers in both tensors.
-        stored = past_key_values.layers[layer_idx].values
         width = stored.shape[-1] if stored.dim() == 4 else 0
     return past_key_values.update(states, states[..., :width], layer_idx)[0]
 
 
 def mask_for_generate(
-    config: PreTrainedConfig, inputs_embeds: torch.Tensor, attention_mask, past_key_values: Cache, **kwargs
+    config: PreTrainedConfig,
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    past_key_values: Cache,
+    **kwargs: Any,
 ) -> torch.Tensor | None:
     """A `create_masks_for_generate`, which `generate` calls with static caches, for models that count positions.
 

@@ -1,5 +1,6 @@
 """The eight feed-forward layers of "GLU Variants Improve Transformer" (arXiv 2002.05202, section 2)."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -14,7 +15,7 @@ def _linear(hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 # Type -> (activation of the first projection, whether a second, linear projection multiplies it).
-FEED_FORWARD_TYPES = {
+FEED_FORWARD_TYPES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
     "relu": (F.relu, False),
     "gelu": (F.gelu, False),
     "swish": (F.silu, False),

@@ -16,7 +16,7 @@ does not know, stand in for the matrix. A training step costs three times the fo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from .feed_forward import FEED_FORWARD_TYPES
+from .mixins import ModelMixin
 
 
 def gmlp_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
@@ -83,7 +84,7 @@ def synthesizer_layer_flops(
     return batch * total + synthesizer_attention_flops(config, batch, length)
 
 
-LAYER_FLOPS = {
+LAYER_FLOPS: dict[str, Callable[..., int]] = {
     "gmlp": gmlp_layer_flops,
     "amlp": amlp_layer_flops,
     "mlp_mixer": mlp_mixer_layer_flops,
@@ -101,7 +102,7 @@ def _head_flops(model: nn.Module, batch: int, length: int) -> int:
     return total
 
 
-class CountsFlops:
+class CountsFlops(ModelMixin):
     """Mixin for `PreTrainedModel`s with a formula in `LAYER_FLOPS`."""
 
     classifies_tokens = False

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import nn
@@ -34,6 +35,8 @@ CONVOLUTION_BYTES = 32 * 2**20
 CONVOLUTION_MULTIPLICATIONS = {torch.float32: 12_000_000, torch.bfloat16: 250_000_000}
 #: Width from which on swapped products of four rows are not faster; those of two and three always are.
 SWAPPED_WIDTH = 2048
+
+_Kind = TypeVar("_Kind", bound=nn.Module)
 
 
 @cache
@@ -67,7 +70,7 @@ def prefers_convolution(inputs: torch.Tensor, weight: torch.Tensor, rows: int, i
         inputs.numel() * weight.shape[0] >= CONVOLUTION_MULTIPLICATIONS.get(inputs.dtype, float("inf"))
         and rows >= _fewest_rows(inputs, weight)
         and _is_slow_in_mkl(inputs, weight)
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and reaches_onednn(inputs, images)
     )
 
@@ -92,7 +95,7 @@ def _is_slow_in_mkl(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
 @torch.compiler.assume_constant_result
 def _is_float32_exact() -> bool:
     """Less precise products, where somebody asked for them, are faster."""
-    mkldnn = torch.backends.mkldnn
+    mkldnn: Any = torch.backends.mkldnn  # some of its attributes are made when it is imported
     return {mkldnn.matmul.fp32_precision, mkldnn.conv.fp32_precision} <= {"none", "ieee"}
 
 
@@ -208,8 +211,10 @@ def _weight_gradient(
 
 def _convolution_backward(
     gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, is_spatial: bool, needed: list[bool]
-) -> tuple[torch.Tensor | None, ...] | None:
-    """Gradients of the convolution for its pixels, weight and bias; `None` where it is not the faster one."""
+) -> tuple[Any, ...] | None:
+    """Gradients of the convolution for its pixels, weight and bias, `None` in place of those that are not `needed`;
+    nothing but `None` where it is not the faster one.
+    """
     rows = weight.shape[0] if is_spatial else inputs.shape[:-1].numel()
     images = inputs.shape[0] if is_spatial else images_for(rows)
     if not prefers_convolution(inputs, weight, rows, images):
@@ -221,12 +226,12 @@ def _convolution_backward(
     )
 
 
-def _keep_for_backward(ctx, inputs: tuple, output: torch.Tensor) -> None:
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.is_spatial = inputs[3]
     ctx.save_for_backward(*inputs[:2])
 
 
-def _backward(ctx, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def _backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (inputs, weight), (for_inputs, for_weight, for_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
     gradients, is_spatial = gradients.contiguous(), ctx.is_spatial
     outputs = gradients.mT if is_spatial else gradients
@@ -250,14 +255,14 @@ def _gelu_gradient(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tenso
     return torch.ops.aten.gelu_backward(gradients, inputs)
 
 
-def _gelu_backward(ctx, gradients: torch.Tensor) -> torch.Tensor:
+def _gelu_backward(ctx: Any, gradients: torch.Tensor) -> torch.Tensor:
     of_inputs = _gelu_gradient if torch.is_grad_enabled() else gelu_gradient_in_graph
     return of_inputs(gradients.contiguous(), *ctx.saved_tensors)
 
 
 # A checkpoint brings its own copy of this module, which must not replace the operators of another one; and compiled
 # graphs that PyTorch keeps on disk know operators by their names alone, so those of another version need others.
-_VERSION = zlib.crc32(__spec__.loader.get_data(__file__))
+_VERSION = zlib.crc32(__spec__.loader.get_data(__file__))  # type: ignore[union-attr]  # files have a loader
 _OPERATOR = f"product_{re.sub(r'[^0-9a-zA-Z]', '_', __name__)}_{_VERSION:08x}"
 
 
@@ -453,7 +458,7 @@ def is_in_graph(tensor: torch.Tensor) -> bool:
     return type(tensor) is not torch.Tensor or torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
-def is_plain(module: nn.Module | None, kind: type[nn.Module]) -> bool:
+def is_plain(module: nn.Module | None, kind: type[_Kind]) -> TypeGuard[_Kind]:
     """Whether a call of the module runs `kind.forward` and nothing besides."""
     return (
         type(module) is kind

@@ -1,6 +1,7 @@
 """aMLP: gMLP with tiny attention ("Pay Attention to MLPs", arXiv 2105.08050, section 4.3)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -46,7 +47,8 @@ class AMLPAttention(nn.Module):
 
     def project(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, `(batch, 1, length, attention_size)` each, of `(batch, length, hidden_size)`."""
-        return linear(self.qkv_proj, hidden_states)[:, None].chunk(3, dim=-1)
+        query, key, value = linear(self.qkv_proj, hidden_states)[:, None].chunk(3, dim=-1)
+        return query, key, value
 
     def forward(
         self,
@@ -88,7 +90,7 @@ class AMLPAttention(nn.Module):
 class AMLPLayer(GMLPLayer):
     """A gMLP block whose gate is the sum of the spatial projection and of tiny attention."""
 
-    def __init__(self, config: AMLPConfig, layer_idx: int | None = None):
+    def __init__(self, config: AMLPConfig, layer_idx: int = 0):
         super().__init__(config, layer_idx)
         self.attention = AMLPAttention(config)
 
@@ -97,8 +99,8 @@ class AMLPLayer(GMLPLayer):
         hidden_states: torch.Tensor,
         padding_mask: torch.Tensor | None = None,
         positions: TokenPositions | None = None,
-        attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
@@ -134,9 +136,16 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
 
     layer_class = AMLPLayer
 
-    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values, seq_idx) -> dict:
+    def _layer_inputs(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.LongTensor | None,
+        past_key_values: Cache | None,
+        seq_idx: torch.Tensor | None,
+    ) -> dict[str, Any]:
         layer_inputs = super()._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
-        inputs = {
+        inputs: dict[str, Any] = {
             "config": self.config,
             "inputs_embeds": hidden_states,
             "attention_mask": attention_mask if self.config.mask_padding else None,

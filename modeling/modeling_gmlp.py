@@ -1,5 +1,7 @@
 """gMLP ("Pay Attention to MLPs", arXiv 2105.08050)."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import initialization as init
@@ -23,7 +25,7 @@ from .padding import padding_and_positions
 from .patch_embeddings import PatchEmbeddings
 from .self_contained import SelfContained
 from .spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
-from .spatial_resizing import ResizableTokens
+from .spatial_resizing import ResizableTokens, TokenMixing
 from .task_heads import (
     CausalLMHead,
     ImageClassificationHead,
@@ -39,7 +41,7 @@ from .task_heads import (
 class GMLPLayer(GradientCheckpointingLayer):
     """One gMLP block (Figure 1): norm, channel expansion, activation, spatial gating unit, projection, residual."""
 
-    def __init__(self, config: GMLPConfig, layer_idx: int | None = None):
+    def __init__(self, config: GMLPConfig, layer_idx: int = 0):
         super().__init__()
         self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -48,7 +50,7 @@ class GMLPLayer(GradientCheckpointingLayer):
         self.sgu = SpatialGatingUnit(
             config.intermediate_size,
             config.max_position_embeddings,
-            config.spatial_weight_type,
+            config.spatial_weight_type,  # type: ignore[arg-type]  # `__post_init__` has set it
             config.gate_layer_norm_eps,
             config.gate_type,
             config.is_decoder,
@@ -86,7 +88,7 @@ class GMLPPreTrainedModel(SelfContained, CountsFlops, ResizableTokens, PreTraine
     _skip_keys_device_placement = ["past_key_values"]
     _can_record_outputs = {"hidden_states": GMLPLayer}
     _can_compile_fullgraph = True
-    _token_mixing_module = SpatialProjection
+    _token_mixing_module: type[TokenMixing] = SpatialProjection
     _supports_seq_idx = True
 
     @torch.no_grad()
@@ -115,7 +117,8 @@ class GMLPModel(GMLPPreTrainedModel):
             if config.type_vocab_size:
                 self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         else:
-            self.main_input_name, self.input_modalities = "pixel_values", ("image",)
+            self.main_input_name = "pixel_values"
+            self.input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
             self._input_embed_layer = "embed_patches"
             self.embed_patches = PatchEmbeddings(config)
             if config.use_class_token:
@@ -170,7 +173,13 @@ class GMLPModel(GMLPPreTrainedModel):
             last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
         )
 
-    def _embed_text(self, input_ids, token_type_ids, inputs_embeds, pixel_values) -> torch.Tensor:
+    def _embed_text(
+        self,
+        input_ids: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        pixel_values: torch.Tensor | None,
+    ) -> torch.Tensor:
         if pixel_values is not None:
             raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
         if (input_ids is None) == (inputs_embeds is None):
@@ -187,7 +196,14 @@ class GMLPModel(GMLPPreTrainedModel):
             return None
         return DynamicCache(config=self.config) if past_key_values is None and use_cache else past_key_values
 
-    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values, seq_idx) -> dict:
+    def _layer_inputs(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.LongTensor | None,
+        past_key_values: Cache | None,
+        seq_idx: torch.Tensor | None,
+    ) -> dict[str, Any]:
         padding_mask, positions = padding_and_positions(
             self.config, hidden_states, attention_mask, position_ids, past_key_values, seq_idx
         )

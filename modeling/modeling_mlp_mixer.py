@@ -1,10 +1,13 @@
 """MLP-Mixer (arXiv 2105.01601), the baseline of "Pay Attention to MLPs" for text, and timm's `mixer_*` for images."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -92,7 +95,7 @@ class MLPMixerLayer(GradientCheckpointingLayer):
     token. What that MLP writes to padding (its biases at least) stays there, as the next block masks it again.
     """
 
-    def __init__(self, config: MLPMixerConfig, layer_idx: int | None = None):
+    def __init__(self, config: MLPMixerConfig, layer_idx: int = 0):
         super().__init__()
         self.token_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.token_mixing = TokenMixingMLP(config.max_position_embeddings, config.token_mixing_size, config.hidden_act)
@@ -144,7 +147,14 @@ class MLPMixerModel(MLPMixerPreTrainedModel, GMLPModel):
 
     layer_class = MLPMixerLayer
 
-    def _layer_inputs(self, hidden_states, attention_mask, position_ids, past_key_values, seq_idx) -> dict:
+    def _layer_inputs(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.LongTensor | None,
+        past_key_values: Cache | None,
+        seq_idx: torch.Tensor | None,
+    ) -> dict[str, Any]:
         if seq_idx is not None:
             raise ValueError(
                 "MLP-Mixer takes no `seq_idx`: its token mixing adds up all tokens before the activation, so that "

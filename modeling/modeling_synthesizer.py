@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,6 +33,7 @@ from .decoder_cache import mask_for_generate, update_cache_without_keys
 from .feed_forward import FeedForward
 from .flops import CountsFlops
 from .linear import linear
+from .mixins import ModelMixin
 from .patch_embeddings import PatchEmbeddings
 from .self_contained import SelfContained
 from .spatial_resizing import grid_interpolation
@@ -42,6 +44,7 @@ from .synthetic_attention import (
     FactorizedDenseLogits,
     FactorizedRandomLogits,
     Fit,
+    HasPositions,
     MeshFactorizedLogits,
     RandomLogits,
     RelativePositionBias,
@@ -148,14 +151,14 @@ class SynthesizerAttention(nn.Module):
         values = self._heads(linear(self.v_proj, hidden_states))
         keys = self._heads(linear(self.k_proj, hidden_states)) if self.has_keys else None
         if past_key_values is not None:
-            if self.has_keys:
+            if keys is not None:
                 keys, values = past_key_values.update(keys, values, self.layer_idx)
             else:
                 values = update_cache_without_keys(past_key_values, values, self.layer_idx)
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
         weights = None
-        if self.has_keys:
+        if queries is not None and keys is not None:
             output, weights = self._vanilla(
                 hidden_states, queries, keys, values, position_bias, layout, attention_mask, dropout, **kwargs
             )
@@ -163,6 +166,7 @@ class SynthesizerAttention(nn.Module):
             output = self._shared(values, position_bias, layout, dropout)
         else:
             logits = self._logits(layout, hidden_states, queries, position_bias)
+            assert logits is not None  # without `vanilla` there is a component
             mask = layout.visible if layout.full_mask is None else layout.full_mask
             output, weights = attention_from_logits(logits, values, mask, dropout)
         output = output.reshape(*hidden_states.shape[:-1], -1)
@@ -229,6 +233,7 @@ class SynthesizerAttention(nn.Module):
             # Not `take_along_dim`, which fixes batch and length in exported programs.
             values = values.gather(2, index[:, None, :, None].expand_as(values))
         logits = self._logits(aligned, None, None, position_bias)
+        assert logits is not None  # without `vanilla` there is a component
         if logits.shape[0] > 1:  # decoding after left padding: few queries, and rows that differ in position
             return attention_from_logits(logits, values, aligned.visible, dropout)[0]
         output = shared_attention(logits, values, aligned, dropout)
@@ -260,15 +265,14 @@ class SynthesizerCrossAttention(nn.Module):
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `(batch, queries, hidden_size)` to `(batch, keys, hidden_size)`."""
         queries = self._heads(linear(self.q_proj, hidden_states))
-        is_updated = past_key_values.is_updated.get(self.layer_idx) if past_key_values is not None else False
-        if is_updated:  # the encoder's keys and values stay the same while decoding
-            layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
-            keys, values = layer.keys, layer.values
+        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            keys, values = layer.keys, layer.values  # of the encoder: they stay the same while decoding
         else:
             keys = self._heads(linear(self.k_proj, encoder_hidden_states))
             values = self._heads(linear(self.v_proj, encoder_hidden_states))
@@ -410,17 +414,16 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
         """What a language modelling head reads (see `scale_decoder_outputs`)."""
         return hidden_states * self.config.hidden_size**-0.5 if self.config.scale_decoder_outputs else hidden_states
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the token embeddings, of encoder and decoder alike."""
-        self.base_model.set_input_embeddings(value)
+        self.base_model.set_input_embeddings(value)  # type: ignore[operator]  # a method of `SynthesizerModel`
 
-    def get_position_embeddings(self) -> tuple[int, int] | int:
+    def get_position_embeddings(self) -> tuple[int, int] | int:  # type: ignore[override]  # no embeddings
         """Longest sequence: one number, or those of encoder and decoder."""
         if not self.config.is_encoder_decoder:
             return self.config.max_position_embeddings
-        return tuple(
-            self.config.get_text_config(**{side: True}).max_position_embeddings for side in ("encoder", "decoder")
-        )
+        encoder, decoder = self.config.get_text_config(encoder=True), self.config.get_text_config(decoder=True)
+        return encoder.max_position_embeddings, decoder.max_position_embeddings
 
     def resize_position_embeddings(
         self,
@@ -448,6 +451,8 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
             return
         if new_num_decoder_position_embeddings is not None and not config.is_encoder_decoder:
             raise ValueError("`new_num_decoder_position_embeddings` is for encoder-decoder models only.")
+        if not isinstance(new_num_position_embeddings, int):
+            raise ValueError(f"The new maximum length must be one number, got {new_num_position_embeddings!r}.")
         lengths = [new_num_position_embeddings, new_num_decoder_position_embeddings or new_num_position_embeddings]
         if min(lengths) < 1:
             raise ValueError(f"A model cannot have room for {min(lengths)} tokens: give a length of at least 1.")
@@ -469,7 +474,9 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
                 f"factors belong to no grid of patches. Resize the images to {self.config.image_size} pixels."
             )
         old_grid = self.config.patch_grid
-        configs = {id(module.config): module.config for module in self.modules() if hasattr(module, "config")}
+        configs: dict[int, Any] = {
+            id(module.config): module.config for module in self.modules() if hasattr(module, "config")
+        }
         for config in configs.values():
             config.set_image_size(image_size)
         rows, _ = grid_interpolation(old_grid, self.config.patch_grid, int(self.config.use_class_token))
@@ -487,38 +494,38 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         """`config` is that of the side: `SynthesizerConfig.get_text_config`. Image models embed outside."""
         super().__init__(config)
         width = config.hidden_size
-        self.embed_tokens = nn.Embedding(config.vocab_size, width) if embed_tokens else None
+        self.embed_tokens: nn.Module | None = nn.Embedding(config.vocab_size, width) if embed_tokens else None
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         learned, relative = (config.position_embedding_type == name for name in ("learned", "relative"))
         self.embed_positions = nn.Embedding(config.max_position_embeddings, width) if learned else None
         self.relative_attention_bias = COMPONENTS["relative"](config) if relative else None
-        self.layers = nn.ModuleList(
-            [SynthesizerLayer(config, index, has_cross_attention) for index in range(config.num_hidden_layers)]
-        )
+        layers = [SynthesizerLayer(config, index, has_cross_attention) for index in range(config.num_hidden_layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = SynthesizerRMSNorm(width, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.has_cross_attention = has_cross_attention
         self.gradient_checkpointing = False
         self.post_init()
         # Synthetic attention maps belong to all heads together: only the feed-forward layers are split.
-        names = [name for name, _ in self.layers[0].mlp.named_children() if name.endswith("_proj")]
-        self._tp_plan |= {f"layers.*.mlp.{name}": "rowwise" if name == "down_proj" else "colwise" for name in names}
-        self._fsdp_plan |= {"layers.*": "free_full_weight", "norm": "keep_full_weight"}
+        names = [name for name, _ in layers[0].mlp.named_children() if name.endswith("_proj")]
+        split = {f"layers.*.mlp.{name}": "rowwise" if name == "down_proj" else "colwise" for name in names}
         if embed_tokens:
-            self._tp_plan["embed_tokens"] = "embedding_rowwise"
+            split["embed_tokens"] = "embedding_rowwise"
+        self._tp_plan = {**(self._tp_plan or {}), **split}
+        self._fsdp_plan = {**(self._fsdp_plan or {}), "layers.*": "free_full_weight", "norm": "keep_full_weight"}
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
 
     def resize_positions(self, length: int, fit: Fit) -> None:
         """Make room for `length` tokens by `fit`; use `resize_position_embeddings` of the whole model."""
         self.config.max_position_embeddings = length
-        for layer in self.layers:
-            for component in layer.self_attn.components.values():
-                if isinstance(component, FactorizedDenseLogits):
-                    component.resize(math.prod(self.config.dense_factors))
-                elif not isinstance(component, RelativePositionBias):
-                    component.resize(fit)
+        attentions = [module for module in self.modules() if isinstance(module, SynthesizerAttention)]
+        for component in [component for attention in attentions for component in attention.components.values()]:
+            if isinstance(component, FactorizedDenseLogits):
+                component.resize(math.prod(self.config.dense_factors))
+            elif isinstance(component, HasPositions):
+                component.resize(fit)
         if self.embed_positions is not None:
             self.embed_positions.weight = nn.Parameter(fit(self.embed_positions.weight, 0))
             self.embed_positions.num_embeddings = length
@@ -550,9 +557,11 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
         if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
+            inputs_embeds = self.embed_tokens(input_ids)  # type: ignore[misc]  # images come embedded
         past_key_values = self._prepare_cache(past_key_values, use_cache)
-        cache = past_key_values.self_attention_cache if self._is_double(past_key_values) else past_key_values
+        cache = past_key_values
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
         layout = token_layout(self.config, inputs_embeds, attention_mask, position_ids, cache, seq_idx)
         encoder_mask = None
         if self.has_cross_attention and encoder_hidden_states is not None:
@@ -562,7 +571,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
-        attention_mask = self._interface_mask(inputs_embeds, attention_mask, cache, seq_idx)
+        interface_mask = self._interface_mask(inputs_embeds, attention_mask, cache, seq_idx)
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
         hidden_states = self.dropout(inputs_embeds + self._added_embeddings(layout, token_type_ids))
         for layer in self.layers:
@@ -571,7 +580,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
                 position_bias,
                 encoder_hidden_states,
                 layout=layout,
-                attention_mask=attention_mask,
+                attention_mask=interface_mask,
                 encoder_attention_mask=encoder_mask,
                 past_key_values=past_key_values,
                 **kwargs,
@@ -580,16 +589,12 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             last_hidden_state=self.dropout(self.norm(hidden_states)), past_key_values=past_key_values
         )
 
-    @staticmethod
-    def _is_double(cache: Cache | None) -> bool:
-        return isinstance(cache, EncoderDecoderCache)
-
     def _prepare_cache(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
         if not self.config.is_decoder:
             return None
         if cache is None:
             cache = DynamicCache(config=self.config) if use_cache else None
-        if self.has_cross_attention and cache is not None and not self._is_double(cache):
+        if self.has_cross_attention and cache is not None and not isinstance(cache, EncoderDecoderCache):
             cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
         return cache
 
@@ -599,11 +604,15 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         attention_mask: torch.Tensor | None,
         cache: Cache | None,
         seq_idx: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """The mask for `vanilla` attention; other components work from the layout."""
+    ) -> Any:
+        """The mask for `vanilla` attention, as its implementation wants it; other components work from the layout."""
         if "vanilla" not in self.config.attention_components:
             return None
-        inputs = {"config": self.config, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        inputs: dict[str, Any] = {
+            "config": self.config,
+            "inputs_embeds": inputs_embeds,
+            "attention_mask": attention_mask,
+        }
         if seq_idx is not None:
             inputs["and_mask_function"] = packed_sequence_mask_function(seq_idx)
         if self.config.is_decoder:
@@ -611,7 +620,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         return create_bidirectional_mask(**inputs)
 
     def _added_embeddings(self, layout: TokenLayout, token_type_ids: torch.Tensor | None) -> torch.Tensor | float:
-        added = 0.0
+        added: torch.Tensor | float = 0.0
         if self.embed_positions is not None:
             added = self.embed_positions(layout.query_positions)
         if self.token_type_embeddings is not None:
@@ -638,11 +647,12 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         super().__init__(config)
         reads_text, both = config.image_size is None, config.is_encoder_decoder
         if reads_text:
-            self.shared = nn.Embedding(config.vocab_size, config.hidden_size)
+            self.shared: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
         else:
-            self.main_input_name, self.input_modalities = "pixel_values", ("image",)
+            self.main_input_name = "pixel_values"
+            self.input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
             self._input_embed_layer = "embed_patches"
-            self.embed_patches = PatchEmbeddings(config)
+            self.embed_patches: nn.Module = PatchEmbeddings(config)
             if config.use_class_token:
                 self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         if both or not config.is_decoder:
@@ -653,7 +663,8 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         self._tied_weights_keys = {f"{name}.embed_tokens.weight": "shared.weight" for name in sides}
         self.post_init()
         if reads_text:
-            self._tp_plan["shared"] = "embedding_rowwise"  # as in the sides that share it
+            # As in the sides that share it.
+            self._tp_plan = {**(self._tp_plan or {}), "shared": "embedding_rowwise"}
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Encoder and decoder share the embeddings whatever `tie_word_embeddings` says about the head."""
@@ -706,18 +717,20 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
             raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
         if self.config.is_encoder_decoder:
             if encoder_outputs is None:
-                encoder_outputs = self.encoder(
+                encoded = self.encoder(
                     input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
                 )
-            elif not isinstance(encoder_outputs, BaseModelOutput):
-                encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+            elif isinstance(encoder_outputs, BaseModelOutput):
+                encoded = encoder_outputs
+            else:
+                encoded = BaseModelOutput(*encoder_outputs[:3])  # type: ignore[arg-type]  # all but the first are tuples
             decoder_outputs = self.decoder(
                 decoder_input_ids,
                 decoder_attention_mask,
                 None,
                 decoder_position_ids,
                 decoder_inputs_embeds,
-                encoder_hidden_states=encoder_outputs[0],
+                encoder_hidden_states=encoded[0],
                 encoder_attention_mask=attention_mask,
                 past_key_values=past_key_values,
                 use_cache=use_cache,
@@ -729,9 +742,9 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
                 decoder_hidden_states=decoder_outputs.hidden_states,
                 decoder_attentions=decoder_outputs.attentions,
                 cross_attentions=decoder_outputs.cross_attentions,
-                encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-                encoder_hidden_states=encoder_outputs.hidden_states,
-                encoder_attentions=encoder_outputs.attentions,
+                encoder_last_hidden_state=encoded.last_hidden_state,
+                encoder_hidden_states=encoded.hidden_states,
+                encoder_attentions=encoded.attentions,
             )
         if not self.config.is_decoder:
             return self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
@@ -766,10 +779,10 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         )
 
 
-class _EncoderHead:
+class _EncoderHead(ModelMixin):
     """Checks what the shared task heads rely on, and names the embeddings that language modelling ties to."""
 
-    backbone_class = SynthesizerModel
+    backbone_class: type[nn.Module] = SynthesizerModel
 
     def __init__(self, config: SynthesizerConfig):
         encoder_only = not (config.is_decoder or config.is_encoder_decoder)
@@ -859,13 +872,14 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             Token ids to predict, one per decoder token; -100 where there is nothing to predict.
         """
+        decoder_ids: torch.Tensor | None = decoder_input_ids
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            decoder_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
             input_ids,
             attention_mask,
             inputs_embeds=inputs_embeds,
-            decoder_input_ids=decoder_input_ids,
+            decoder_input_ids=decoder_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,

@@ -235,7 +235,7 @@ def _add_best(
     padded = np.concatenate([ends, np.full(max_answer_len - 1, -np.inf)])
     # Row i, column d: from token i to token i + d.
     sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, max_answer_len)
-    found = set()
+    found: set[tuple[int, int]] = set()
     for index in np.argsort(-sums, axis=None, kind="stable"):
         first, more = divmod(int(index), max_answer_len)
         if len(found) == n_best or sums[first, more] == -np.inf:
@@ -288,7 +288,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     _load_feature_extractor = False
     _load_tokenizer = True
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if self.tokenizer is None or not self.tokenizer.is_fast:
             raise ValueError(
@@ -325,7 +325,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         given = [{name: value for name, value in group.items() if value is not None} for group in (windows, answers)]
         return given[0], {}, given[1]
 
-    def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **kwargs) -> Any:
+    def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **kwargs: Any) -> Any:
         """Answer questions.
 
         Args:

@@ -11,12 +11,15 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import create_repo
+from transformers import PreTrainedModel
 from transformers.utils.hub import create_and_tag_model_card
 
 from ..configuration.auto_classes import FAMILIES
+from .mixins import ModelMixin
 from .task_heads import QuestionAnsweringHead
 
 
@@ -73,7 +76,7 @@ def flat_modules(model_type: str) -> dict[str, str]:
     return dict(sorted(modules.items()))
 
 
-def _name_pipelines(model: torch.nn.Module) -> None:
+def _name_pipelines(model: PreTrainedModel) -> None:
     """Set what the configuration says about pipelines: Transformers itself can no longer answer questions."""
     entries = dict(getattr(model.config, "custom_pipelines", {}))
     entries.pop("question-answering", None)  # of the model with another head that this one was made from
@@ -123,20 +126,20 @@ def _replace_checkpoint(complete: Path, target: Path, variant: str | None) -> No
         os.replace(complete / name, target / name)
 
 
-class SelfContained:
+class SelfContained(ModelMixin):
     """Mixin, to stand before `PreTrainedModel`, whose `save_pretrained` and `push_to_hub` write complete checkpoints.
 
     The files are first written to the folder `.incomplete` inside the target and then moved, `config.json` last, so
     that an interrupted save leaves what was there before, or a folder that does not load.
     """
 
-    def save_pretrained(
+    def save_pretrained(  # type: ignore[override]  # what `PreTrainedModel` takes beyond these goes by name
         self,
         save_directory: str | os.PathLike,
         is_main_process: bool = True,
         state_dict: dict | None = None,
         push_to_hub: bool = False,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         """Save as `PreTrainedModel.save_pretrained` does, whose arguments it takes, together with the model's code.
 
@@ -170,12 +173,12 @@ class SelfContained:
             return
         if target.exists() and not target.is_dir():
             raise NotADirectoryError(f"{target} is a file: give a folder to save the model in.")
-        family = self.config.model_type if self.config.model_type in FAMILIES else None
-        if family is not None:
-            self.config.auto_map = auto_map(family)
+        modules = {}
+        if self.config.model_type in FAMILIES:
+            self.config.auto_map = auto_map(self.config.model_type)
             _name_pipelines(self)
-        has_code = family is not None and not getattr(self, "_hf_peft_config_loaded", False)
-        modules = flat_modules(family) if first and has_code else {}
+            if first and not getattr(self, "_hf_peft_config_loaded", False):
+                modules = flat_modules(self.config.model_type)
         _check_names_are_free(modules, target)
         # The parts of a distributed checkpoint are written by all processes, straight into the folder.
         if not first or kwargs.get("distributed_checkpoint"):
@@ -196,10 +199,10 @@ class SelfContained:
             shutil.rmtree(incomplete, ignore_errors=True)
         if _TRAINER_CHECKPOINT.fullmatch(target.name):
             # A Trainer with push_to_hub sends weights and configuration from the folder above, but no code of its own.
-            for name, source in code.items():
+            for name, content in code.items():
                 present = target.parent / name
                 if not present.exists() or present.read_bytes().startswith(_HEADER.encode()):
-                    present.write_bytes(source)
+                    present.write_bytes(content)
 
     def _push_saved(
         self,
@@ -209,11 +212,12 @@ class SelfContained:
         token: str | bool | None = None,
         private: bool | None = None,
         tags: list[str] | None = None,
-        **commit,
+        **commit: Any,
     ) -> None:
         """Push what `folder` has more than `before`: to save once more, all processes would have to take part."""
         repo_id = create_repo(repo_id, private=private, token=token, exist_ok=True).repo_id
         if not (folder / "README.md").exists():
             tags = [*(self.model_tags or []), *(tags or [])] or None
-            create_and_tag_model_card(repo_id, tags, token=token).save(folder / "README.md")
+            card = create_and_tag_model_card(repo_id, tags, token=token)  # type: ignore[arg-type]  # booleans as well
+            card.save(folder / "README.md")
         self._upload_modified_files(folder, repo_id, before, token=token, **commit)

@@ -1,8 +1,12 @@
 """Other sequence lengths and image sizes for learned token-mixing weights, and the Toeplitz structure of those."""
 
+from typing import Protocol
+
 import torch
-from torch import nn
 from torch.nn import functional as F
+
+from .mixins import ModelMixin
+from .spatial_gating_unit import SpatialProjection
 
 
 def grid_interpolation(
@@ -77,14 +81,23 @@ def toeplitzness(matrix: torch.Tensor, grid: tuple[int, int] | None = None) -> f
     return 1.0 if variation == 0 else float(1 - residual / variation)
 
 
-class ResizableTokens:
+class TokenMixing(Protocol):
+    """A module whose learned weights belong to positions."""
+
+    def set_max_length(self, max_length: int) -> None:
+        """Cover sequences of another length."""
+
+    def resample(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """Cover another grid of patches, see `grid_interpolation`."""
+
+
+class ResizableTokens(ModelMixin):
     """Mixin for `PreTrainedModel`s whose token mixing is a learned matrix: another maximum length or image size.
 
-    `_token_mixing_module` is the class of the modules that hold such matrices; they have `set_max_length(n)` and
-    `resample(rows, columns)`.
+    `_token_mixing_module` is the class of the modules that hold such matrices.
     """
 
-    _token_mixing_module: type[nn.Module]
+    _token_mixing_module: type[TokenMixing]
 
     def resize_position_embeddings(self, new_num_position_embeddings: int | tuple[int, int]) -> None:
         """Fit the token-mixing weights to another maximum length or image size, keeping what they have learned.
@@ -124,7 +137,7 @@ class ResizableTokens:
         for module in mixing_modules:
             module.resample(rows, columns)
 
-    def get_position_embeddings(self) -> tuple[nn.Module, ...]:
+    def get_position_embeddings(self) -> tuple[TokenMixing, ...]:  # type: ignore[override]  # no embeddings
         """The modules that hold the token-mixing weights, which know positions instead of position embeddings."""
         return tuple(module for module in self.modules() if isinstance(module, self._token_mixing_module))
 
@@ -135,6 +148,7 @@ class ResizableTokens:
         """
         if self.config.spatial_weight_type == "full":
             return
-        for module in self.get_position_embeddings():
-            module.to_full()
+        for module in self.modules():
+            if isinstance(module, SpatialProjection):
+                module.to_full()
         self.config.spatial_weight_type = "full"

@@ -7,6 +7,7 @@ says that they do not depend on the input. `shared_attention` makes use of that:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -130,7 +131,8 @@ class TokenLayout:
         index = torch.arange(self.key_length, device=self.device) + self.left_padding[:, None]
         # No remainder of a free length: the ONNX exporter does not know it.
         index = torch.where(index < self.key_length, index, index - self.key_length)
-        return replace(self, left_padding=None, key_mask=self.key_mask.gather(1, index)), index
+        key_mask = None if self.key_mask is None else self.key_mask.gather(1, index)
+        return replace(self, left_padding=None, key_mask=key_mask), index
 
 
 def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
@@ -218,7 +220,7 @@ class RandomLogits(nn.Module):
         else:
             self.register_buffer("weight", weight)
 
-    def forward(self, layout: TokenLayout, **kwargs) -> torch.Tensor:
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
         return layout.rows_and_columns(self.weight)
 
     def resize(self, fit: "Fit") -> None:
@@ -235,7 +237,7 @@ class FactorizedRandomLogits(nn.Module):
         self.query_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
         self.key_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
 
-    def forward(self, layout: TokenLayout, **kwargs) -> torch.Tensor:
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
         if layout.counts_from_zero:
             queries = layout.rows(self.query_factor)[None]
             keys = first_entries(self.key_factor, 1, layout.key_length)[None]
@@ -258,7 +260,7 @@ class MeshFactorizedLogits(nn.Module):
         self.first_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
         self.second_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
 
-    def forward(self, layout: TokenLayout, **kwargs) -> torch.Tensor:
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
         by_position = (self.first_factor * self.second_factor).sum(dim=-1)
         if layout.counts_from_zero:
             logits = first_entries(by_position, 1, layout.key_length)[None, :, None]
@@ -288,8 +290,9 @@ class RelativePositionBias(nn.Module):
     def buckets(self, relative_positions: torch.Tensor) -> torch.Tensor:
         """Bucket of each "key position minus query position"."""
         num_buckets = self.weight.shape[0]
+        offset: torch.Tensor | int = 0
         if self.causal:
-            distance, offset = (-relative_positions).clamp(min=0), 0
+            distance = (-relative_positions).clamp(min=0)
         else:
             num_buckets //= 2
             distance, offset = relative_positions.abs(), (relative_positions > 0) * num_buckets
@@ -299,7 +302,7 @@ class RelativePositionBias(nn.Module):
         logarithmic = num_exact + (progress * (num_buckets - num_exact)).long()
         return offset + torch.where(distance < num_exact, distance, logarithmic.clamp(max=num_buckets - 1))
 
-    def forward(self, layout: TokenLayout, **kwargs) -> torch.Tensor:
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
         relative_positions = layout.relative_positions
         if relative_positions.dim() == 2:
             relative_positions = relative_positions[None]
@@ -315,13 +318,13 @@ class _DenseFirstLayer(nn.Module):
         self.head_dim = config.head_dim
         if config.dense_first_layer == "own":
             width = config.num_attention_heads * config.head_dim
-            self.first_proj = nn.Linear(config.hidden_size, width, bias=config.dense_bias)
+            self.first_proj: nn.Linear | None = nn.Linear(config.hidden_size, width, bias=config.dense_bias)
         else:
             self.first_proj = None
 
     def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
         if self.first_proj is None:
-            return F.relu(queries)
+            return F.relu(queries)  # type: ignore[arg-type]  # given, as `has_queries` of the attention says
         first = F.relu(linear(self.first_proj, hidden_states))
         return first.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
@@ -337,7 +340,8 @@ class _PerHeadLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor, outputs: int | None = None) -> torch.Tensor:
         """Map `(batch, heads, tokens, head_dim)` to the first `outputs` numbers of each token."""
-        weight, bias = self.weight, self.bias
+        weight: torch.Tensor = self.weight
+        bias: torch.Tensor | None = self.bias
         if outputs is not None:
             weight = first_entries(weight, 1, outputs)
             bias = None if bias is None else first_entries(bias, 1, outputs)
@@ -434,6 +438,14 @@ def resampled(tensor: torch.Tensor, dim: int, rows: torch.Tensor) -> torch.Tenso
 
 Fit = Callable[[torch.Tensor, int], torch.Tensor]
 """Gives a tensor another length along a dimension that stands for positions."""
+
+
+@runtime_checkable
+class HasPositions(Protocol):
+    """A component with weights that belong to positions."""
+
+    def resize(self, fit: Fit) -> None:
+        """Change N."""
 
 
 COMPONENTS: dict[str, Callable[[PreTrainedConfig], nn.Module]] = {

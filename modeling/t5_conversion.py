@@ -6,9 +6,10 @@ from `vanilla`. Both are trained from there.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .modeling_synthesizer import SynthesizerForConditionalGeneration
@@ -41,7 +42,7 @@ _ZERO_AT_START = {
 }
 
 
-def convert_t5_config(t5_config: PreTrainedConfig, tied_head: bool = True, **overrides) -> SynthesizerConfig:
+def convert_t5_config(t5_config: PreTrainedConfig, tied_head: bool = True, **overrides: Any) -> SynthesizerConfig:
     """The Synthesizer that computes what a T5 model computes.
 
     Args:
@@ -161,7 +162,7 @@ def add_components(
 
 
 def synthesizer_from_t5(
-    source: str | torch.nn.Module, *, dtype: torch.dtype | None = None, **overrides
+    source: str | PreTrainedModel, *, dtype: torch.dtype | None = None, **overrides: Any
 ) -> SynthesizerForConditionalGeneration:
     """Load a T5 model as a Synthesizer.
 
@@ -184,17 +185,19 @@ def synthesizer_from_t5(
     """
     if isinstance(source, str):
         convert_t5_config(AutoConfig.from_pretrained(source))  # refuse other models before loading one
-        source = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto")
-    state_dict = convert_t5_state_dict(source.state_dict())
+        t5 = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto")
+    else:
+        t5 = source
+    state_dict = convert_t5_state_dict(t5.state_dict())
     tied = "lm_head.weight" not in state_dict or torch.equal(
         state_dict["lm_head.weight"], state_dict["model.shared.weight"]
     )
-    config = convert_t5_config(source.config, tied_head=tied, **overrides)
+    config = convert_t5_config(t5.config, tied_head=tied, **overrides)
     model = SynthesizerForConditionalGeneration(config)
     mixed = any(len(config.get_text_config(**{s: True}).attention_components) > 1 for s in ("encoder", "decoder"))
     if mixed or config.attention_components != ["vanilla"]:
         state_dict = add_components(state_dict, model.state_dict(), config)
-    model = model.to(dtype or source.dtype)
+    model = model.to(dtype or t5.dtype)  # type: ignore[arg-type]  # taken for a function, because it is wrapped
     model.load_state_dict(state_dict)
-    model.generation_config = source.generation_config
+    model.generation_config = t5.generation_config
     return model.eval()

@@ -13,6 +13,7 @@ split over accumulation steps and processes.
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
@@ -29,6 +30,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .decoder_cache import mask_for_generate
 from .linear import linear
+from .mixins import ModelMixin
 from .padding import first_token_index
 
 
@@ -54,17 +56,17 @@ def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, p
     return (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def _classifier_dropout(config) -> nn.Dropout:
+def _classifier_dropout(config: PreTrainedConfig) -> nn.Dropout:
     rate = config.classifier_dropout
     return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
 
-class _Head:
+class _Head(ModelMixin):
     backbone_class: type[nn.Module]
     reads_images = False
     is_decoder = False
 
-    def __init__(self, config):
+    def __init__(self, config: PreTrainedConfig):
         if config.is_decoder != self.is_decoder:
             raise ValueError(
                 f"{type(self).__name__} needs a configuration with `is_decoder={self.is_decoder}`, "
@@ -80,7 +82,7 @@ class _Head:
         self._build_head(config)
         self.post_init()
 
-    def _build_head(self, config) -> None:
+    def _build_head(self, config: PreTrainedConfig) -> None:
         """Add the head's own modules."""
         raise NotImplementedError
 
@@ -97,7 +99,7 @@ class MaskedLMHead(_Head):
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
-    def _build_head(self, config) -> None:
+    def _build_head(self, config: PreTrainedConfig) -> None:
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -122,13 +124,14 @@ class MaskedLMHead(_Head):
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         hidden_states, loss = outputs.last_hidden_state, None
+        targets: torch.Tensor | None = labels
         sparse = self.config.sparse_prediction and self.training and labels is not None
-        if sparse:
+        if labels is not None and sparse:
             asked = labels != -100
-            hidden_states, labels = hidden_states[asked], labels[asked]
+            hidden_states, targets = hidden_states[asked], labels[asked]
         logits = self.compute_logits(hidden_states)
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        if targets is not None:
+            loss = self.loss_function(logits=logits, labels=targets, vocab_size=self.config.vocab_size, **kwargs)
         return MaskedLMOutput(
             loss=loss,
             logits=None if sparse else logits,
@@ -146,7 +149,7 @@ class CausalLMHead(_Head):
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
-    def _build_head(self, config) -> None:
+    def _build_head(self, config: PreTrainedConfig) -> None:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         # `Trainer` shifts the labels for label smoothing only for classes whose name stands in this table: any other
@@ -201,15 +204,17 @@ class CausalLMHead(_Head):
         )
 
 
-class SequenceClassificationHead(_Head):
+class _ClassificationHead(_Head):
+    def _build_head(self, config: PreTrainedConfig) -> None:
+        self.num_labels = config.num_labels
+        self.dropout = _classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)  # type: ignore[arg-type]  # 2 by default
+
+
+class SequenceClassificationHead(_ClassificationHead):
     """One label (or several, or a number) per sequence, read from the pooled output."""
 
     accepts_loss_kwargs = False
-
-    def _build_head(self, config) -> None:
-        self.num_labels = config.num_labels
-        self.dropout = _classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     @can_return_tuple
     @auto_docstring
@@ -239,15 +244,10 @@ class SequenceClassificationHead(_Head):
         )
 
 
-class TokenClassificationHead(_Head):
+class TokenClassificationHead(_ClassificationHead):
     """One label per token."""
 
     classifies_tokens = True
-
-    def _build_head(self, config) -> None:
-        self.num_labels = config.num_labels
-        self.dropout = _classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     @can_return_tuple
     @auto_docstring
@@ -280,7 +280,7 @@ class MultipleChoiceHead(_Head):
 
     accepts_loss_kwargs = False
 
-    def _build_head(self, config) -> None:
+    def _build_head(self, config: PreTrainedConfig) -> None:
         self.dropout = _classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
@@ -310,15 +310,16 @@ class MultipleChoiceHead(_Head):
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             Index of the right choice, in `[0, num_choices)`.
         """
-        shape = (input_ids if input_ids is not None else inputs_embeds).shape
-        num_choices = shape[1]
-        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = (
+        given = inputs_embeds if input_ids is None else input_ids
+        if given is None:
+            raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
+        flat_ids, flat_mask, *others = (
             None if tensor is None else tensor.flatten(0, 1)
             for tensor in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
-        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        pooled = pool(outputs.last_hidden_state, attention_mask, self.config.classifier_pooling)
-        logits = self.classifier(self.dropout(pooled)).view(-1, num_choices)
+        outputs = self.model(flat_ids, flat_mask, *others, **kwargs)
+        pooled = pool(outputs.last_hidden_state, flat_mask, self.config.classifier_pooling)
+        logits = self.classifier(self.dropout(pooled)).view(-1, given.shape[1])
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits, labels.to(logits.device))
@@ -327,7 +328,7 @@ class MultipleChoiceHead(_Head):
         )
 
 
-def _position_loss(logits: torch.Tensor, positions: torch.LongTensor) -> torch.Tensor:
+def _position_loss(logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Cross entropy over the tokens, mean of the rows whose position lies in the sequence; zero if there is none."""
     length = logits.shape[1]
     positions = positions.view(-1).to(logits.device).clamp(0, length)
@@ -338,7 +339,7 @@ def _position_loss(logits: torch.Tensor, positions: torch.LongTensor) -> torch.T
 class QuestionAnsweringHead(_Head):
     """Start and end scores of an answer span for every token."""
 
-    def _build_head(self, config) -> None:
+    def _build_head(self, config: PreTrainedConfig) -> None:
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
 
     @can_return_tuple
@@ -378,18 +379,13 @@ class QuestionAnsweringHead(_Head):
         )
 
 
-class ImageClassificationHead(_Head):
+class ImageClassificationHead(_ClassificationHead):
     """One label (or several, or a number) per image, read from the pooled output."""
 
     reads_images = True
     accepts_loss_kwargs = False
     main_input_name = "pixel_values"
-    input_modalities = ("image",)
-
-    def _build_head(self, config) -> None:
-        self.num_labels = config.num_labels
-        self.dropout = _classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+    input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
 
     @can_return_tuple
     @auto_docstring

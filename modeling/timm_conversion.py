@@ -9,6 +9,7 @@ final norms have an epsilon of 1e-6, gMLP's gate norms 1e-5 (our defaults), and 
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -83,6 +84,8 @@ def timm_config(
     tensors = convert_timm_state_dict(state_dict)
     patches = tensors["model.embed_patches.projection.weight"]
     expanded, narrowed = (tensors[f"model.layers.0.{name}.weight"] for name in ("proj_in", "proj_out"))
+    config_class: type[GMLPConfig] = GMLPConfig
+    fields: dict[str, Any] = {}
     token_mixing = tensors.get("model.layers.0.token_mixing.weight_out")
     if token_mixing is not None:
         if narrowed.shape[1] != expanded.shape[0]:
@@ -91,10 +94,9 @@ def timm_config(
                 f"{narrowed.shape[1]}, as in timm's gmixer_* models, which are not supported. mixer_* models are."
             )
         tokens = len(token_mixing)
-        config_class, extra = MLPMixerConfig, {"token_mixing_size": token_mixing.shape[1]}
+        config_class, fields["token_mixing_size"] = MLPMixerConfig, token_mixing.shape[1]
     else:
         tokens = len(tensors["model.layers.0.sgu.spatial_proj.bias"])
-        config_class, extra = GMLPConfig, {}
     side = patches.shape[-1]
     height, width = image_size or [math.isqrt(tokens) * side] * 2
     if (height // side) * (width // side) != tokens:
@@ -102,7 +104,7 @@ def timm_config(
             f"The model mixes {tokens} tokens, but images of {height} x {width} pixels have {height // side} x "
             f"{width // side} patches of {side} pixels. Give its `image_size=(height, width)`."
         )
-    return config_class(
+    fields.update(
         hidden_size=expanded.shape[1],
         intermediate_size=expanded.shape[0],
         num_hidden_layers=1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers.")),
@@ -111,5 +113,5 @@ def timm_config(
         num_channels=patches.shape[1],
         classifier_pooling="mean",
         num_labels=len(tensors["classifier.bias"]) if "classifier.bias" in tensors else 2,
-        **extra,
     )
+    return config_class(**fields)

@@ -7,6 +7,7 @@ defaults, and the command line overrides it.
 import dataclasses
 import difflib
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -93,8 +94,14 @@ class ModelArguments:
 
 
 def install_hint(extra: str) -> str:
-    """How to get the packages of an extra: from a checkout, because no package index has this package."""
-    return f"pip install '.[{extra}]' in a checkout of tokenmixers"
+    """How to get the packages of an extra: by their own names or from a checkout, as no package index has this one."""
+    from_checkout = f"pip install '.[{extra}]' in a checkout of tokenmixers"
+    try:
+        requirements = importlib.metadata.requires("tokenmixers") or []
+    except importlib.metadata.PackageNotFoundError:  # imported from a folder
+        return from_checkout
+    wanted = [name.partition(";")[0].strip() for name in requirements if f'extra == "{extra}"' in name]
+    return f"pip install {' '.join(map(repr, wanted))}, or {from_checkout}"
 
 
 def import_optional(module: str, extra: str, purpose: str) -> ModuleType:

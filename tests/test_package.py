@@ -1,9 +1,11 @@
 """The package as a whole: registration, lazy imports, the wheel."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -125,70 +127,148 @@ def test_the_version_is_that_of_pyproject():
     assert tokenmixers.__version__ == version
 
 
-# --- the wheel ---------------------------------------------------------------------------------------------------
+# --- what is published ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """A wheel built from a copy of the files under version control, so that nothing lying about gets in."""
-    folder = tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode:
-        pytest.skip("the list of the project's files comes from git, and this is no git checkout")
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / "source" / name)
-    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, folder / "source")
-    (path,) = folder.glob("*.whl")
-    return path
+def listed():
+    """Names of the files under version control, and of new ones that git does not ignore."""
+    names = {}
+    for kind in ("--cached", "--others"):
+        command = ["git", "ls-files", "-z", kind, "--exclude-standard"]
+        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if finished.returncode:
+            pytest.skip("the list of the project's files comes from git, and this is no git checkout")
+        names[kind] = {name for name in finished.stdout.split("\0") if name and (ROOT / name).is_file()}
+    return names["--cached"], names["--others"]
 
 
-def _pip(*arguments):
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+BUILD = """
+import os, shutil, sys
+from setuptools import build_meta
+folder = sys.argv[1]
+sdist = build_meta.build_sdist(folder)
+os.chdir(folder)
+shutil.unpack_archive(sdist)
+os.chdir(sdist.removesuffix(".tar.gz"))
+build_meta.build_wheel(folder)
+"""
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
-    information = f"tokenmixers-{tokenmixers.__version__}.dist-info"
-    assert {name.split("/")[0] for name in names} == {"tokenmixers", information}
-    assert not [name for name in names if name.startswith("tokenmixers/tests")]
-    modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("*/*.py") if path.parent.name != "tests"}
-    cards = [path for path in ROOT.glob("model_cards/*/*") if path.name in ("config.json", "README.md")]
-    data = {str(path.relative_to(ROOT)) for path in cards}
-    data |= {str(path.relative_to(ROOT)) for path in ROOT.glob("run_scripts/recipes/*.yaml")}
-    assert {f"tokenmixers/{name}" for name in {"__init__.py", *modules, *data}} <= set(names)
+@pytest.fixture(scope="module")
+def distributions(listed, tmp_path_factory):
+    """Source distribution, and the wheel built from it.
+
+    They are made from a copy of the listed files, so that nothing else lying about gets in.
+    """
+    folder = tmp_path_factory.mktemp("distributions")
+    for name in set.union(*listed):
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / "source" / name)
+    _run(sys.executable, "-c", BUILD, folder, cwd=folder / "source")
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
 
 
-def test_the_installed_wheel_works_without_the_checkout(wheel, tmp_path):
-    """In an empty environment that has the dependencies, but not this checkout, however it is installed here."""
-    environment = tmp_path / "environment"
+@pytest.fixture(scope="module")
+def source_names(distributions):
+    """Names of the files in the source distribution, but for what the build writes into it."""
+    with tarfile.open(distributions[0]) as archive:
+        names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    return {name for name in names if not name.startswith("tokenmixers.egg-info/")} - {"PKG-INFO", "setup.cfg"}
+
+
+@pytest.fixture(scope="module")
+def installed(distributions, tmp_path_factory):
+    """The interpreter of an environment with the wheel and the dependencies, but not this checkout in any form."""
+    environment = tmp_path_factory.mktemp("installed") / "environment"
     venv.create(environment, with_pip=False)
     python = environment / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    _pip("--python", python, "install", "--no-deps", "--no-index", wheel)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python)
+    _run(*pip, "install", "--no-deps", "--no-index", distributions[1])
     (package,) = environment.glob("**/site-packages/tokenmixers")
     # A folder named in a .pth file is searched, but .pth files inside it, such as an editable install's, are not read.
     folders = [folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")]
     (package.parent / "dependencies.pth").write_text("\n".join(folders))
+    return python
+
+
+def _run(*command, cwd=None):
+    finished = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, (finished.stdout + finished.stderr)[-3000:]
+    return finished.stdout
+
+
+def test_the_source_distribution_holds_what_a_clone_holds(source_names, listed):
+    tracked, new = listed
+    only_for_git = {".gitignore"}
+    missing = tracked - only_for_git - source_names
+    assert not missing, f"MANIFEST.in does not list {', '.join(sorted(missing))}"
+    assert source_names <= tracked | new
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(distributions, source_names):
+    names = set(zipfile.ZipFile(distributions[1]).namelist())
+    information = f"tokenmixers-{tokenmixers.__version__}.dist-info"
+    names = {name.removeprefix("tokenmixers/") for name in names if not name.startswith(f"{information}/")}
+    modules = {name for name in source_names if name.endswith(".py") and not name.startswith("tests/")}
+    folders = {name.rpartition("/")[0] for name in modules - names}
+    assert not folders, f"`packages` in pyproject.toml lacks the folders {', '.join(sorted(folders))}"
+    cards = [name.rpartition("/")[0] for name in source_names if re.fullmatch(r"model_cards/[^/]+/config\.json", name)]
+    data = {f"{card}/{file}" for card in cards for file in ("config.json", "README.md")}
+    of_scripts = r"run_scripts/(recipes/.+|accelerate/.+|[^/]+)\.(yaml|md)"
+    data |= {name for name in source_names if re.fullmatch(of_scripts, name)}
+    assert names == modules | data | {"py.typed"}
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_works_without_the_checkout(installed, tmp_path):
     code = f"""
 import tokenmixers
-assert tokenmixers.__file__ == {str(package / "__init__.py")!r}, tokenmixers.__file__
+package = tokenmixers.__file__.removesuffix("__init__.py")
+assert package.startswith({str(installed.parents[1])!r}), package
 import sys
 for name in tokenmixers.__all__:
     value = getattr(tokenmixers, name)
     if name != "__version__":
-        assert sys.modules[value.__module__].__file__.startswith({str(package)!r}), (name, value)
+        assert sys.modules[value.__module__].__file__.startswith(package), (name, value)
 """
-    finished = subprocess.run(
-        [python, "-I", "-c", code + CHECK_REGISTRATION], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout == "registered\n"
+    assert _run(installed, "-I", "-c", code + CHECK_REGISTRATION, cwd=tmp_path) == "registered\n"
+
+
+@pytest.mark.slow
+def test_type_checkers_know_every_public_name(installed, tmp_path):
+    """In the code of somebody who has the package installed; without what it is built on, which takes a minute."""
+    pytest.importorskip("mypy")
+    names = tokenmixers.__all__
+    lines = ["import tokenmixers", *(f"reveal_type(tokenmixers.{name})" for name in names), "tokenmixers.GMPLModel"]
+    (tmp_path / "code.py").write_text("\n".join(lines))
+    others = ",".join(f"{name}.*" for name in ("huggingface_hub", "numpy", "tokenizers", "torch", "transformers"))
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\n[mypy-{others}]\nfollow_imports = skip\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, "code.py"]
+    finished = subprocess.run([*map(str, command)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    *revealed, unknown, _ = finished.stdout.splitlines()
+    assert len(revealed) == len(names), finished.stdout + finished.stderr
+    for name, line in zip(names, revealed, strict=True):
+        kind = rf"def \(.+\) -> tokenmixers\.\S+\.{name}" if name[0].isupper() else r"str|def \(texts: .+"
+        assert re.search(f'Revealed type is "({kind})"$', line), line
+    assert 'Module has no attribute "GMPLModel"' in unknown
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs_from_the_installed_wheel(installed, tmp_path):
+    """Its commands, but for the number of training steps, and what the README does with the result."""
+    if shutil.which("make") is None:
+        pytest.skip("make tells the commands of the quickstart")
+    told = _run("make", "--dry-run", "quickstart", cwd=ROOT).replace("\\\n", "")
+    steps = re.findall(r" -m tokenmixers\.run_scripts\.(.+)", told)
+    steps.append("push_to_hub --source outputs/quickstart/gmlp --repo_id me/my-gmlp --dry_run")
+    shown = {}
+    for step in steps:
+        module, *arguments = shlex.split(step)
+        if module.startswith("run_"):
+            arguments += ["--max_steps", "2"]
+        shown[module] = _run(installed, "-I", "-m", f"tokenmixers.run_scripts.{module}", *arguments, cwd=tmp_path)
+    assert len(shown) == len(steps) >= 8
+    assert "modeling_gmlp.py" in shown["push_to_hub"] and "model.safetensors" in shown["push_to_hub"]
+    assert (tmp_path / "outputs/quickstart/gmlp/README.md").is_file()

@@ -84,9 +84,9 @@ def train_unigram_tokenizer(
     if tokenizer.get_vocab_size() <= len(special_tokens):
         raise ValueError("There is no text to train a tokenizer on: the texts are empty.")
     if kind == "encoder":
-        single, pair, framing = "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", ("[CLS]", "[SEP]")
+        single, pair, framing = "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", ["[CLS]", "[SEP]"]
     else:
-        single, pair, framing = "$A </s>", "$A </s> $B </s>", ("</s>",)
+        single, pair, framing = "$A </s>", "$A </s> $B </s>", ["</s>"]
     if kind != "decoder":  # which goes on where its input ends
         ids = [(token, tokenizer.token_to_id(token)) for token in framing]
         tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)

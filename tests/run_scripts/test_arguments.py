@@ -55,6 +55,21 @@ def test_model_cards_are_where_scripts_look():
     assert (Path(arguments.MODEL_CARDS) / "gmlp-base" / "config.json").is_file()
 
 
+def test_hints_need_no_checkout_where_the_package_is_installed(monkeypatch):
+    def requires(name):
+        assert name == "tokenmixers"
+        return ["torch>=2.11", 'timm>=1.0; extra == "bench"', 'matplotlib>=3.9; extra == "plot"']
+
+    monkeypatch.setattr(arguments.importlib.metadata, "requires", requires)
+    assert arguments.install_hint("plot").startswith("pip install 'matplotlib>=3.9', or pip install '.[plot]' in a ")
+
+    def not_installed(name):
+        raise arguments.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(arguments.importlib.metadata, "requires", not_installed)
+    assert arguments.install_hint("plot").startswith("pip install '.[plot]' in a ")
+
+
 @pytest.mark.parametrize("error", ["ImportError", "RuntimeError"])
 def test_a_package_that_breaks_as_it_is_imported_is_named(tmp_path, monkeypatch, error):
     (tmp_path / f"broken_{error}.py").write_text(f'raise {error}("built for another torch")')
