@@ -1,4 +1,4 @@
-"""Transformers' exporters on every class: ONNX in the fast tests, OpenVINO and ExecuTorch in `make test-extras`."""
+"""Transformers' exporters on every class: ONNX of two in the fast tests, all formats in `make test-extras`."""
 
 import copy
 
@@ -52,6 +52,7 @@ def export(model, config, inputs):
     return AutoHfExporter.from_config(config).export(model, inputs, config=config)
 
 
+@pytest.mark.fast_cases(name="GMLPForSequenceClassification")
 @pytest.mark.parametrize(
     "name, changes",
     [
@@ -61,7 +62,7 @@ def export(model, config, inputs):
         ("MLPMixerForTokenClassification", {}),
         ("SynthesizerForMaskedLM", {"attention_components": ["dense", "random", "vanilla"]}),
         ("SynthesizerForMaskedLM", {"attention_components": ["random"]}),
-        pytest.param("SynthesizerForMultipleChoice", {}, marks=pytest.mark.slow),
+        ("SynthesizerForMultipleChoice", {}),
     ],
 )
 def test_onnx_with_any_batch_and_length(name, changes, build, tmp_path, tiny_inputs):
@@ -84,6 +85,7 @@ def test_onnx_of_every_text_model(name, build, tiny_inputs):
     check(export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 3, 5)), model, tiny_inputs(model, 2, 9))
 
 
+@pytest.mark.fast_cases(name="MLPMixerForImageClassification")
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Image" in name])
 def test_onnx_of_image_models(name, build, tiny_inputs):
     pytest.importorskip("onnxscript")
@@ -102,9 +104,8 @@ def test_onnx_of_image_models_in_any_batch(name, build, tiny_inputs):
     check(export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 2, 0)), model, tiny_inputs(model, 3, 0))
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "GMLPForCausalLM" else pytest.param(name, marks=pytest.mark.slow) for name in GENERATING]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GENERATING)
 def test_onnx_of_generation(name, build):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
