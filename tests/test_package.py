@@ -63,10 +63,16 @@ def run_python(*code: str) -> str:
             """,
             id="tokenmixers, then somebody looks for the Auto classes",
         ),
-        pytest.param("from transformers import AutoConfig, AutoModel, AutoTokenizer", id="Auto classes", marks=pytest.mark.slow),
+        pytest.param(
+            "from transformers import AutoConfig, AutoModel, AutoTokenizer", id="Auto classes", marks=pytest.mark.slow
+        ),
         pytest.param("from transformers import Trainer, pipeline", id="Trainer and pipeline", marks=pytest.mark.slow),
         pytest.param("from tokenmixers.modeling.modeling_gmlp import GMLPModel", id="a model", marks=pytest.mark.slow),
-        pytest.param("from tokenmixers.modeling.question_answering import Window", id="the pipeline's module", marks=pytest.mark.slow),
+        pytest.param(
+            "from tokenmixers.modeling.question_answering import Window",
+            id="the pipeline's module",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "import tokenmixers; from transformers.modeling_layers import GradientCheckpointingLayer",
             id="Transformers' layers, which import the Auto classes",

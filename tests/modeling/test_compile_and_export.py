@@ -96,7 +96,7 @@ def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, bu
         assert counter.frame_count == (1 if masked else 2)  # with a mask, and without
 
 
-@pytest.mark.fast_cases(class_name="GMLPForMaskedLM", weight_type="toeplitz")
+@pytest.mark.slow
 @LANGUAGE_MODELS
 def test_compiled_training_gives_the_same_gradients(class_name, weight_type, build, tiny_inputs):
     from torch._dynamo.testing import CompileCounterWithBackend
@@ -162,7 +162,7 @@ def _export(model, example):
     return torch.export.export(model, (), example, dynamic_shapes=dict.fromkeys(example, sizes))
 
 
-@pytest.mark.fast_cases(class_name=["GMLPForCausalLM", "GMLPForMultipleChoice"], weight_type="toeplitz")
+@pytest.mark.fast_cases(class_name="GMLPForCausalLM", weight_type="toeplitz")
 @MODELS
 def test_exports_with_free_batch_and_length(class_name, weight_type, build, tiny_inputs):
     model = build(class_name, spatial_weight_type=weight_type)
@@ -175,8 +175,6 @@ def test_exports_with_free_batch_and_length(class_name, weight_type, build, tiny
 
 
 COMPONENTS = ["vanilla", "dense", "random", "fixed_random", "factorized_dense", "factorized_random", "relative"]
-MIXED = {"attention_components": ["random", "dense", "vanilla"], "feed_forward_type": "swiglu"}
-ONE_OF_EACH_FAMILY = pytest.mark.fast_cases(changes=[{}, MIXED])
 BASE_MODELS = pytest.mark.parametrize(
     ("class_name", "changes"),
     [
@@ -185,7 +183,7 @@ BASE_MODELS = pytest.mark.parametrize(
         ("AMLPModel", {"spatial_weight_type": "full"}),
         ("MLPMixerModel", {}),
         *(("SynthesizerModel", {"attention_components": [component]}) for component in COMPONENTS),
-        ("SynthesizerModel", MIXED),
+        ("SynthesizerModel", {"attention_components": ["random", "dense", "vanilla"], "feed_forward_type": "swiglu"}),
     ],
     ids=lambda value: (
         value if isinstance(value, str) else "+".join(map(str, value.get("attention_components", value)))
@@ -193,7 +191,7 @@ BASE_MODELS = pytest.mark.parametrize(
 )
 
 
-@ONE_OF_EACH_FAMILY
+@pytest.mark.fast_cases(changes={})
 @BASE_MODELS
 def test_every_token_mixing_exports_with_free_batch_and_length(class_name, changes, build, tiny_inputs):
     model = build(class_name, **changes)
@@ -203,7 +201,7 @@ def test_every_token_mixing_exports_with_free_batch_and_length(class_name, chang
         _assert_same(program.module()(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
 
 
-@ONE_OF_EACH_FAMILY
+@pytest.mark.fast_cases(class_name=["AMLPModel", "MLPMixerModel"], changes={})
 @BASE_MODELS
 def test_every_token_mixing_compiles_whole(class_name, changes, build, tiny_inputs):
     model = build(class_name, **changes)

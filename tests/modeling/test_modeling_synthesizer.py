@@ -285,7 +285,7 @@ def test_generate_is_greedy_search(components, cache):
 
 
 @pytest.mark.fast_cases
-@pytest.mark.parametrize("cache", ["dynamic", "static", "static, compiled"])
+@pytest.mark.parametrize("cache", ["dynamic", "static", pytest.param("static, compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("components", [["random"], ["dense"], ["vanilla"], ["random", "vanilla"]])
 def test_seq2seq_generate_is_greedy_search(components, cache):
     model = seq2seq(components, num_hidden_layers=1 if "compiled" in cache else 2)
