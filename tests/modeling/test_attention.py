@@ -235,7 +235,7 @@ def test_models_in_bfloat16(kernel_calls, kind):
     assert kernel_calls
 
 
-@pytest.mark.fast_cases(kind="synthesizer")
+@pytest.mark.fast_cases(kind="synthesizer")  # one, as it compiles twice, which takes seconds
 @pytest.mark.parametrize("kind", ["amlp", "synthesizer"])
 def test_compiled(kernel_calls, monkeypatch, kind):
     model, softmaxes = model_of(kind).eval().to(torch.bfloat16), []

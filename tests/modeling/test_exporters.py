@@ -53,7 +53,7 @@ def export(model, config, inputs):
     return AutoHfExporter.from_config(config).export(model, inputs, config=config)
 
 
-@pytest.mark.fast_cases(name="GMLPForSequenceClassification")
+@pytest.mark.fast_cases(name="GMLPForSequenceClassification")  # one, as an export to ONNX takes seconds
 @pytest.mark.parametrize(
     "name, changes",
     [

@@ -1,4 +1,7 @@
-"""Linear layers as convolutions: parity with the layers themselves, and who is left alone."""
+"""Linear layers as convolutions: parity with the layers themselves, and who is left alone.
+
+To compile a model, be it the smallest, takes seconds: of tests that do, as few cases are fast as show every setting.
+"""
 
 import copy
 import importlib

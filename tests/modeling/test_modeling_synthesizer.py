@@ -563,7 +563,7 @@ def test_compiles_as_one_graph(components):
             torch.testing.assert_close(actual[mask[:, -length:].bool()], expected[mask[:, -length:].bool()])
 
 
-@pytest.mark.fast_cases(components=[["random", "vanilla"]])
+@pytest.mark.fast_cases(components=[["random", "vanilla"]])  # one, as to compile takes seconds
 @pytest.mark.parametrize("components", ALL_COMPONENTS)
 def test_decoding_with_a_static_cache_compiles_once(components):
     model = causal_lm(components)

@@ -216,7 +216,7 @@ def test_long_toeplitz_products_need_no_matrix(dtype, length, is_causal, randomi
         projection(inputs[:, : SpatialProjection.fourier_lengths[dtype] - 1])
 
 
-@pytest.mark.fast_cases
+@pytest.mark.fast_cases  # two, as to compile takes seconds
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("lengths", [[7], [6, 9, 7]], ids=["one length", "long lengths"])
