@@ -42,10 +42,10 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@echo '  $(SCRIPT).push_to_hub --source $(OUT)/gmlp --repo_id me/my-gmlp --dry_run'
 
 test: $(VENV)/.installed  ## the fast tests
-	$(RUN) -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist worksteal
 
-test-slow: $(VENV)/.installed  ## the tests that take more than a few seconds
-	$(RUN) -m pytest -m slow
+test-slow: $(VENV)/.installed  ## the other tests, and all properties on more examples
+	$(RUN) -m pytest -n 2 --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
 
 test-extras: $(VENV)/.installed  ## exports to every format, quantisation: with the extras that the fast tests do without
 	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,export,quantize]'

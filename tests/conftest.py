@@ -1,48 +1,124 @@
 """Helpers shared by the tests, as fixtures: the repository root is a package, so test modules import nothing here."""
 
+from __future__ import annotations
+
+import gc
+import itertools
 import os
+import random
+import re
+from collections import Counter, defaultdict
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test may wait for, or depend on, a network
 
-import hypothesis
 import pytest
-import torch
-import transformers
-from hypothesis import strategies as st
-from transformers import set_seed
 
 import tokenmixers
 
 
-# One core is enough for models this small, and torch's threads would fight with those of parallel test workers.
-torch.set_num_threads(1)
-
-hypothesis.settings.register_profile("default", max_examples=25, deadline=None)
-hypothesis.settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+# --- what every process needs that runs tests --------------------------------------------------------------------
 
 
 class _TorchRandom:
     """Torch's generator in the form in which Hypothesis resets generators before every example."""
 
-    seed = staticmethod(torch.manual_seed)
-    getstate = staticmethod(torch.get_rng_state)
-    setstate = staticmethod(torch.set_rng_state)
+    def __init__(self):
+        import torch
+
+        self.seed, self.getstate, self.setstate = torch.manual_seed, torch.get_rng_state, torch.set_rng_state
 
 
-_TORCH_RANDOM = _TorchRandom()  # Hypothesis keeps a weak reference only
-hypothesis.register_random(_TORCH_RANDOM)
+def pytest_configure(config: pytest.Config) -> None:
+    # The process that hands tests out to others runs none. That it imports nothing saves the time of it at the start.
+    if not config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        import hypothesis
+        import torch
+
+        # One core is enough for models this small, and torch's threads would fight with those of parallel workers.
+        torch.set_num_threads(1)
+        hypothesis.settings.register_profile("default", max_examples=10, deadline=None)
+        hypothesis.settings.register_profile("ci", max_examples=10, deadline=None, derandomize=True)
+        hypothesis.settings.register_profile("thorough", max_examples=50, deadline=None)
+        hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+        config.torch_random = _TorchRandom()  # Hypothesis keeps a weak reference only
+        hypothesis.register_random(config.torch_random)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen():
+    """Collections of garbage look at nothing that is there now: `Trainer` and the compiler ask for many."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _seeded():
-    set_seed(0)
+    import numpy
+    import torch
+
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+
+
+# --- the fast cases of parametrised tests ------------------------------------------------------------------------
+
+
+def _aspects(item: pytest.Item) -> list[tuple[str, str]]:
+    """What the item's case is a case of: a value of each parameter; of a class of models the family and the head."""
+    aspects = []
+    for name, value in item.callspec.params.items():
+        family_and_head = re.fullmatch("(GMLP|AMLP|MLPMixer|Synthesizer)(For.+|Model)", str(value))
+        if family_and_head:
+            aspects += [(f"family of {name}", family_and_head[1]), (f"head of {name}", family_and_head[2])]
+        else:
+            aspects.append((name, repr(value)))
+    return aspects
+
+
+def _fewest_that_show_all(items: list[pytest.Item], together: int) -> set[pytest.Item]:
+    """A small set of the items with every combination of `together` aspects that any of them has, chosen greedily."""
+    combinations = {item: set(itertools.combinations(_aspects(item), together)) for item in items}
+    missing, chosen, times = set().union(*combinations.values()), set(), Counter()
+
+    def gain(item):
+        return len(combinations[item] & missing), -sum(times[aspect] for aspect in _aspects(item))
+
+    while missing:
+        best = max(items, key=gain)
+        chosen.add(best)
+        missing -= combinations[best]
+        times.update(_aspects(best))
+    return chosen
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("fast_cases"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        mark = cases[0].get_closest_marker("fast_cases")
+        values = {name: value if isinstance(value, list) else [value] for name, value in mark.kwargs.items()}
+        together = values.pop("together", [1])[0]
+        fast = [item for item in cases if not item.get_closest_marker("slow")]
+        fast = [item for item in fast if all(item.callspec.params[name] in values[name] for name in values)]
+        fast = _fewest_that_show_all(fast, together)
+        for item in cases:
+            if item not in fast:
+                item.add_marker(pytest.mark.slow)
+
+
+# --- fixtures ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def _auto_image_processor():
     """Skip where Transformers cannot find an image processor by itself: 5.17 needs torchvision for that."""
+    import transformers
+
     if type(transformers.AutoImageProcessor).__name__ == "DummyObject":
         pytest.skip("AutoImageProcessor of this version of Transformers needs torchvision")
 
@@ -77,6 +153,8 @@ def randomise():
     scale of its fan-in, so that activations stay of order one.
     """
 
+    import torch
+
     def fill(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -97,6 +175,8 @@ def spatial_matrix():
     Written out with loops from the definition: `W[i, j] = w[n - 1 + j - i]` for Toeplitz weights `w`.
     """
 
+    import torch
+
     def build(projection, rows: list[int], columns: list[int] | None = None) -> torch.Tensor:
         columns = rows if columns is None else columns
         weight, n = projection.weight, projection.max_length
@@ -114,6 +194,8 @@ def pad():
     Padding is filled with random numbers, so that anything that looks at it shows.
     """
 
+    import torch
+
     def place(rows: list[torch.Tensor], length: int, offsets: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         batch = torch.randint(0, 30, (len(rows), length))
         mask = torch.zeros(len(rows), length, dtype=torch.long)
@@ -128,6 +210,8 @@ def pad():
 @pytest.fixture(scope="session")
 def padded_layouts():
     """A strategy for `(lengths, padded length, offsets)` of a batch: padding left, right, on both sides or nowhere."""
+
+    from hypothesis import strategies as st
 
     @st.composite
     def layouts(draw, max_length: int = 11, min_rows: int = 1, min_padded: int = 1):

@@ -48,7 +48,7 @@ def run_python(*code: str) -> str:
     return finished.stdout
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # a process each; the first is the case that needs most care
     "first",
     [
         pytest.param(
@@ -65,13 +65,20 @@ def run_python(*code: str) -> str:
             """,
             id="tokenmixers, then somebody looks for the Auto classes",
         ),
-        pytest.param("from transformers import AutoConfig, AutoModel, AutoTokenizer", id="Auto classes"),
-        pytest.param("from transformers import Trainer, pipeline", id="Trainer and pipeline"),
-        pytest.param("from tokenmixers.modeling.modeling_gmlp import GMLPModel", id="a model"),
-        pytest.param("from tokenmixers.modeling.question_answering import Window", id="the pipeline's module"),
+        pytest.param(
+            "from transformers import AutoConfig, AutoModel, AutoTokenizer", id="Auto classes", marks=pytest.mark.slow
+        ),
+        pytest.param("from transformers import Trainer, pipeline", id="Trainer and pipeline", marks=pytest.mark.slow),
+        pytest.param("from tokenmixers.modeling.modeling_gmlp import GMLPModel", id="a model", marks=pytest.mark.slow),
+        pytest.param(
+            "from tokenmixers.modeling.question_answering import Window",
+            id="the pipeline's module",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "import tokenmixers; from transformers.modeling_layers import GradientCheckpointingLayer",
             id="Transformers' layers, which import the Auto classes",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             """
@@ -83,6 +90,7 @@ def run_python(*code: str) -> str:
             import tokenmixers
             """,
             id="tokenmixers three times",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -91,6 +99,7 @@ def test_registers_whatever_was_imported_first(first):
     assert run_python(lines, CHECK_REGISTRATION) == "registered\n"
 
 
+@pytest.mark.slow
 def test_the_configuration_imports_no_model():
     run_python(
         "import sys",

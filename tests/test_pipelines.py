@@ -60,6 +60,7 @@ def test_pipeline(family, task, tokenizer, tmp_path):
         assert all((answer.get("label") or answer.get("entity")) in labels.values() for answer in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_pipelines_without_the_package_say_the_same(model_type, tokenizer, tmp_path):
     script = Path(__file__).with_name("pipelines_alone.py")

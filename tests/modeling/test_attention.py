@@ -204,7 +204,7 @@ def test_who_keeps_the_kernel(kernel_calls, monkeypatch):
 
 def model_of(kind):
     torch.manual_seed(0)
-    sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
     if kind == "amlp":
         return AMLPModel(AMLPConfig(**sizes, attention_size=8, max_position_embeddings=8))
     config = SynthesizerConfig(
@@ -235,6 +235,7 @@ def test_models_in_bfloat16(kernel_calls, kind):
     assert kernel_calls
 
 
+@pytest.mark.fast_cases(kind="synthesizer")  # one, as it compiles twice, which takes seconds
 @pytest.mark.parametrize("kind", ["amlp", "synthesizer"])
 def test_compiled(kernel_calls, monkeypatch, kind):
     model, softmaxes = model_of(kind).eval().to(torch.bfloat16), []

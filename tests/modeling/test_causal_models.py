@@ -185,6 +185,7 @@ def test_prompts_can_be_read_in_chunks(model):
     assert torch.equal(model.generate(ids, prefill_chunk_size=3, **options), model.generate(ids, **options))
 
 
+@pytest.mark.fast_cases(model="amlp-toeplitz")  # which has what gMLP has; to compile takes seconds
 def test_decoding_with_a_static_cache_compiles_once(model):
     _, ids, mask = left_padded([5, 3])
     expected = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)

@@ -1,4 +1,7 @@
-"""Compilation without recompiling per length, export with free sizes, placement on devices and offloading."""
+"""Compilation without recompiling per length, export with free sizes, placement on devices and offloading.
+
+To compile or export the smallest model takes seconds: of each such test one or two cases are fast.
+"""
 
 import copy
 import re
@@ -46,12 +49,14 @@ def _forget_compiled_code():
 
 @pytest.fixture
 def build(tiny_model):
+    """`build(class_name, **changes)`: as `tiny_model`, but with one layer: graphs have as many copies of a layer."""
+
     def model(name="GMLPModel", **changes):
         if "CausalLM" in name or "ConditionalGeneration" in name:
             changes["use_cache"] = False  # tested apart
         if "Synthesizer" in name or "Mixer" in name:
             changes.pop("spatial_weight_type", None)
-        return tiny_model(name, **changes)
+        return tiny_model(name, **{"num_hidden_layers": 1, **changes})
 
     return model
 
@@ -64,6 +69,7 @@ def _assert_same(outputs, expected, mask):
         torch.testing.assert_close(one[real], other[real], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.fast_cases(class_name="GMLPForMaskedLM", weight_type="toeplitz")
 @MODELS
 def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build, tiny_inputs):
     """By default PyTorch makes a size symbolic when it first changes: the second compilation is the last."""
@@ -78,6 +84,7 @@ def test_compiles_whole_and_once_for_all_lengths(class_name, weight_type, build,
         assert counter.frame_count <= min(number + 1, 2), f"compiled again for {(batch, length)}"
 
 
+@pytest.mark.fast_cases(class_name="GMLPForCausalLM")
 @LANGUAGE_MODELS
 def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, build, tiny_inputs):
     from torch._dynamo.testing import CompileCounterWithBackend
@@ -92,6 +99,7 @@ def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, bu
         assert counter.frame_count == (1 if masked else 2)  # with a mask, and without
 
 
+@pytest.mark.slow
 @LANGUAGE_MODELS
 def test_compiled_training_gives_the_same_gradients(class_name, weight_type, build, tiny_inputs):
     from torch._dynamo.testing import CompileCounterWithBackend
@@ -157,6 +165,7 @@ def _export(model, example):
     return torch.export.export(model, (), example, dynamic_shapes=dict.fromkeys(example, sizes))
 
 
+@pytest.mark.fast_cases(class_name="GMLPForCausalLM", weight_type="toeplitz")
 @MODELS
 def test_exports_with_free_batch_and_length(class_name, weight_type, build, tiny_inputs):
     model = build(class_name, spatial_weight_type=weight_type)
@@ -185,29 +194,32 @@ BASE_MODELS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.fast_cases(changes={})
 @BASE_MODELS
 def test_every_token_mixing_exports_with_free_batch_and_length(class_name, changes, build, tiny_inputs):
-    model = build(class_name, **changes, num_hidden_layers=1)
+    model = build(class_name, **changes)
     program = _export(model, tiny_inputs(model, 3, 5))
     for batch, length in SHAPES[:3]:
         inputs = tiny_inputs(model, batch, length)
         _assert_same(program.module()(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
 
 
+@pytest.mark.fast_cases(class_name=["AMLPModel", "MLPMixerModel"], changes={})
 @BASE_MODELS
 def test_every_token_mixing_compiles_whole(class_name, changes, build, tiny_inputs):
-    model = build(class_name, **changes, num_hidden_layers=1)
+    model = build(class_name, **changes)
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
     for batch, length in SHAPES[:3]:
         inputs = tiny_inputs(model, batch, length)
         _assert_same(compiled(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs["attention_mask"])
 
 
+@pytest.mark.fast_cases(class_name="MLPMixerForImageClassification")
 @pytest.mark.parametrize(
     "class_name", [family.models["AutoModelForImageClassification"] for family in FAMILIES.values()]
 )
 def test_image_models_compile_and_export_with_a_free_batch(class_name, build):
-    model = build(class_name, num_hidden_layers=1)
+    model = build(class_name)
     compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
     example, sizes = {"pixel_values": torch.randn(3, 3, 8, 8)}, {"pixel_values": {0: torch.export.Dim("batch", min=2)}}
     program = torch.export.export(model, (), example, dynamic_shapes=sizes).module()
@@ -228,7 +240,8 @@ def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program
 @pytest.mark.parametrize(("class_name", "weight_type"), OF_GMLP)
 def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_path, tiny_inputs):
     model_class = getattr(tokenmixers, class_name)
-    model = build(class_name, spatial_weight_type=weight_type, type_vocab_size=2, tie_word_embeddings=False)
+    changes = {"type_vocab_size": 2, "tie_word_embeddings": False, "num_hidden_layers": 2}
+    model = build(class_name, spatial_weight_type=weight_type, **changes)
     model.save_pretrained(tmp_path / "model")
     prefix = "" if model.base_model is model else "model."
     device_map = dict.fromkeys((name for name, _ in model.named_children()), "cpu")
@@ -242,7 +255,7 @@ def test_weights_can_be_offloaded_to_disk(class_name, weight_type, build, tmp_pa
     assert all(parameter.is_meta for parameter in loaded.base_model.layers[0].parameters())
     inputs = tiny_inputs(model, 2, 6)
     for one, other in zip(loaded(**inputs).to_tuple(), model(**inputs).to_tuple(), strict=True):
-        assert torch.equal(one, other)
+        torch.testing.assert_close(one, other)
 
 
 def test_a_layer_is_never_split_over_devices(build):
@@ -256,6 +269,7 @@ def test_can_be_copied_and_pickled(class_name, weight_type, build, tmp_path, tin
     model = build(class_name, spatial_weight_type=weight_type)
     inputs = tiny_inputs(model, 2, 6)
     expected = model(**inputs).logits
-    assert torch.equal(copy.deepcopy(model)(**inputs).logits, expected)
+    torch.testing.assert_close(copy.deepcopy(model)(**inputs).logits, expected)
     torch.save(model, tmp_path / "model.pt")
-    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False)(**inputs).logits, expected)
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    torch.testing.assert_close(loaded(**inputs).logits, expected)

@@ -71,6 +71,7 @@ def test_activation_checkpointing(name, build, example_of):
     assert len(runs) == 2  # once more in the backward pass
 
 
+@pytest.mark.fast_cases
 @pytest.mark.filterwarnings("ignore:The following device_map keys")
 @pytest.mark.parametrize("name", CLASSES)
 def test_device_map_with_offload(name, build, example_of, tmp_path):
@@ -86,9 +87,10 @@ def test_device_map_with_offload(name, build, example_of, tmp_path):
     assert {type(layer).__name__ for stack in stacks for layer in stack} <= set(loaded._no_split_modules)
     inputs = example_of(model)
     with torch.no_grad():
-        assert torch.equal(scalar(loaded, inputs), scalar(model, inputs))
+        torch.testing.assert_close(scalar(loaded, inputs), scalar(model, inputs))
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("target", ["all-linear", "named"])
 @pytest.mark.parametrize("name", CLASSES)
 def test_lora_trains_merges_saves_and_reloads(name, target, build, example_of, tmp_path):
@@ -114,9 +116,11 @@ def test_lora_trains_merges_saves_and_reloads(name, target, build, example_of, t
     adapted.save_pretrained(tmp_path / "adapter")
     adapted.eval()
     reloaded = peft.PeftModel.from_pretrained(build(name), tmp_path / "adapter").eval()
+    assert all(map(torch.equal, reloaded.state_dict().values(), adapted.state_dict().values()))
     with torch.no_grad():
         expected = scalar(adapted, inputs)
-        assert torch.equal(scalar(reloaded, inputs), expected)
+        # The same numbers, but elsewhere in memory: libraries for products may take another way at another alignment.
+        torch.testing.assert_close(scalar(reloaded, inputs), expected)
         merged = reloaded.merge_and_unload()
         torch.testing.assert_close(scalar(merged, inputs), expected, rtol=1e-4, atol=1e-6)
         merged.save_pretrained(tmp_path / "merged")

@@ -1,4 +1,4 @@
-"""Transformers' exporters on every class: ONNX in the fast tests, OpenVINO and ExecuTorch in `make test-extras`."""
+"""Transformers' exporters on every class: ONNX of one in the fast tests, all formats in `make test-extras`."""
 
 import copy
 
@@ -27,7 +27,8 @@ GENERATING = [
 
 @pytest.fixture
 def build(tiny_model):
-    return lambda name, **changes: tiny_model(name, **{"max_position_embeddings": LENGTH, **changes})
+    sizes = {"max_position_embeddings": LENGTH, "num_hidden_layers": 1}
+    return lambda name, **changes: tiny_model(name, **{**sizes, **changes})
 
 
 def check(exported, model, inputs, rtol=1e-5):
@@ -52,6 +53,7 @@ def export(model, config, inputs):
     return AutoHfExporter.from_config(config).export(model, inputs, config=config)
 
 
+@pytest.mark.fast_cases(name="GMLPForSequenceClassification")  # one, as an export to ONNX takes seconds
 @pytest.mark.parametrize(
     "name, changes",
     [
@@ -61,7 +63,7 @@ def export(model, config, inputs):
         ("MLPMixerForTokenClassification", {}),
         ("SynthesizerForMaskedLM", {"attention_components": ["dense", "random", "vanilla"]}),
         ("SynthesizerForMaskedLM", {"attention_components": ["random"]}),
-        pytest.param("SynthesizerForMultipleChoice", {}, marks=pytest.mark.slow),
+        ("SynthesizerForMultipleChoice", {}),
     ],
 )
 def test_onnx_with_any_batch_and_length(name, changes, build, tmp_path, tiny_inputs):
@@ -84,6 +86,7 @@ def test_onnx_of_every_text_model(name, build, tiny_inputs):
     check(export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 3, 5)), model, tiny_inputs(model, 2, 9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Image" in name])
 def test_onnx_of_image_models(name, build, tiny_inputs):
     pytest.importorskip("onnxscript")
@@ -102,9 +105,8 @@ def test_onnx_of_image_models_in_any_batch(name, build, tiny_inputs):
     check(export(model, OnnxConfig(dynamic=True), tiny_inputs(model, 2, 0)), model, tiny_inputs(model, 3, 0))
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "GMLPForCausalLM" else pytest.param(name, marks=pytest.mark.slow) for name in GENERATING]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GENERATING)
 def test_onnx_of_generation(name, build):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")

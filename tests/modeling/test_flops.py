@@ -41,6 +41,7 @@ def head_classes(family: str) -> list[str]:
     return sorted({name for name in FAMILIES[family].models.values() if "Conditional" not in name})
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("name", [name for family in FAMILIES for name in head_classes(family)])
 @given(batch=st.integers(1, 3), length=st.integers(1, 12), data=st.data())
 def test_every_head_counts_what_torch_counts(name, batch, length, data):
@@ -94,6 +95,7 @@ def test_synthesizers_of_every_component(components, batch, length, target, firs
     assert model.floating_point_ops(inputs) == 3 * found
 
 
+@pytest.mark.fast_cases(name=["gmlp-base", "amlp-base"])
 @pytest.mark.parametrize(
     ("name", "length"),
     [(name, 512) for name in ("gmlp-base", "gmlp-large", "gmlp-xlarge", "amlp-base", "amlp-large")],

@@ -1,4 +1,7 @@
-"""Linear layers as convolutions: parity with the layers themselves, and who is left alone."""
+"""Linear layers as convolutions: parity with the layers themselves, and who is left alone.
+
+To compile a model, be it the smallest, takes seconds: of tests that do, as few cases are fast as show every setting.
+"""
 
 import copy
 import importlib
@@ -325,10 +328,12 @@ def _graph(model, inputs):
     return compiled(inputs), graphs[0]
 
 
+@pytest.mark.fast_cases(dtype=torch.float32)
 @pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
 def test_compiled_inference(dtype, rtol, tiny_model, convolutions, monkeypatch):
     """The graph of an AMD processor holds our operators; exported ones never do."""
-    model, inputs = tiny_model("GMLPForMaskedLM").to(dtype), torch.randint(37, (2, 6))
+    model = tiny_model("GMLPForMaskedLM", num_hidden_layers=1).to(dtype)
+    inputs = torch.randint(37, (2, 6))
     expected = model(inputs).logits
     for types, has_operators in (({dtype}, True), (frozenset(), False)):
         monkeypatch.setattr(linear_module, "types_for_convolution", lambda types=types: types)
@@ -342,16 +347,18 @@ def test_compiled_inference(dtype, rtol, tiny_model, convolutions, monkeypatch):
         found = [graph.count(f"{linear_module._OPERATOR}{end}.default(") for end in ("", "_gelu", "_inference")]
         products = 3 * layers + 1 if dtype == torch.float32 else 2 * layers + 1
         assert found == [0, 0, products * has_operators] and bool(convolutions) == has_operators
-        for strict in (True, False):
+        for strict in (True, False) if has_operators else ():
             with torch.no_grad():
                 program = torch.export.export(copy.deepcopy(model), (inputs,), strict=strict)
             assert "tokenmixers" not in program.graph_module.code
 
 
+@pytest.mark.fast_cases(frozen=[None, "weight"])
 @pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
 @pytest.mark.parametrize("frozen", [None, "weight", "bias"])
 def test_compiled_training(dtype, rtol, frozen, tiny_model, convolutions, monkeypatch):
-    model, inputs = tiny_model("GMLPForMaskedLM").to(dtype), torch.randint(37, (2, 6))
+    model = tiny_model("GMLPForMaskedLM", num_hidden_layers=1).to(dtype)
+    inputs = torch.randint(37, (2, 6))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(frozen is None or not name.endswith(frozen))
 
@@ -421,6 +428,7 @@ def swapped(monkeypatch):
     return _recorded_on_any_processor(swapped_product, monkeypatch)
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("width", [8, 9])
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2, 1), (1, 2), (3,), (4, 1), (2, 2), (5, 1), (0, 2)])
@@ -512,6 +520,7 @@ def test_compiled_layers_that_are_not_plain(convolutions):
         assert "tokenmixers.product" in _graph(lambda inputs: linear(layer, inputs), inputs)[1]
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("is_spatial", [False, True])
 @pytest.mark.parametrize("is_convolution", [False, True])
 @pytest.mark.parametrize("leaves", [("inputs",), ("weight",), ("inputs", "weight", "bias"), ("weight", "bias"), ()])
@@ -560,6 +569,7 @@ def test_gradients_in_graphs_are_well_defined(is_spatial, is_convolution, convol
         assert linear_module.weight_gradient_in_graph(gradients, inputs, weight, is_spatial).dtype == torch.float32
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("is_spatial", [False, True])
 @pytest.mark.parametrize("is_convolution", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -613,6 +623,7 @@ def test_the_gelu_in_graphs(grad):
     torch.library.opcheck(linear_module.gelu_gradient_in_graph, (torch.randn_like(inputs), inputs.detach()))
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
 @pytest.mark.parametrize("marked", [False, True])
 def test_one_graph_for_all_sizes(weight_type, marked, convolutions, randomise):
@@ -637,6 +648,7 @@ def test_one_graph_for_all_sizes(weight_type, marked, convolutions, randomise):
     assert len(frames) == 1 and frames[0].count("tokenmixers.product") == 2
 
 
+@pytest.mark.slow
 def test_inductor_takes_the_products_of_every_size(convolutions, randomise):
     """With and without gradients; an empty batch too, and rows with biases of their own, as for left padding."""
     torch.compiler.reset()

@@ -111,6 +111,7 @@ def _inputs(class_name: str, ids: torch.Tensor, mask: torch.Tensor | None = None
     return {name: tensor[None] for name, tensor in inputs.items()} if "MultipleChoice" in class_name else inputs
 
 
+@pytest.mark.fast_cases
 @CLASSES
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @given(data=st.data())

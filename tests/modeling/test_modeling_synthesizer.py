@@ -96,7 +96,7 @@ def pad(rows, left):
 # Padding
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_padding_changes_nothing(data):
     components = data.draw(st.sampled_from(ALL_COMPONENTS))
@@ -207,6 +207,7 @@ def test_too_long_while_generating():
         causal_lm(["random"]).generate(tokens(1, N - 2), max_new_tokens=10)
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("length", [11, N, 50])
 @pytest.mark.parametrize("components", ALL_COMPONENTS)
 def test_resize_position_embeddings(components, length, tmp_path):
@@ -269,6 +270,7 @@ def test_cached_steps_equal_one_pass(components):
     torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.fast_cases
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("components", ALL_COMPONENTS)
 def test_generate_is_greedy_search(components, cache):
@@ -282,10 +284,11 @@ def test_generate_is_greedy_search(components, cache):
     assert len(set(generated[:, 7:].flatten().tolist())) > 2
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static", "static, compiled"])
+@pytest.mark.fast_cases
+@pytest.mark.parametrize("cache", ["dynamic", "static", pytest.param("static, compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("components", [["random"], ["dense"], ["vanilla"], ["random", "vanilla"]])
 def test_seq2seq_generate_is_greedy_search(components, cache):
-    model = seq2seq(components)
+    model = seq2seq(components, num_hidden_layers=1 if "compiled" in cache else 2)
     ids, mask = pad([tokens(4), tokens(7, seed=1)], left=False)
     decoded = torch.zeros(2, 1, dtype=torch.long)
     for _ in range(8):
@@ -547,6 +550,7 @@ def test_mask_of_the_wrong_length():
         build(SynthesizerModel)(tokens(1, 5), torch.ones(1, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("components", [["random"], ["dense", "vanilla"]])
 def test_compiles_as_one_graph(components):
     model = causal_lm(components)
@@ -559,6 +563,7 @@ def test_compiles_as_one_graph(components):
             torch.testing.assert_close(actual[mask[:, -length:].bool()], expected[mask[:, -length:].bool()])
 
 
+@pytest.mark.fast_cases(components=[["random", "vanilla"]])  # one, as to compile takes seconds
 @pytest.mark.parametrize("components", ALL_COMPONENTS)
 def test_decoding_with_a_static_cache_compiles_once(components):
     model = causal_lm(components)

@@ -80,6 +80,7 @@ def test_padding_gets_no_gradient(weight_type, build, pad, padded_layouts, data)
     assert gradient[mask == 1].any()
 
 
+@pytest.mark.slow
 @WEIGHT_TYPES
 def test_the_traced_model_is_exact_too(weight_type, build, pad, padded_layouts):
     """Traced, the values of the mask are unknown, so `full` weights take the path for free positions throughout."""

@@ -216,6 +216,7 @@ def test_long_toeplitz_products_need_no_matrix(dtype, length, is_causal, randomi
         projection(inputs[:, : SpatialProjection.fourier_lengths[dtype] - 1])
 
 
+@pytest.mark.fast_cases  # two, as to compile takes seconds
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("lengths", [[7], [6, 9, 7]], ids=["one length", "long lengths"])
@@ -248,18 +249,22 @@ def test_graphs_of_long_rows_need_no_matrix(lengths, is_causal, backend, randomi
         unit.zero_grad()
 
 
-def test_graphs_of_any_length_and_exported_ones_have_the_matrix(randomise, monkeypatch):
+@pytest.mark.fast_cases(way=["exported", "traced"])
+@pytest.mark.parametrize("way", ["compiled", "exported", "exported strictly", "traced"])
+def test_graphs_of_any_length_and_exported_ones_have_the_matrix(way, randomise, monkeypatch):
     unit = _unit("toeplitz, by Fourier transforms", randomise)
     inputs = torch.randn(2, 7, WIDTH, dtype=torch.double)
     expected = unit(inputs)
     monkeypatch.setattr(SpatialProjection, "_convolve", None)
     torch.compiler.reset()
     unit.spatial_proj.fourier_lengths = {torch.double: 4}  # PyTorch knows that lengths which vary are 2 at least
-    graphs = [torch.compile(unit, backend="aot_eager", fullgraph=True, dynamic=True)]
-    graphs += [torch.export.export(unit, (inputs,), strict=strict).module() for strict in (False, True)]
-    graphs += [torch.jit.trace(unit, inputs, check_trace=False)]
-    for graph in graphs:
-        torch.testing.assert_close(graph(inputs), expected)
+    if way == "compiled":
+        graph = torch.compile(unit, backend="aot_eager", fullgraph=True, dynamic=True)
+    elif way == "traced":
+        graph = torch.jit.trace(unit, inputs, check_trace=False)
+    else:
+        graph = torch.export.export(unit, (inputs,), strict="strictly" in way).module()
+    torch.testing.assert_close(graph(inputs), expected)
 
 
 @pytest.mark.parametrize("max_length", [8, 9])

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -177,7 +177,6 @@ def test_single_component(component, causal):
     check(build(1, attention_components=[component], is_decoder=causal), [5, 3], left=True, seed=2)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_mixtures(data):
     names = data.draw(st.lists(st.sampled_from(COMPONENTS), min_size=1, max_size=3, unique=True))

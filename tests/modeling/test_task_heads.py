@@ -107,6 +107,7 @@ def test_multiple_choice_scores_each_choice_as_a_sequence_of_its_own(pooling, bu
 # --- padding -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fast_cases
 @WEIGHT_TYPES
 @pytest.mark.parametrize("class_name", TOKEN_HEADS)
 @given(data=st.data())
@@ -119,6 +120,7 @@ def test_token_heads_do_not_depend_on_padding(weight_type, class_name, build, pa
         torch.testing.assert_close(logits[row, real], _logits(model, model(input_ids[row : row + 1, real]))[0])
 
 
+@pytest.mark.fast_cases(together=2)
 @WEIGHT_TYPES
 @POOLINGS
 @pytest.mark.parametrize("class_name", SEQUENCE_HEADS)
@@ -133,6 +135,7 @@ def test_sequence_heads_do_not_depend_on_padding(weight_type, pooling, class_nam
     torch.testing.assert_close(logits, torch.cat(alone).flatten())
 
 
+@pytest.mark.fast_cases
 @WEIGHT_TYPES
 @POOLINGS
 @pytest.mark.parametrize(
@@ -315,6 +318,7 @@ def test_sparse_prediction_changes_neither_loss_nor_gradient(tiny_config, random
     torch.testing.assert_close(found[True], found[False])
 
 
+@pytest.mark.slow
 @torch._dynamo.config.patch(fail_on_recompile_limit_hit=True)
 def test_sparse_prediction_compiles(tiny_config, randomise):
     """Whatever the number of tokens to predict, with a break of the graph before them."""

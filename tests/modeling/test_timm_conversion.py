@@ -169,6 +169,7 @@ def test_foreign_weights_are_refused():
         timm_config({name: torch.zeros(shape) for name, shape in gated.items()})
 
 
+@pytest.mark.fast_cases(name=["gmlp_ti16_224", "mixer_s16_224"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_outputs_and_gradients_are_those_recorded_of_timm(name):
     found = our_outputs(name)
@@ -181,6 +182,7 @@ def test_outputs_and_gradients_are_those_recorded_of_timm(name):
     assert_close(found, {key: recorded[f"{name}/{key}"] for key in ("logits", "pooled")} | {"gradients": sums})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_outputs_and_gradients_are_timms(name):
     try:

@@ -236,8 +236,9 @@ def test_lora_on_all_linear_layers(class_name, build, tmp_path):
             assert torch.equal(state[f"base_model.model.{name}"], tensor), name
     reloaded = peft.PeftModel.from_pretrained(build(class_name), tmp_path).eval()
     adapted.eval()
+    assert all(map(torch.equal, reloaded.state_dict().values(), adapted.state_dict().values()))
     batch = {name: tensor for name, tensor in batch.items() if name in ("input_ids", "attention_mask")}
-    assert torch.equal(reloaded(**batch)[0], adapted(**batch)[0])
+    torch.testing.assert_close(reloaded(**batch)[0], adapted(**batch)[0])
     merged = reloaded.merge_and_unload()
     torch.testing.assert_close(merged(**batch)[0], adapted(**batch)[0], rtol=1e-4, atol=1e-5)
 
