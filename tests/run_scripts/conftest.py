@@ -15,7 +15,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from tokenmixers.run_scripts import training
+from tokenmixers.run_scripts import python_docs_corpus, python_docs_questions, python_docs_summaries, training
 from tokenmixers.run_scripts.arguments import UserError
 
 
@@ -62,6 +62,22 @@ def corpus(tmp_path_factory):
         lines = [" ".join((CYCLE * 3)[start : start + words.randint(5, 15)]) for start in starts]
         (folder / f"{name}.txt").write_text("\n".join(lines))
     return folder
+
+
+@pytest.fixture
+def part_of_the_library(monkeypatch):
+    """Every tenth module is what the scripts read that make data of Python's own documentation."""
+    every_file = python_docs_corpus.library_files
+    for script in (python_docs_corpus, python_docs_questions, python_docs_summaries):
+        monkeypatch.setattr(script, "library_files", lambda root: every_file(root)[::10])
+
+
+@pytest.fixture(params=["part", pytest.param("whole", marks=pytest.mark.slow)])
+def library(request):
+    """The share of the modules that those scripts read: a part, and (slow) all."""
+    if request.param == "part":
+        request.getfixturevalue("part_of_the_library")
+    return {"part": 0.1, "whole": 1.0}[request.param]
 
 
 @pytest.fixture(scope="module")
