@@ -398,11 +398,11 @@ def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
     # So many that the processor's caches don't hold those of all contestants, as in a model.
     for narrow, wide, pairs in ((128, 512, 48), (768, 3072, 4), (768, sizes.shrunk.get("vocab_size", 30522), 1)):
         layers = nn.ModuleList(
-            nn.Linear(*size) for _ in range(pairs) for size in ((narrow, wide), (wide, narrow))
+            nn.Linear(*size) for _ in range(1 if sizes.shrunk else pairs) for size in ((narrow, wide), (wide, narrow))
         ).requires_grad_(case.training)
         for rows in sizes.rows:
             inputs = [{"hidden_states": torch.randn(rows, narrow)}]
-            common = {"inputs": inputs, "case": case, "weights": "shared", "items": 2 * pairs * rows}
+            common = {"inputs": inputs, "case": case, "weights": "shared", "items": len(layers) * rows}
             contestants = [
                 replace(model_contestant(name, _Products(deepcopy(layers), way), **common), is_profiled=False)
                 for name, way in ways.items()

@@ -380,8 +380,20 @@ def _peak_on_cpu(profiler: profile) -> int:
 def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[str, float]:
     """Operations per second of the fastest of ten products of two square matrices, by what computed them: PyTorch's
     `product`, or its `convolution`, which may be another library's.
+
+    Args:
+        dtype: Of the matrices.
+        device: Where they are.
+        size: Their rows and columns at the most; fewer where one product would take longer than two seconds.
     """
-    one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    calls = {"product": lambda: one @ other, "convolution": lambda: pointwise_convolution(one, other, None)}
-    seconds = take_turns(calls, 10, device)
-    return {name: 2 * size**3 / min(times) for name, times in seconds.items()}
+
+    def seconds(side: int, rounds: int) -> dict[str, list[float]]:
+        one, other = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+        calls = {"product": lambda: one @ other, "convolution": lambda: pointwise_convolution(one, other, None)}
+        return take_turns(calls, rounds, device)
+
+    side = min(256, size)
+    # A processor without instructions for the type can be a hundred times slower than in float32.
+    while 2 * side <= size and 8 * max(times[0] for times in seconds(side, 1).values()) < 2:
+        side *= 2
+    return {name: 2 * side**3 / min(times) for name, times in seconds(side, 10).items()}

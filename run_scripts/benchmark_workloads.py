@@ -181,7 +181,7 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
     if not case.compiled:
         small = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "vocab_size": 4096}
         for name, changes, rows, length, steps in (
-            ("small gMLP", small | sizes.shrunk, 16 * sizes.batch_size, min(64, sizes.text_lengths[-1]), 21),
+            ("small gMLP", small | sizes.shrunk, 16 * sizes.batch_size, min(64, sizes.text_lengths[-1]), 3 if sizes.shrunk else 21),
             ("gmlp-base", sizes.shrunk, sizes.batch_size, sizes.text_lengths[-1], 3),
         ):
             with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,9 @@ import ast
 import hashlib
 import inspect
 import json
+import os
 import sysconfig
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,20 +52,34 @@ def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]
 
 def library_files(root: Path) -> list[Path]:
     """The modules of a standard library, in alphabetical order, without tests and installed packages."""
-    return [file for file in sorted(root.rglob("*.py")) if _NOT_LIBRARY.isdisjoint(file.relative_to(root).parts)]
+    files = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in _NOT_LIBRARY]  # installed packages may be many
+        files += [Path(folder, name) for name in names if name.endswith(".py")]
+    return sorted(files)
+
+
+def definitions(source: bytes) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """A module and everything defined in it, outer things first; nothing if it is not valid Python."""
+    try:
+        waiting = deque([ast.parse(source)])
+    except (SyntaxError, ValueError):  # files that are broken on purpose, as lib2to3's test data
+        return
+    while waiting:
+        node = waiting.popleft()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        # Not `ast.walk`: most nodes are parts of expressions, which define nothing.
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            waiting.extend(getattr(node, name, ()))
 
 
 def docstrings(source: bytes) -> Iterator[str]:
     """The docstrings of a module and of everything defined in it; none if it is not valid Python."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # files that are broken on purpose, as lib2to3's test data
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node, clean=False)
-            if text:
-                yield inspect.cleandoc(text)
+    for node in definitions(source):
+        text = ast.get_docstring(node, clean=False)
+        if text:
+            yield inspect.cleandoc(text)
 
 
 def is_held_out(name: str, percentage: float) -> bool:

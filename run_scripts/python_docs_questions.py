@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import UserError, check_new_folder, parse_arguments
-from .python_docs_corpus import is_held_out, library_files
+from .python_docs_corpus import definitions, is_held_out, library_files
 
 
 _SENTENCE = re.compile(r"[A-Z][^.]{10,100}\.(?=\s|$)")
@@ -48,12 +48,8 @@ class QuestionArguments:
 
 def summaries(source: bytes) -> dict[str, str]:
     """The first sentence of the docstring of every public function in a module; none if it is not valid Python."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return {}
     found = {}
-    for node in ast.walk(tree):
+    for node in definitions(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
             sentence = _SENTENCE.match(" ".join(inspect.cleandoc(ast.get_docstring(node) or "").split()))
             if sentence and sentence[0] not in found.values():

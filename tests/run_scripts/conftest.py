@@ -1,6 +1,7 @@
 """A tiny corpus, a command line that trains on it, and a Hub on loopback."""
 
 import errno
+import gc
 import os
 import random
 import runpy
@@ -14,6 +15,13 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from tokenmixers.run_scripts import (
+    docstring_tasks,
+    python_docs_corpus,
+    python_docs_questions,
+    python_docs_summaries,
+    training,
+)
 from tokenmixers.run_scripts.arguments import UserError
 
 
@@ -33,6 +41,24 @@ def _cards_keep_the_hubs_rules(monkeypatch):
     monkeypatch.setattr(huggingface_hub.ModelCard, "save", check_and_save)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_imported_is_garbage():
+    """Every training ends with a garbage collection: half of a tiny run's time, if it looks at all of torch."""
+    gc.freeze()
+
+
+@pytest.fixture
+def history_is_drawn():
+    """For tests that look at the picture of a run."""
+
+
+@pytest.fixture(autouse=True)
+def _history_is_an_empty_file(request, monkeypatch):
+    """Drawing it takes as long as all else in a tiny run."""
+    if "history_is_drawn" not in request.fixturenames:
+        monkeypatch.setattr(training, "plot_history", lambda history, path: path.touch())
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
@@ -45,8 +71,25 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture
-def command(corpus, tmp_path):
-    """`command(name=value, ...)`: arguments of a tiny run, with changes; `None` leaves an argument out."""
+def part_of_the_library(monkeypatch):
+    """The scripts that make data of Python's own documentation read every tenth module, or two packages of eight."""
+    every_file = python_docs_corpus.library_files
+    for script in (python_docs_corpus, python_docs_questions, python_docs_summaries):
+        monkeypatch.setattr(script, "library_files", lambda root: every_file(root)[::10])
+    monkeypatch.setattr(docstring_tasks, "PACKAGES", ("logging", "xml"))
+
+
+@pytest.fixture(params=["part", pytest.param("whole", marks=pytest.mark.slow)])
+def library(request):
+    """The share of the modules that those scripts read: a part, and (slow) all."""
+    if request.param == "part":
+        request.getfixturevalue("part_of_the_library")
+    return {"part": 0.1, "whole": 1.0}[request.param]
+
+
+@pytest.fixture(scope="module")
+def arguments(corpus):
+    """`arguments(output_dir=..., ...)`: those of a tiny run, with changes; `None` leaves an argument out."""
 
     def build(**changes):
         settings = {
@@ -55,7 +98,6 @@ def command(corpus, tmp_path):
             "config_name": "gmlp-base",
             "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16",
             "train_tokenizer": 60,
-            "output_dir": tmp_path / "run",
             "do_train": True,
             "do_eval": True,
             "use_cpu": True,
@@ -68,6 +110,12 @@ def command(corpus, tmp_path):
         return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
 
     return build
+
+
+@pytest.fixture
+def command(arguments, tmp_path):
+    """The same, for a run in a folder of the test's own."""
+    return lambda **changes: arguments(**{"output_dir": tmp_path / "run", **changes})
 
 
 @pytest.fixture

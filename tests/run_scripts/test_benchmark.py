@@ -64,6 +64,17 @@ SHRUNK = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None, texts=
 SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 
 
+@pytest.fixture
+def with_pictures():
+    """For tests that look at them."""
+
+
+@pytest.fixture(autouse=True)
+def _without_pictures(request, monkeypatch):
+    if "with_pictures" not in request.fixturenames:
+        monkeypatch.setattr(benchmark, "plot_results", lambda output, rows: None)
+
+
 def gmlp(**changes):
     torch.manual_seed(0)
     return randomise_gates(GMLPForMaskedLM(GMLPConfig(**SIZES, max_position_embeddings=8, **changes)))
@@ -207,13 +218,14 @@ def test_operations_are_counted_as_they_are_computed(monkeypatch):
 def test_no_contestant_falls_out_of_the_compiler(tmp_path, monkeypatch):
     """PyTorch's default is to give up compiling shared code after eight graphs."""
 
+    class Layer(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
     def cell(case, sizes):
-        ids = torch.ones(1, 4, dtype=torch.long)
-        models = [
-            GMLPModel(GMLPConfig(**SIZES | {"num_hidden_layers": 1, "hidden_size": width})) for width in range(1, 11)
-        ]
         contestants = [
-            model_contestant(str(number), model, [{"input_ids": ids}], case) for number, model in enumerate(models)
+            model_contestant(str(width), Layer(width, 1), [{"x": torch.ones(1, width)}], case)
+            for width in range(1, 11)
         ]
         yield Group("ten widths", contestants)
 
@@ -225,6 +237,22 @@ def test_no_contestant_falls_out_of_the_compiler(tmp_path, monkeypatch):
     )
     run(tmp_path, 7, compile=True)
     assert len(graphs) == 10
+
+
+@pytest.mark.parametrize("rate, largest", [(1e9, 512), (1e12, 1024)])
+def test_peaks_are_of_products_that_take_less_than_two_seconds(rate, largest, monkeypatch):
+    sides = []
+
+    def at_that_rate(calls, rounds, device):
+        found = {name: call().shape for name, call in calls.items()}
+        sides.extend(shape[0] for shape in found.values())
+        return {name: [2 * shape[0] ** 3 / rate] * rounds for name, shape in found.items()}
+
+    monkeypatch.setattr(benchmark_timing, "take_turns", at_that_rate)
+    assert benchmark_timing.matmul_peaks(torch.float32, CPU, 1024) == pytest.approx(
+        {"product": rate, "convolution": rate}
+    )
+    assert max(sides) == largest
 
 
 def test_transformers_have_as_many_parameters():
@@ -297,9 +325,12 @@ def test_timm_runs_with_the_same_weights(tmp_path):
     assert products["model"] == "matrix products of the first"
 
 
-def test_report(tmp_path, capsys):
+# Slow where the processor has no bfloat16.
+@pytest.mark.usefixtures("with_pictures")
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+def test_report(dtype, tmp_path, capsys):
     (tmp_path / "short.txt").write_text("5\n9\n30\n1\n")
-    results = run(tmp_path, 5, 6, length_files=tmp_path / "short.txt", texts=3, dtypes="bfloat16", rounds=2)
+    results = run(tmp_path, 5, 6, length_files=tmp_path / "short.txt", texts=3, dtypes=dtype, rounds=2)
     report = json.loads((tmp_path / "results" / "results.json").read_text())
     assert report["results"] == results
     assert report["machine"]["threads"] == torch.get_num_threads()
@@ -320,7 +351,7 @@ def test_report(tmp_path, capsys):
     assert any(found), found
     assert not any(row["difference"] for row in results if row["model"] == "Toeplitz, by length")
     assert {path.name for path in (tmp_path / "results").glob("*.png")} == {"cell_5.png", "cell_6.png"}
-    assert "Fourier transforms, inference, bfloat16, eager: faster" in capsys.readouterr().out
+    assert f"Fourier transforms, inference, {dtype}, eager: faster" in capsys.readouterr().out
 
 
 def test_every_cell_says_in_a_line_what_it_measures():
@@ -328,11 +359,13 @@ def test_every_cell_says_in_a_line_what_it_measures():
 
 
 @pytest.mark.parametrize("options", [{"dtypes": "bfloat16"}, {"modes": "training"}])
-def test_a_run_that_would_measure_nothing_is_refused(tmp_path, options):
+def test_a_run_that_would_measure_nothing_is_refused(tmp_path, monkeypatch, options):
+    monkeypatch.setattr(benchmark, "matmul_peaks", lambda *_: {"product": 1.0})
     with pytest.raises(UserError, match=r"--cells 7 measure nothing in .*: 7 is inference in float32"):
         run(tmp_path, 7, **options)
 
 
+@pytest.mark.slow
 def test_growth_compares_the_same_in_graphs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     results = run(tmp_path, 6, compile=True)
@@ -351,6 +384,9 @@ def test_a_peak_from_a_busy_machine_is_reported(tmp_path, monkeypatch, capsys):
 
 
 def test_masked_language_modelling(tmp_path, monkeypatch):
+    narrow = {"hidden_size": 64, "intermediate_size": 128}
+    shipped = benchmark_workloads.shipped_config
+    monkeypatch.setattr(benchmark_workloads, "shipped_config", lambda name, **changes: shipped(name, **narrow | changes))
     checkpointed, enable = [], GMLPForMaskedLM.gradient_checkpointing_enable
 
     def enabled(model):
@@ -365,14 +401,14 @@ def test_masked_language_modelling(tmp_path, monkeypatch):
     assert groups == {
         "gmlp-base, MLM step": ["logits of masked tokens", "logits of all tokens"],
         "gmlp-base, MLM step, layers checkpointed": ["logits of masked tokens", "logits of all tokens"],
-        "small gMLP, 20 steps": ["bare steps", "run_mlm's Trainer and data"],
+        "small gMLP, 2 steps": ["bare steps", "run_mlm's Trainer and data"],
         "gmlp-base, 2 steps": ["bare steps", "run_mlm's Trainer and data"],
     }
     assert results[1]["difference"] < 1e-5 and results[3]["difference"] < 1e-5
     assert checkpointed == [True, True]
     # The utilisation is by the operations that are done: without those of the logits that nobody asked for.
     masked, everywhere = (row["utilisation"] * row["milliseconds"] for row in results[:2])
-    config = GMLPConfig(vocab_size=1000, num_hidden_layers=2)
+    config = GMLPConfig(vocab_size=1000, num_hidden_layers=2, **narrow)
     head = 3 * 2 * 16 * config.hidden_size * config.vocab_size  # of 16 tokens
     whole = 3 * GMLPForMaskedLM(config).forward_flops(1, 16)
     assert 1 - head / whole < masked / everywhere < 1 - head / whole / 2  # more than half were not masked
@@ -459,7 +495,8 @@ def test_products_by_rows(tmp_path):
     assert 0 < max(differences) < 1e-5
 
 
-def test_attention_by_length(tmp_path):
+def test_attention_by_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "profiled", lambda call, device: (None, {}))
     results = run(tmp_path, 10, modes=["inference", "training"])
     assert {row["model"] for row in results} == {"as tokenmixers chooses", "PyTorch's kernel", "written out"}
     shapes = {(row["mode"], row["length"], row["keys"]) for row in results}

@@ -35,6 +35,7 @@ def push(*arguments: object) -> None:
     main([str(argument) for argument in arguments])
 
 
+# Fresh processes import torch and Transformers again, in five seconds or more: of them, the fast tests start one.
 # In a process without this package; prints a number for each of `(repository, revision)`.
 LOAD = """
 import json, sys
@@ -84,30 +85,52 @@ def test_push_then_load_by_name_in_a_fresh_process(hub, online, call, checkpoint
     assert "model.safetensors" in state.commits[state.branches["me/short"]["main"]]
 
 
-def test_the_models_own_push_is_complete(hub, online, call, checkpoint):
-    model = GMLPForMaskedLM.from_pretrained(checkpoint)
+@pytest.fixture
+def own_push(hub, online, checkpoint):
+    """A model that has pushed itself, as `me/model`."""
+    model = GMLPForMaskedLM.from_pretrained(checkpoint).eval()
     model.push_to_hub("me/model")
-    model.save_pretrained("elsewhere", push_to_hub=True)
+    return model
+
+
+def test_the_models_own_push_is_complete(hub, own_push):
+    own_push.save_pretrained("elsewhere", push_to_hub=True)
     state, _ = hub
     for repo in ("me/model", "me/elsewhere"):
         files = state.commits[state.branches[repo]["main"]]
         assert {"config.json", "model.safetensors", "modeling_gmlp.py", "self_contained.py"} <= set(files)
         assert "AutoModelForTokenClassification" in json.loads(files["config.json"])["auto_map"]
+
+
+@pytest.mark.slow
+def test_the_models_own_push_is_loaded_in_a_fresh_process(own_push, call):
     with torch.no_grad():
-        expected = model.eval()(torch.tensor([[3, 4, 5]])).logits.sum().item()
+        expected = own_push(torch.tensor([[3, 4, 5]])).logits.sum().item()
     assert json.loads(call(LOAD.format(places=[("me/model", "main")]))) == pytest.approx([expected], rel=1e-4)
 
 
+def train_and_push(checkpoint: Path, strategy: str) -> None:
+    options = {"hub_strategy": strategy, "hub_model_id": f"me/{strategy}", "hub_always_push": True}
+    args = TrainingArguments(strategy, push_to_hub=True, save_steps=1, max_steps=2, use_cpu=True, **options)
+    row = {"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}
+    trainer = Trainer(GMLPForMaskedLM.from_pretrained(checkpoint), args, train_dataset=[row] * 4)
+    trainer.train()
+    trainer.push_to_hub()
+
+
+def test_every_commit_of_a_trainer_with_weights_has_their_code(hub, online, checkpoint):
+    train_and_push(checkpoint, "every_save")
+    with_weights = [files for files in hub[0].commits.values() if "model.safetensors" in files]
+    assert len(with_weights) >= 3
+    assert all({"config.json", "modeling_gmlp.py", "self_contained.py"} <= set(files) for files in with_weights)
+
+
+@pytest.mark.slow
 def test_what_a_trainer_pushes_is_complete(hub, online, call, checkpoint):
     state, _ = hub
     places = []
     for strategy in ("every_save", "end", "checkpoint", "all_checkpoints"):
-        options = {"hub_strategy": strategy, "hub_model_id": f"me/{strategy}", "hub_always_push": True}
-        args = TrainingArguments(strategy, push_to_hub=True, save_steps=1, max_steps=2, use_cpu=True, **options)
-        row = {"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}
-        trainer = Trainer(GMLPForMaskedLM.from_pretrained(checkpoint), args, train_dataset=[row] * 4)
-        trainer.train()
-        trainer.push_to_hub()
+        train_and_push(checkpoint, strategy)
         known = {commit for _, commit in places}
         loadable = [
             name for name, files in state.commits.items() if "model.safetensors" in files and name not in known
@@ -118,15 +141,23 @@ def test_what_a_trainer_pushes_is_complete(hub, online, call, checkpoint):
     assert len(json.loads(call(LOAD.format(places=places)))) == len(places)
 
 
-def test_a_script_pushes_its_card(hub, online, call, command):
+@pytest.fixture
+def pushed_card(hub, online, command):
+    """The card that a script has pushed with its model."""
     options = {"output_dir": "output", "push_to_hub": True, "hub_model_id": "me/model"}
     run_mlm.main([*command(**options), "--language", "en", "--license", "mit"])
     state, _ = hub
-    files = state.commits[state.branches["me/model"]["main"]]
-    card = files["README.md"].decode()
-    assert 'model="me/model", trust_remote_code=True' in card
-    assert "perplexity" in card
-    snippet = card.split("```python\n")[1].split("```")[0]
+    return state.commits[state.branches["me/model"]["main"]]["README.md"].decode()
+
+
+def test_a_script_pushes_its_card(pushed_card):
+    assert 'model="me/model", trust_remote_code=True' in pushed_card
+    assert "perplexity" in pushed_card
+
+
+@pytest.mark.slow
+def test_the_snippet_of_a_pushed_card_runs_without_the_package(pushed_card, call):
+    snippet = pushed_card.split("```python\n")[1].split("```")[0]
     assert call("import sys; sys.modules['tokenmixers'] = None\n" + snippet).strip()
 
 
@@ -154,6 +185,7 @@ def readme_code(online, corpus, tmp_path):
     return of
 
 
+@pytest.mark.slow
 def test_the_code_of_the_readme_runs_without_the_package(hub, call, readme_code):
     code = readme_code("Load, finetune and push without this package")
     assert "push_to_hub()" in code
@@ -161,6 +193,7 @@ def test_the_code_of_the_readme_runs_without_the_package(hub, call, readme_code)
     assert {"me/my-gmlp", "me/my-reviews"} == set(hub[0].branches)
 
 
+@pytest.mark.slow
 def test_the_readmes_export_runs_without_the_package(call, readme_code):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -277,13 +310,32 @@ def test_a_shipped_card(capsys):
         assert f"  {name}\n" in printed
 
 
-@pytest.mark.parametrize("name", ["gmlp-s16-224", "amlp-base", "mlp-mixer-table3", "synthesizer-dense"])
-def test_the_snippet_of_a_shipped_card_runs_without_the_package(name, hub, online, call):
-    push("--source", name, "--repo_id", f"me/my-{name}")
-    state, _ = hub
-    card = state.commits[state.branches[f"me/my-{name}"]["main"]]["README.md"].decode()
-    code = "\n".join(re.findall(r"```python\n(.+?)```", card, flags=re.DOTALL))
+@pytest.fixture
+def shipped_snippet(hub, online):
+    """`shipped_snippet(name)`: a shipped card on the Hub, and the Python in it."""
+
+    def push_card(name: str) -> tuple[str, str]:
+        push("--source", name, "--repo_id", f"me/my-{name}")
+        state, _ = hub
+        card = state.commits[state.branches[f"me/my-{name}"]["main"]]["README.md"].decode()
+        return card, "\n".join(re.findall(r"```python\n(.+?)```", card, flags=re.DOTALL))
+
+    return push_card
+
+
+SHIPPED = pytest.mark.parametrize("name", ["gmlp-s16-224", "amlp-base", "mlp-mixer-table3", "synthesizer-dense"])
+
+
+@SHIPPED
+def test_the_snippet_of_a_shipped_card_names_its_repository(name, shipped_snippet):
+    _, code = shipped_snippet(name)
     assert "model_cards" not in code and f'"me/my-{name}", trust_remote_code=True' in code
+
+
+@pytest.mark.slow
+@SHIPPED
+def test_the_snippet_of_a_shipped_card_runs_without_the_package(name, shipped_snippet, call):
+    card, code = shipped_snippet(name)
     sizes = "import torch; torch.set_default_device('meta')"  # the real ones, without their memory
     code = f"{sizes}\n{code}\nprint(type(model).__module__, model.num_parameters())"
     module, parameters = call(WITHOUT_THE_PACKAGE.format(code=code)).split()

@@ -45,6 +45,7 @@ def test_documents(tmp_path):
     assert len(found) == len(topics) + 2
 
 
+@pytest.mark.usefixtures("library")
 def test_writes_both_splits_and_refuses_to_overwrite(tmp_path):
     python_docs_corpus.main(["--output_dir", str(tmp_path / "corpus")])
     splits = {}

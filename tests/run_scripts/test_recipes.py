@@ -8,6 +8,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+import torch
 import yaml
 from transformers import TrainingArguments
 
@@ -25,6 +26,7 @@ from tokenmixers.run_scripts import (
 from tokenmixers.run_scripts.arguments import RECIPES
 from tokenmixers.run_scripts.generation_metrics import rouge
 from tokenmixers.run_scripts.squad_data import load_squad_files
+from tokenmixers.run_scripts.training import ScriptTrainerMixin
 
 
 #: Of papers: they are run with data and checkpoints of one's own, by the tests of their scripts.
@@ -37,6 +39,11 @@ def script_of(name: str):
     """The script that the recipe's head names, `run_mlm` if none."""
     found = re.search(r"run_scripts\.(run_\w+) " + re.escape(name), (RECIPES / name).read_text())
     return importlib.import_module(f"tokenmixers.run_scripts.{found[1] if found else 'run_mlm'}")
+
+
+#: One of each script is run by the fast tests.
+RUN = {"quickstart.yaml", "synthesizer_clm_tiny.yaml", "synthesizer_span_corruption_tiny.yaml", "translation_tiny.yaml"}
+RUN |= {"squad_tiny.yaml", "glue_tiny.yaml", "ner_tiny.yaml", "digits.yaml"}
 
 
 @pytest.fixture(autouse=True)
@@ -115,8 +122,8 @@ def example(recipe: dict, source: str, target: str) -> dict:
     return row
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_few_steps(name, corpus, tmp_path):
+def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
+    """Run a recipe for two steps, with small data and a small model; the results."""
     recipe = yaml.safe_load((RECIPES / name).read_text())
     small = {"max_steps": 2, "per_device_train_batch_size": 4, "warmup_steps": 1, "eval_steps": 2, "save_steps": 2}
     small |= {"disable_tqdm": True}
@@ -146,11 +153,37 @@ def test_a_few_steps(name, corpus, tmp_path):
         }
         small |= {"gradient_accumulation_steps": 1, "preprocessing_num_workers": 1}
     arguments = [part for key, value in small.items() for part in (f"--{key}", str(value))]
-    results = script_of(name).main([name, *arguments])
+    return script_of(name).main([name, *arguments])
+
+
+@pytest.mark.usefixtures("part_of_the_library")
+@pytest.mark.parametrize(
+    "name", [name if name in RUN else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
+def test_a_few_steps(name, corpus, tmp_path):
+    results, recipe = run_small(name, corpus, tmp_path), yaml.safe_load((RECIPES / name).read_text())
     assert all(value >= 0 for key, value in results.items() if not key.endswith(("thresh", "signature")))
     assert results
     assert (tmp_path / recipe["output_dir"] / "model.safetensors").is_file()
     assert {key for key in recipe if hasattr(TrainingArguments, key)} >= {"max_steps", "learning_rate", "seed"}
+
+
+@pytest.mark.usefixtures("part_of_the_library")
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in RUN])
+def test_everything_is_built_before_training_starts(name, corpus, tmp_path, monkeypatch):
+    built = []
+
+    def keep(trainer, **kwargs):
+        built.append(trainer)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ScriptTrainerMixin, "train", keep)
+    with pytest.raises(KeyboardInterrupt):
+        run_small(name, corpus, tmp_path)
+    (trainer,) = built
+    batch = next(iter(trainer.get_train_dataloader()))
+    with torch.no_grad():
+        assert trainer.compute_loss(trainer.model, batch).isfinite()
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -113,8 +113,12 @@ def command(data, tokenizer, tmp_path):
 TRAINED = {"do_train": None, "config_name": None, "config_overrides": None, "tokenizer_name": None}
 
 
+#: Enough to learn six words.
+LEARN = {"max_steps": 40, "per_device_train_batch_size": 30, "learning_rate": 3e-2}
+
+
 def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys):
-    results = run_glue.main(command(max_steps=450, do_predict=True))
+    results = run_glue.main(command(**LEARN, do_predict=True))
     printed = capsys.readouterr().out
     assert "GMLPForSequenceClassification (gmlp)" in printed
     assert "| accuracy     | 100.00 |               50.00 |" in printed
@@ -158,7 +162,7 @@ def test_mnli_has_two_evaluation_and_two_test_sets(command, tmp_path, capsys):
 
 
 def test_stsb_is_a_regression(command, tmp_path):
-    results = run_glue.main(command(task_name="stsb", max_steps=150, do_predict=True))
+    results = run_glue.main(command(**LEARN, task_name="stsb", do_predict=True))
     assert results["eval_pearson"] > 0.5 and results["eval_spearman"] > 0.5
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval()
     assert model.config.problem_type == "regression" and model.config.num_labels == 1
@@ -193,16 +197,24 @@ def own_files(folder, suffix: str):
 OWN = {"task_name": None, "data_dir": None, "text_column": "body", "label_column": "kind"}
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
-def test_own_files(suffix, command, tmp_path):
-    options = {**OWN, **own_files(tmp_path, suffix), "text_pair_column": "other", "do_predict": True}
-    results = run_glue.main(command(**options, max_steps=150))
+def test_own_files(command, tmp_path):
+    options = {**OWN, **own_files(tmp_path, "csv"), "text_pair_column": "other", "do_predict": True}
+    results = run_glue.main(command(**options, **LEARN))
     assert results["eval_accuracy"] == results["eval_macro_f1"] == results["test_accuracy"] == 1.0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert list(config["id2label"].values()) == ["no", "yes"]
     assert (tmp_path / "run" / "predictions_test.csv").is_file()
     options |= {"train_file": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "evaluation"}
     assert run_glue.main(command(**{**options, **TRAINED}))["test_accuracy"] == 1.0
+
+
+def test_every_kind_of_file_is_the_same_data(command, tmp_path):
+    options = {**OWN, "text_pair_column": "other", "do_predict": True}
+    found = []
+    for suffix in ("csv", "tsv", "jsonl"):
+        results = run_glue.main(command(**options, **own_files(tmp_path, suffix), output_dir=tmp_path / suffix))
+        found.append((results["eval_loss"], (tmp_path / suffix / "predictions_test.csv").read_text()))
+    assert found[0] == found[1] == found[2]
 
 
 def test_own_data_set_with_class_labels(command, tmp_path):
@@ -234,25 +246,25 @@ def test_models_of_transformers_and_heads_of_other_tasks(command, tmp_path):
 
 
 def test_a_grid_reports_medians_and_repeats_nothing(command, tmp_path, capsys):
-    options = {"seeds": [1, 2, 3], "learning_rates": ["1e-2", "1e-9"], "batch_sizes": [6], "max_steps": 60}
+    options = {"seeds": [1, 2, 3], "learning_rates": ["3e-2", "1e-9"], "batch_sizes": [30], "max_steps": 20}
     options |= {"train_tokenizer": 80, "tokenizer_name": None}
     summary = run_glue.main(command(**options))
     folder = tmp_path / "run"
     assert json.loads((folder / "grid_results.json").read_text()) == summary
-    assert summary["best"]["learning_rate"] == 1e-2 and summary["best"]["runs"] == 3
+    assert summary["best"]["learning_rate"] == 3e-2 and summary["best"]["runs"] == 3
     for configuration in summary["configurations"]:
         group = [run for run in summary["runs"] if run["learning_rate"] == configuration["learning_rate"]]
         assert configuration["eval_accuracy"] == sorted(run["eval_accuracy"] for run in group)[1]
         for run in group:
             saved = json.loads((folder / run["folder"] / "all_results.json").read_text())
             assert saved["eval_accuracy"] == run["eval_accuracy"]
-    weights = [load_file(folder / f"lr1e-09_batch6_seed{seed}" / "model.safetensors") for seed in (1, 2)]
+    weights = [load_file(folder / f"lr1e-09_batch30_seed{seed}" / "model.safetensors") for seed in (1, 2)]
     assert not torch.equal(weights[0]["classifier.weight"], weights[1]["classifier.weight"])
-    assert "lr 0.01, 6 rows a step (best)" in capsys.readouterr().out
+    assert "lr 0.03, 30 rows a step (best)" in capsys.readouterr().out
 
     # An interrupted grid goes on: one run is missing, the others and the tokenizer stay as they are.
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
-    missing = folder / "lr0.01_batch6_seed2"
+    missing = folder / "lr0.03_batch30_seed2"
     old = load_file(missing / "model.safetensors")
     shutil.rmtree(missing)
     assert run_glue.main(command(**options)) == summary

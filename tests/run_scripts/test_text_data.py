@@ -125,7 +125,7 @@ def test_line_by_line_truncates(tokenizer):
     length=st.integers(3, 12),
 )
 def test_packing_loses_nothing(tokenizer, texts, length):
-    rows = tokenize(datasets.Dataset.from_dict({"text": texts}), row_encoder(tokenizer, length, pack=True))
+    rows = row_encoder(tokenizer, length, pack=True)({"text": texts})
     content = [token for row in rows["input_ids"] for token in row[1:-1]]
     documents = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     expected: list[int] = []
@@ -177,10 +177,10 @@ def test_evaluation_is_labelled_once(tokenizer):
 @settings(max_examples=20)
 def test_isolated_documents_are_packed_whole(tokenizer, sentences, max_seq_length):
     texts = [" ".join(DOCUMENTS[index] for _ in range(count)) for index, count in enumerate(sentences)]
-    data = datasets.Dataset.from_dict({"text": texts})
-    rows = tokenize(data, row_encoder(tokenizer, max_seq_length, pack=True, isolate=True))
+    columns = row_encoder(tokenizer, max_seq_length, pack=True, isolate=True)({"text": texts})
     found = []
-    for row in rows:
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
         assert len(row["input_ids"]) <= max_seq_length
         assert row["seq_idx"] == sorted(row["seq_idx"])
         for number in sorted(set(row["seq_idx"])):

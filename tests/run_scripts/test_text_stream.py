@@ -1,6 +1,7 @@
 """Streamed rows: all documents once a pass, and from any place on those that an uninterrupted run would have read."""
 
 import gzip
+import itertools
 import json
 from collections import Counter
 from itertools import islice
@@ -109,11 +110,20 @@ def test_passes_differ_in_order(files):
     assert numbers_read[:COUNT] != numbers_read[COUNT:]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("pattern", ["[0-9].txt", "3.txt"], ids=["files", "lines"])
-def test_reads_on_as_if_never_interrupted(files, tmp_path, workers, processes, pattern):
-    stops = [1, 4, 9] if workers < 2 else [5]  # more than a pass in one process
+#: Worker processes take a second to start.
+FAST = {(0, 1, "files"), (0, 1, "lines"), (0, 2, "files"), (0, 2, "lines"), (1, 2, "files"), (2, 1, "lines")}
+
+
+@pytest.mark.parametrize(
+    "workers, processes, kind",
+    [
+        case if case in FAST else pytest.param(*case, marks=pytest.mark.slow)
+        for case in itertools.product([0, 1, 2], [1, 2], ["files", "lines"])
+    ],
+)
+def test_reads_on_as_if_never_interrupted(files, tmp_path, workers, processes, kind):
+    pattern = {"files": "[0-9].txt", "lines": "3.txt"}[kind]
+    stops = [5] if workers else [1, 4, 9]  # more than a pass in one process
     whole = [
         take(loader(documents(files, pattern), workers=workers, process=process, processes=processes)[0], 25)
         for process in range(processes)

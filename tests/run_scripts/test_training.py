@@ -21,23 +21,35 @@ from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "do_eval": None}
 
 
-@pytest.fixture
-def saving(command, corpus, tmp_path):
+@pytest.fixture(scope="module")
+def tokenizer(corpus, tmp_path_factory):
+    """The folder of a tokenizer: training one does not give the same each time."""
+    lines, folder = (corpus / "train.txt").read_text().splitlines(), tmp_path_factory.mktemp("tokenizer")
+    train_unigram_tokenizer(lines, 60, 16, show_progress=False).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saving(arguments, tokenizer):
     """The command of a run that saves every second step, with changes."""
-    lines = (corpus / "train.txt").read_text().splitlines()
-    train_unigram_tokenizer(lines, 60, 16).save_pretrained(tmp_path / "tokenizer")  # not the same each time
     overrides = "vocab_size=60,hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
     overrides += ",hidden_dropout_prob=0.1"  # random numbers are part of what has to go on
-    options = {**SAVING, "train_tokenizer": None, "tokenizer_name": tmp_path / "tokenizer"}
-    options["config_overrides"] = overrides
-    return lambda **changes: command(**{**options, **changes})
+    options = {**SAVING, "train_tokenizer": None, "tokenizer_name": tokenizer, "config_overrides": overrides}
+    return lambda **changes: arguments(**{**options, **changes})
+
+
+@pytest.fixture(scope="module")
+def whole(saving, tmp_path_factory):
+    """The folder of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run_mlm.main(saving(output_dir=folder))
+    return folder
 
 
 @pytest.fixture
-def whole(saving, tmp_path):
-    """Weights of an uninterrupted run, and the command of an interrupted one."""
-    run_mlm.main(saving(output_dir=tmp_path / "whole"))
-    return load_file(tmp_path / "whole" / "model.safetensors"), saving(output_dir=tmp_path / "run")
+def run(saving, tmp_path):
+    """The folder of a run that is interrupted, and its command."""
+    return tmp_path / "run", saving(output_dir=tmp_path / "run")
 
 
 @pytest.fixture
@@ -55,18 +67,17 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def equal(folder: Path, weights: dict[str, torch.Tensor]) -> bool:
-    found = load_file(folder / "model.safetensors")
+def equal(folder: Path, other: Path) -> bool:
+    found, weights = (load_file(path / "model.safetensors") for path in (folder, other))
     return found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
 
 
 @pytest.mark.parametrize("written", ["model.safetensors", "optimizer.pt", "rng_state.pth", "half a state"])
 @pytest.mark.parametrize("step", [2, 4])
-def test_an_incomplete_checkpoint_does_not_count(step, written, whole, tmp_path):
-    weights, command = whole
-    folder = tmp_path / "run"
+def test_an_incomplete_checkpoint_does_not_count(step, written, whole, run):
+    folder, command = run
     for number in range(2, step + 1, 2):
-        shutil.copytree(tmp_path / "whole" / f"checkpoint-{number}", folder / f"checkpoint-{number}")
+        shutil.copytree(whole / f"checkpoint-{number}", folder / f"checkpoint-{number}")
     state = folder / f"checkpoint-{step}" / "trainer_state.json"
     if written == "half a state":
         state.write_text(state.read_text()[:100])
@@ -77,7 +88,7 @@ def test_an_incomplete_checkpoint_does_not_count(step, written, whole, tmp_path)
             if path.stat().st_mtime_ns > stop:
                 path.unlink()
     run_mlm.main(command)
-    assert equal(folder, weights)
+    assert equal(folder, whole)
 
 
 KILLED_RUN = Path(__file__).with_name("killed_run.py")
@@ -85,21 +96,23 @@ KILL_POINTS = ["checkpoint-4/model.safetensors", "step:1", "step:5", "checkpoint
 KILL_POINTS += ["checkpoint-4/optimizer.pt", "checkpoint-4/trainer_state.json", "run/model.safetensors"]
 
 
+# The fast one takes as long as a fresh process needs to import torch.
 @pytest.mark.parametrize(
     "point", [KILL_POINTS[0], *(pytest.param(p, marks=pytest.mark.slow) for p in KILL_POINTS[1:])]
 )
-def test_a_killed_run_ends_as_an_uninterrupted_one(point, whole, tmp_path):
-    weights, command = whole
+def test_a_killed_run_ends_as_an_uninterrupted_one(point, whole, run):
+    folder, command = run
     process = subprocess.run(
         [sys.executable, KILLED_RUN, point, *command], capture_output=True, text=True, check=False
     )
     assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
-    assert not (tmp_path / "run" / "all_results.json").exists()
+    assert not (folder / "all_results.json").exists()
     run_mlm.main(command)
-    assert equal(tmp_path / "run", weights)
+    assert equal(folder, whole)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 0])
 def test_a_killed_streamed_run_ends_as_an_uninterrupted_one(workers, streaming, tmp_path):
     run_mlm.main(streaming(output_dir=tmp_path / "whole", dataloader_num_workers=workers))
     command = streaming(output_dir=tmp_path / "run", dataloader_num_workers=workers)
@@ -108,7 +121,7 @@ def test_a_killed_streamed_run_ends_as_an_uninterrupted_one(workers, streaming, 
     )
     assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
     run_mlm.main(command)
-    assert equal(tmp_path / "run", load_file(tmp_path / "whole" / "model.safetensors"))
+    assert equal(tmp_path / "run", tmp_path / "whole")
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
     assert history["epoch"] == 1.0
 
@@ -132,28 +145,28 @@ def test_killed_streamed_processes_end_as_uninterrupted_ones(workers, streaming,
         run_mlm.main(streaming(output_dir=tmp_path / "run", dataloader_num_workers=workers))
     process = launch("never", "run")
     assert process.returncode == 0, process.stderr[-2000:]
-    assert equal(tmp_path / "run", load_file(tmp_path / "whole" / "model.safetensors"))
+    assert equal(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_runs_killed_at_random_moments_end_as_an_uninterrupted_one(seed, whole, tmp_path):
-    weights, command = whole
+def test_runs_killed_at_random_moments_end_as_an_uninterrupted_one(seed, whole, run):
+    folder, command = run
     chance, killed = random.Random(seed), 0
     for _ in range(3):
         process = subprocess.Popen([sys.executable, KILLED_RUN, "never", *command], stderr=subprocess.DEVNULL)
         # Importing takes most of the time: wait until there is something to lose.
-        while process.poll() is None and not list((tmp_path / "run").glob("checkpoint-*")):
+        while process.poll() is None and not list(folder.glob("checkpoint-*")):
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.5))
         process.kill()
         killed += process.wait() == -signal.SIGKILL
-        if (tmp_path / "run" / "all_results.json").exists():
+        if (folder / "all_results.json").exists():
             break
     assert killed
-    if not (tmp_path / "run" / "all_results.json").exists():
+    if not (folder / "all_results.json").exists():
         run_mlm.main(command)
-    assert equal(tmp_path / "run", weights)
+    assert equal(folder, whole)
 
 
 @pytest.mark.parametrize("save_steps", [1, 3])
@@ -168,8 +181,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(save_steps, command, tmp_path):
 
 
 @pytest.mark.parametrize("module, name", [(torch, "save"), (os, "replace")], ids=["optimizer", "weights"])
-def test_a_full_disk_is_said_and_survived(module, name, whole, tmp_path, monkeypatch):
-    weights, command = whole
+def test_a_full_disk_is_said_and_survived(module, name, whole, run, monkeypatch):
+    folder, command = run
     write = getattr(module, name)
 
     def write_until_full(source, target, *args, **kwargs):
@@ -181,14 +194,15 @@ def test_a_full_disk_is_said_and_survived(module, name, whole, tmp_path, monkeyp
         patch.setattr(module, name, write_until_full)
         with pytest.raises(UserError, match=r"disk of .* is full"):
             run_mlm.main(command)
-    earlier = tmp_path / "run" / "checkpoint-2"
-    assert equal(earlier, load_file(tmp_path / "whole" / "checkpoint-2" / "model.safetensors"))
+    earlier = folder / "checkpoint-2"
+    assert equal(earlier, whole / "checkpoint-2")
     before = contents(earlier)
     run_mlm.main(command)
     assert contents(earlier) == before
-    assert equal(tmp_path / "run", weights)
+    assert equal(folder, whole)
 
 
+@pytest.mark.usefixtures("history_is_drawn")
 def test_the_history_is_drawn_and_kept(command, tmp_path):
     pytest.importorskip("matplotlib")
     run_mlm.main(command(eval_strategy="steps", eval_steps=2, logging_steps=1))
