@@ -21,7 +21,13 @@ from transformers import HfArgumentParser
 
 
 RECIPES = Path(__file__).parent / "recipes"
+ACCELERATE = Path(__file__).parent / "accelerate"
 MODEL_CARDS = Path(__file__).parent.parent / "model_cards"
+RECIPE_ENDINGS = (".yaml", ".yml", ".json")
+
+#: The scripts that train.
+SCRIPTS = ("run_mlm", "run_clm", "run_span_corruption", "run_seq2seq", "run_qa", "run_glue")
+SCRIPTS += ("run_token_classification", "run_image_classification")
 
 
 class UserError(SystemExit):
@@ -149,7 +155,7 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
     """
     parser = HfArgumentParser(dataclass_types)
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and arguments[0].endswith((".yaml", ".yml", ".json")):
+    if arguments and arguments[0].endswith(RECIPE_ENDINGS):
         names = [f.name for dataclass_type in dataclass_types for f in dataclasses.fields(dataclass_type) if f.init]
         recipe = read_recipe(arguments.pop(0), names)
         parser.set_defaults(**recipe)
@@ -165,6 +171,24 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
     return tuple(parsed)
 
 
+def find_shipped(path: str, folder: Path, kind: str) -> Path:
+    """A YAML file, looked for as given and then among those that come with this package.
+
+    Args:
+        path: File, or name of a shipped one.
+        folder: Where the shipped ones are.
+        kind: What it is, for the message.
+
+    Raises:
+        UserError: If there is none.
+    """
+    file = Path(path) if Path(path).is_file() else folder / path
+    if not file.is_file():
+        shipped = ", ".join(sorted(file.name for file in folder.glob("*.yaml")))
+        raise UserError(f"there is no {kind} {path!r}. Shipped {kind}s: {shipped}.")
+    return file
+
+
 def read_recipe(path: str, allowed: Sequence[str]) -> dict[str, Any]:
     """Read a recipe file and check its keys.
 
@@ -175,10 +199,7 @@ def read_recipe(path: str, allowed: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: If the file is missing, is not a mapping, or has a key that is not in `allowed`.
     """
-    file = Path(path) if Path(path).is_file() else RECIPES / path
-    if not file.is_file():
-        shipped = ", ".join(sorted(recipe.name for recipe in RECIPES.glob("*.yaml")))
-        raise UserError(f"there is no recipe {path!r}. Shipped recipes: {shipped}.")
+    file = find_shipped(path, RECIPES, "recipe")
     try:
         recipe = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -14,13 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from .arguments import UserError
+from .arguments import SCRIPTS, UserError
 from .reporting import print_table
 from .training import ScriptTrainer, ScriptTrainerMixin
-
-
-SCRIPTS = ("run_mlm", "run_clm", "run_span_corruption", "run_seq2seq", "run_qa", "run_glue")
-SCRIPTS += ("run_token_classification", "run_image_classification")
 
 
 class _MeasuredError(Exception):

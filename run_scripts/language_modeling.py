@@ -35,7 +35,8 @@ from .text_data import (
     tokenize,
 )
 from .text_stream import TextStream
-from .training import ScriptTrainer, train_and_evaluate
+from .training import ScriptTrainer, leave_processes, train_and_evaluate
+from .training_arguments import ScriptTrainingArguments
 
 
 Rows = Split | TextStream
@@ -263,7 +264,7 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured.
     """
     model_args, data_args, own, card_args, args = parse_arguments(
-        (ModelArguments, TextDataArguments, own_arguments, CardArguments, TrainingArguments), argv
+        (ModelArguments, TextDataArguments, own_arguments, CardArguments, ScriptTrainingArguments), argv
     )
     if data_args.streaming and args.do_train and args.max_steps < 1:
         raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
@@ -305,5 +306,5 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         if "tokens_per_second" in results:
             rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
         print_table(("on the validation text", "perplexity"), rows)
-    trainer.accelerator.end_training()
+    leave_processes()
     return results

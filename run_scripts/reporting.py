@@ -29,6 +29,7 @@ def print_plan(trainer: Trainer, resume_from: str | None) -> None:
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     print(f"{type(trainer.model).__name__} ({config.model_type}), {trainer.model.num_parameters():,} parameters")
     print("; ".join(sizes))
+    print(args.decision)
     if args.do_train:
         start = f"continuing from {resume_from}" if resume_from else "from the start"
         print(f"training for {length}, {batch} rows a step, {start}; output in {args.output_dir}", flush=True)

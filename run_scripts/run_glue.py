@@ -17,7 +17,6 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from accelerate import PartialState
 from transformers import (
     AutoModelForMultipleChoice,
     AutoModelForSequenceClassification,
@@ -40,7 +39,8 @@ from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length, set_label_names
 from .reporting import print_plan, print_table, write_predictions
 from .tables import Table, load_split, read_table
-from .training import ScriptTrainer, train_and_evaluate
+from .training import ScriptTrainer, leave_processes, train_and_evaluate
+from .training_arguments import ScriptTrainingArguments
 
 
 @dataclass
@@ -454,7 +454,7 @@ def run_grid(
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the results of `run_once`, or of several runs those of `grid.run_all`."""
     model_args, data_args, grid_args, card_args, args = parse_arguments(
-        (ModelArguments, TextClassificationArguments, grid.GridArguments, CardArguments, TrainingArguments), argv
+        (ModelArguments, TextClassificationArguments, grid.GridArguments, CardArguments, ScriptTrainingArguments), argv
     )
     if not (args.do_train or args.do_eval or args.do_predict):
         raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
@@ -471,7 +471,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         results = run_once(experiment, args)
         if args.process_index == 0:
             print_results(results, experiment)
-    PartialState().destroy_process_group()
+    leave_processes()
     return results
 
 

@@ -37,7 +37,8 @@ from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, load_config, set_label_names
 from .reporting import print_plan, print_table, write_predictions
 from .text_data import load_named
-from .training import ScriptTrainer, train_and_evaluate
+from .training import ScriptTrainer, leave_processes, train_and_evaluate
+from .training_arguments import ScriptTrainingArguments
 
 
 @dataclass
@@ -235,7 +236,7 @@ def build(
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Entry point; returns the evaluation metrics."""
     model_args, data_args, augmentation, card_args, args = parse_arguments(
-        (ModelArguments, ImageDataArguments, AugmentationArguments, CardArguments, TrainingArguments), argv
+        (ModelArguments, ImageDataArguments, AugmentationArguments, CardArguments, ScriptTrainingArguments), argv
     )
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
@@ -258,7 +259,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     if args.do_eval and trainer.is_world_process_zero():
         rows = [("accuracy", f"{metrics['eval_accuracy']:.2%}"), ("loss", f"{metrics['eval_loss']:.4f}")]
         print_table(("on the validation images", trainer.model.config.model_type), rows)
-    trainer.accelerator.end_training()
+    leave_processes()
     return metrics
 
 

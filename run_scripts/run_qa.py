@@ -29,7 +29,8 @@ from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config,
 from .reporting import print_plan, print_table
 from .squad_data import QuestionDataArguments, answers_in_no_window, load_questions, make_windows
 from .squad_metrics import squad_v1_metrics, squad_v2_metrics
-from .training import ScriptTrainer, train_and_evaluate
+from .training import ScriptTrainer, leave_processes, train_and_evaluate
+from .training_arguments import ScriptTrainingArguments
 
 
 #: Metric -> what it is called on the Hub and in the table. Others are in `eval_results.json` alone.
@@ -162,7 +163,7 @@ def build(
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Entry point; returns the evaluation metrics."""
     model_args, data_args, card_args, args = parse_arguments(
-        (ModelArguments, QuestionDataArguments, CardArguments, TrainingArguments), argv
+        (ModelArguments, QuestionDataArguments, CardArguments, ScriptTrainingArguments), argv
     )
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
@@ -184,7 +185,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         rows = [(name.replace("_", " "), f"{metrics[f'eval_{name}']:.2f}") for name in names]
         rows.append(("loss", f"{metrics['eval_loss']:.4f}"))
         print_table((f"{len(evaluation.questions):,} validation questions", trainer.model.config.model_type), rows)
-    trainer.accelerator.end_training()
+    leave_processes()
     return metrics
 
 

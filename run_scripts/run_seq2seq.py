@@ -38,7 +38,8 @@ from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
 from .reporting import print_plan, print_table
 from .seq2seq_data import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, rows_of_length, tokenize_pairs
-from .training import ScriptSeq2SeqTrainer, train_and_evaluate
+from .training import ScriptSeq2SeqTrainer, leave_processes, train_and_evaluate
+from .training_arguments import GenerationTrainingArguments
 
 
 #: What `--metric` adds to the results -> what the Hub calls it.
@@ -63,15 +64,6 @@ class MetricArguments:
         unknown = [name for name in self.metric if name not in METRICS]
         if unknown or not self.metric:
             raise UserError(f"--metric {' '.join(self.metric)} is not possible; there are {', '.join(METRICS)}.")
-
-
-@dataclass
-class GenerationTrainingArguments(Seq2SeqTrainingArguments):
-    """Transformers' arguments; evaluation generates texts unless told otherwise."""
-
-    predict_with_generate: bool = field(
-        default=True, metadata={"help": "Generate texts in evaluations; without it they give perplexity alone."}
-    )
 
 
 class GenerationTrainer(ScriptSeq2SeqTrainer):
@@ -325,7 +317,7 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
         results |= predict_test_data(trainer, *evaluations["test"])
     if trainer.is_world_process_zero():
         report(results, names, evaluations, trainer.model.config.model_type)
-    trainer.accelerator.end_training()
+    leave_processes()
     return results
 
 

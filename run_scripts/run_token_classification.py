@@ -15,7 +15,6 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
-from accelerate import PartialState
 from transformers import (
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
@@ -36,7 +35,8 @@ from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length, set_label_names
 from .reporting import print_plan, print_table
 from .tables import Table, load_split, read_conll, read_table
-from .training import ScriptTrainer, train_and_evaluate
+from .training import ScriptTrainer, leave_processes, train_and_evaluate
+from .training_arguments import ScriptTrainingArguments
 
 
 #: Label of tokens that nothing is asked about, as in Transformers' losses.
@@ -319,7 +319,7 @@ def best_tags(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tenso
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Entry point; returns the metrics, under names that start with `eval_` or, for a tagged test set, `test_`."""
     model_args, data_args, card_args, args = parse_arguments(
-        (ModelArguments, TokenClassificationArguments, CardArguments, TrainingArguments), argv
+        (ModelArguments, TokenClassificationArguments, CardArguments, ScriptTrainingArguments), argv
     )
     if not (args.do_train or args.do_eval or args.do_predict):
         raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
@@ -353,7 +353,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             if f"{split}_accuracy" in results:
                 cells = [(name, f"{100 * results[f'{split}_{name}']:.2f}") for name in reported]
                 print_table((f"on the {rows} sentences, x 100", trainer.model.config.model_type), cells)
-    PartialState().destroy_process_group()
+    leave_processes()
     return results
 
 

@@ -7,7 +7,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+from accelerate import PartialState
 from safetensors import SafetensorError
+from torch.distributed import ProcessGroup
 from torch.utils.data import DataLoader
 from transformers import (
     ProgressCallback,
@@ -249,3 +252,17 @@ def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = 
             write_predictions(output, *([name] if several else []))
     trainer.log(dict(metrics))
     return metrics
+
+
+_LEFT: list[ProcessGroup] = []
+
+
+def leave_processes() -> None:
+    """End the work in several processes, as the last thing that a script does.
+
+    The group of processes is freed when Python exits. Freed here, with the model that uses it, it would wait for its
+    threads while holding the interpreter's lock, for which one of them may wait (PyTorch 2.13, gloo): for ever.
+    """
+    if dist.is_initialized():
+        _LEFT.append(dist.group.WORLD)
+    PartialState().destroy_process_group()

@@ -61,7 +61,7 @@ def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     for split, file in (("train", train), ("validation", validation)):
         load_squad_files([file]).to_parquet(Path(recipe["dataset_name"]) / f"{split}.parquet")
     sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={recipe['max_seq_length']}"
-    return {**small, "config_name": "gmlp-base", "config_overrides": sizes, "train_tokenizer": 200, "bf16": "false"}
+    return {**small, "config_name": "gmlp-base", "config_overrides": sizes, "train_tokenizer": 200}
 
 
 def texts_for(recipe: dict, corpus: Path) -> dict[str, str | int]:
@@ -71,7 +71,7 @@ def texts_for(recipe: dict, corpus: Path) -> dict[str, str | int]:
         rows.to_parquet(Path(recipe["dataset_name"]) / f"{split}.parquet")
     sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={recipe['max_seq_length']}"
     small = {"dataset_config_name": "default", "max_eval_samples": 5, "config_overrides": sizes}
-    return {**small, "train_tokenizer": 60, "bf16": "false"}
+    return {**small, "train_tokenizer": 60}
 
 
 def pairs_for(recipe: dict, folder: Path) -> dict[str, str]:
@@ -128,7 +128,7 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
     small = {"max_steps": 2, "per_device_train_batch_size": 4, "warmup_steps": 1, "eval_steps": 2, "save_steps": 2}
     small |= {"disable_tqdm": True}
     if script_of(name) is run_image_classification:
-        small |= {"gradient_accumulation_steps": 1, "dataloader_num_workers": 0, "bf16": "false"}
+        small |= {"gradient_accumulation_steps": 1, "dataloader_num_workers": 0}
         small["max_eval_samples"] = 10
         if "config_overrides" not in recipe:
             small["config_overrides"] = "image_size=32,hidden_size=8,intermediate_size=16,num_hidden_layers=2"
@@ -146,11 +146,8 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
     else:
         pytest.importorskip("sklearn")
         digits_images.main(["--output_dir", recipe["dataset_name"]])
-    if "train_tokenizer" in recipe and "use_cpu" not in recipe:  # a large model
-        small |= {
-            "config_overrides": f"{recipe.get('config_overrides', '')},{SMALL_SIZES}".lstrip(","),
-            "bf16": "false",
-        }
+    if "train_tokenizer" in recipe and "Tiny twin" in (RECIPES / name).read_text():  # a large model
+        small |= {"config_overrides": f"{recipe.get('config_overrides', '')},{SMALL_SIZES}".lstrip(",")}
         small |= {"gradient_accumulation_steps": 1, "preprocessing_num_workers": 1}
     arguments = [part for key, value in small.items() for part in (f"--{key}", str(value))]
     return script_of(name).main([name, *arguments])
@@ -193,7 +190,7 @@ def test_papers_recipes_name_a_tiny_twin_of_the_same_script(path):
         assert "two CPU cores" in head or "processor time" in head, "a small recipe says how long it takes"
         return
     (twin,) = re.findall(r"Tiny twin, for two CPU cores: (\w+\.yaml)", head)
-    assert "use_cpu" in yaml.safe_load((RECIPES / twin).read_text())
+    assert "Tiny twin" not in (RECIPES / twin).read_text()
     assert script_of(twin) is script_of(path.name)
 
 

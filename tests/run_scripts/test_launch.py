@@ -1,0 +1,132 @@
+"""The launcher: shipped configurations by name, and accelerate's own launcher with what they say."""
+
+import sys
+
+import pytest
+import torch
+import yaml
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from tokenmixers.run_scripts import launch, precision
+from tokenmixers.run_scripts.arguments import ACCELERATE, SCRIPTS, UserError
+
+
+NAMES = sorted(path.name for path in ACCELERATE.glob("*.yaml"))
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """`launched(*argv, gpus=0)`: the options that accelerate's launcher would get on a machine with so many."""
+    for name in ("OMP_NUM_THREADS", "ACCELERATE_MIXED_PRECISION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+
+    def run(*argv: str, gpus: int = 0):
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpus > 0)
+        found = []
+        monkeypatch.setattr(launch, "launch_command", found.append)
+        launch.main(list(argv))
+        return found[0]
+
+    return run
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_configurations_by_name(name, launched, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    machine = ["--main_process_ip", "10.0.0.1"] if name == "two_nodes.yaml" else []
+    options = launched(name, *machine, "run_mlm", "quickstart.yaml", "--max_steps", "3", gpus=4)
+    assert options.config_file == str(ACCELERATE / name)
+    assert options.module
+    assert options.training_script == "tokenmixers.run_scripts.run_mlm"
+    assert options.training_script_args == ["quickstart.yaml", "--max_steps", "3"]
+    processes = {"one_gpu.yaml": None, "two_nodes.yaml": 8}  # None: as the configuration says
+    assert options.num_processes == processes.get(name, 4)
+    assert not getattr(options, "use_cpu", False)
+    assert options.mixed_precision is None
+
+
+def test_configurations_and_options_of_ones_own(launched, tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text(yaml.safe_dump({"distributed_type": "MULTI_GPU", "num_processes": 3}))
+    assert launched(str(own), "run_glue", gpus=4).num_processes is None  # what the file says
+    options = launched(
+        "ddp.yaml", "--num_processes", "2", "--gpu_ids", "0,3", "run_glue", "--num_processes", "9", gpus=4
+    )
+    assert (options.num_processes, options.gpu_ids) == (2, "0,3")
+    assert options.training_script_args == ["--num_processes", "9"]
+
+
+@pytest.mark.parametrize(("name", "processes", "threads"), [("ddp.yaml", 2, 3), ("one_gpu.yaml", None, 6)])
+def test_processes_share_a_cpu(name, processes, threads, launched, monkeypatch):
+    count = [] if processes is None else ["--num_processes", str(processes)]
+    options = launched(name, *count, "run_mlm")
+    assert options.use_cpu
+    assert options.num_cpu_threads_per_process == threads
+    assert options.num_processes == processes
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert launched(name, *count, "run_mlm").num_cpu_threads_per_process is None  # accelerate reads it
+
+
+def test_without_gpus_nothing_is_sharded(launched, caplog):
+    launched("fsdp2.yaml", "--num_processes", "2", "run_mlm")
+    assert "--fsdp_size" in caplog.text
+
+
+@pytest.mark.parametrize(("mixed", "expected"), [("no", "fp32"), ("bf16", "bf16"), ("fp16", "fp16")])
+def test_mixed_precision_is_the_scripts_precision(mixed, expected, launched):
+    options = launched("one_gpu.yaml", "--mixed_precision", mixed, "run_mlm", "recipe.yaml", "--seed", "1")
+    assert options.training_script_args == ["recipe.yaml", "--precision", expected, "--seed", "1"]
+    assert expected in precision.FORMATS
+    options = launched("one_gpu.yaml", "--mixed_precision", mixed, "run_mlm", "--seed", "1")
+    assert options.training_script_args == ["--precision", expected, "--seed", "1"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], NAMES),
+        (["nothing.yaml", "run_mlm"], ["'nothing.yaml'", *NAMES]),
+        (["run_mlm", "recipe.yaml"], ["'run_mlm'", *NAMES]),
+        (["ddp.yaml"], ["nothing after the configuration", *SCRIPTS]),
+        (["ddp.yaml", "--num_processes", "2"], ["training_script", *SCRIPTS]),
+        (["ddp.yaml", "run_foo", "recipe.yaml"], ["'run_foo'", *SCRIPTS]),
+        (["ddp.yaml", "--num_procs", "run_mlm"], ["--num_procs", *SCRIPTS]),
+        (["ddp.yaml", "--num_processes", "x", "run_mlm"], ["'x'"]),
+        (["ddp.yaml", "run_mlm"], ["no GPU", "--num_processes"]),
+        (["two_nodes.yaml", "--num_processes", "2", "run_mlm"], ["2 machines", "--main_process_ip"]),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_one_sentence(argv, words, launched):
+    with pytest.raises(UserError) as error:
+        launched(*argv)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_a_damaged_configuration_is_named(launched, tmp_path):
+    broken = tmp_path / "broken.yaml"
+    for text in ("distributed_type: MULTI_GPU\nunknown_key: 3\n", "num_processes: [", "num_processes: 3\n", "words"):
+        broken.write_text(text)
+        with pytest.raises(UserError, match=r"broken.yaml cannot be read"):
+            launched(str(broken), "run_mlm")
+
+
+def test_a_failed_process_ends_it(launched, monkeypatch, tmp_path):
+    failure = ProcessFailure(local_rank=1, pid=3, exitcode=7, error_file=str(tmp_path / "none"))
+
+    def fail(options):
+        raise ChildFailedError("run_mlm", {1: failure})
+
+    launched("one_gpu.yaml", "run_mlm")
+    monkeypatch.setattr(launch, "launch_command", fail)
+    with pytest.raises(UserError, match="process 1 of run_mlm failed with exit status 7"):
+        launch.main(["one_gpu.yaml", "run_mlm"])
+
+
+def test_help(launched, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["launch", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        launch.main()
+    assert "ddp.yaml run_mlm recipe.yaml" in capsys.readouterr().out
