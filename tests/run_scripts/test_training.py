@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
-from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts import run_mlm, training
 from tokenmixers.run_scripts.arguments import UserError
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -209,3 +210,15 @@ def test_the_history_is_drawn_and_kept(command, tmp_path):
     assert (tmp_path / "run" / "history.png").read_bytes().startswith(b"\x89PNG")
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [0, 2, 4]
+
+
+def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
+    """Freeing it may wait for ever, see `leave_processes`."""
+    monkeypatch.setattr(training, "_LEFT", [])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = dist.group.WORLD
+    training.leave_processes()
+    assert not dist.is_initialized()
+    assert training._LEFT == [group]
+    training.leave_processes()  # as in a single process
+    assert training._LEFT == [group]
