@@ -214,11 +214,12 @@ def test_the_history_is_drawn_and_kept(command, tmp_path):
 
 def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
     """Freeing it may wait for ever, see `leave_processes`."""
-    monkeypatch.setattr(training, "_LEFT", [])
+    kept: list = []
+    monkeypatch.setattr(training, "_LEFT", kept)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     group = dist.group.WORLD
     training.leave_processes()
     assert not dist.is_initialized()
-    assert training._LEFT == [group]
+    assert kept == [group]
     training.leave_processes()  # as in a single process
-    assert training._LEFT == [group]
+    assert kept == [group]
