@@ -180,8 +180,9 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
         yield Group(name, contestants, facts)
     if not case.compiled:
         small = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "vocab_size": 4096}
+        many = 3 if sizes.shrunk else 21
         for name, changes, rows, length, steps in (
-            ("small gMLP", small | sizes.shrunk, 16 * sizes.batch_size, min(64, sizes.text_lengths[-1]), 3 if sizes.shrunk else 21),
+            ("small gMLP", small | sizes.shrunk, 16 * sizes.batch_size, min(64, sizes.text_lengths[-1]), many),
             ("gmlp-base", sizes.shrunk, sizes.batch_size, sizes.text_lengths[-1], 3),
         ):
             with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,6 @@ from tokenmixers import (
     AMLPModel,
     GMLPConfig,
     GMLPForMaskedLM,
-    GMLPModel,
     SynthesizerConfig,
     SynthesizerForConditionalGeneration,
     SynthesizerModel,
@@ -386,7 +385,9 @@ def test_a_peak_from_a_busy_machine_is_reported(tmp_path, monkeypatch, capsys):
 def test_masked_language_modelling(tmp_path, monkeypatch):
     narrow = {"hidden_size": 64, "intermediate_size": 128}
     shipped = benchmark_workloads.shipped_config
-    monkeypatch.setattr(benchmark_workloads, "shipped_config", lambda name, **changes: shipped(name, **narrow | changes))
+    monkeypatch.setattr(
+        benchmark_workloads, "shipped_config", lambda name, **changes: shipped(name, **narrow | changes)
+    )
     checkpointed, enable = [], GMLPForMaskedLM.gradient_checkpointing_enable
 
     def enabled(model):

@@ -148,6 +148,7 @@ def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys):
     assert evaluated["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-4)
 
 
+@pytest.mark.usefixtures("history_is_drawn")
 def test_mnli_has_two_evaluation_and_two_test_sets(command, tmp_path, capsys):
     options = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True}
     results = run_glue.main(command(task_name="mnli", do_predict=True, **{**options, "save_strategy": "steps"}))
@@ -277,7 +278,7 @@ def test_a_grid_reports_medians_and_repeats_nothing(command, tmp_path, capsys):
 
 
 def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
     run_glue.main(command(**options))
     interrupted = tmp_path / "interrupted"
     shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")

@@ -84,12 +84,12 @@ def test_trains_saves_and_classifies(command, pictures, tmp_path, capsys):
 
 @pytest.mark.usefixtures("_auto_image_processor")
 def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "random_shift": 1, "horizontal_flip": True}
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "random_shift": 1, "horizontal_flip": True}
     options |= {"label_smoothing_factor": 0.1, **ALL_AUGMENTATION}
     run_image_classification.main(command(**options))
     whole = load_file(tmp_path / "run" / "model.safetensors")
     interrupted = tmp_path / "interrupted"
-    shutil.copytree(tmp_path / "run" / "checkpoint-4", interrupted / "checkpoint-4")
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
     resumed = run_image_classification.main(command(**options, output_dir=interrupted))
     assert all(
         torch.equal(whole[name], tensor) for name, tensor in load_file(interrupted / "model.safetensors").items()

@@ -110,7 +110,7 @@ def test_never_writes_over_a_finished_run_or_foreign_files(command, tmp_path):
     ids=["loaded", "streamed", "isolated"],
 )
 def test_an_interrupted_run_goes_on_where_it_was(data, command, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, **data}
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **data}
     run_mlm.main(command(**options))
     whole = load_file(tmp_path / "run" / "model.safetensors")
     interrupted = tmp_path / "interrupted"
@@ -170,7 +170,7 @@ def test_launchers_train_the_same_model(command, tmp_path, launcher, batch):
         torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", ["gmlp-base", "amlp-base"])
+@pytest.mark.parametrize("model", ["gmlp-base", pytest.param("amlp-base", marks=pytest.mark.slow)])
 def test_isolated_documents_are_learned_as_well_as_separate_rows(model, command, tmp_path):
     options = {"config_name": model, "max_steps": 40, "per_device_train_batch_size": 4}
     sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=64"
