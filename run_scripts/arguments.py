@@ -99,6 +99,10 @@ class ModelArguments:
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
+#: Three ways to say one thing: what the command line says replaces whatever a recipe says.
+PRECISION_ARGUMENTS = ("precision", "bf16", "fp16")
+
+
 def install_hint(extra: str) -> str:
     """How to get the packages of an extra: by their own names or from a checkout, as no package index has this one."""
     from_checkout = f"pip install '.[{extra}]' in a checkout of tokenmixers"
@@ -107,7 +111,7 @@ def install_hint(extra: str) -> str:
     except importlib.metadata.PackageNotFoundError:  # imported from a folder
         return from_checkout
     wanted = [name.partition(";")[0].strip() for name in requirements if f'extra == "{extra}"' in name]
-    return f"pip install {' '.join(map(repr, wanted))}, or {from_checkout}"
+    return f"pip install {' '.join(map(repr, wanted))}, or {from_checkout}" if wanted else from_checkout
 
 
 def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
@@ -158,6 +162,8 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
     if arguments and arguments[0].endswith(RECIPE_ENDINGS):
         names = [f.name for dataclass_type in dataclass_types for f in dataclasses.fields(dataclass_type) if f.init]
         recipe = read_recipe(arguments.pop(0), names)
+        if any(argument.partition("=")[0].removeprefix("--") in PRECISION_ARGUMENTS for argument in arguments):
+            recipe = {name: value for name, value in recipe.items() if name not in PRECISION_ARGUMENTS}
         parser.set_defaults(**recipe)
         for action in parser._actions:
             if action.dest in recipe:

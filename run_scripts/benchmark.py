@@ -54,6 +54,7 @@ from .benchmark_timing import (
 )
 from .benchmark_workloads import masked_language_modelling, read_lengths, real_lengths
 from .model_card import versions
+from .precision import device_name, native_bfloat16
 from .reporting import print_table, shown
 
 
@@ -85,7 +86,9 @@ class BenchmarkArguments:
     modes: list[str] = field(
         default_factory=lambda: ["inference", "training"], metadata={"help": "inference, training."}
     )
-    dtypes: list[str] = field(default_factory=lambda: ["float32", "bfloat16"], metadata={"help": "float32, bfloat16."})
+    dtypes: list[str] | None = field(
+        default=None, metadata={"help": "float32, bfloat16; the latter only where it is native, by default."}
+    )
     compile: bool = field(
         default=False, metadata={"help": "Measure with torch.compile too, decoding with static caches."}
     )
@@ -121,7 +124,7 @@ class BenchmarkArguments:
             ("presets", PRESETS),
             ("image_models", IMAGE_MODELS),
         ):
-            for value in getattr(self, name):
+            for value in getattr(self, name) or ():
                 if value not in allowed:
                     raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
         for name in ("rounds", "batch_size", "texts", "lengths"):
@@ -149,6 +152,8 @@ def machine(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "processor": processor,
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "accelerator": None if device.type == "cpu" else device_name(device),
+        "bfloat16": native_bfloat16(device)[0],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
@@ -329,6 +334,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     )
     sizes = sizes.quick() if arguments.quick else sizes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if arguments.dtypes is None:
+        arguments.dtypes = ["float32", "bfloat16"] if native_bfloat16(device)[0] else ["float32"]
     dtypes = [getattr(torch, name) for name in arguments.dtypes]
     peaks = {dtype: matmul_peaks(dtype, device, 512 if arguments.quick else 4096) for dtype in dtypes}
     report = {"arguments": asdict(arguments), "machine": machine(device), "results": []}

@@ -98,7 +98,7 @@ SUMMARY = (
             ((f"{name.lower()}, {length} tokens", "inference"), (f"{name.lower()}, {length} tokens", "training")),
             ("tokenmixers", "BERT"),
         )
-        for name, length in (("gMLP-base", 128), ("gMLP-base", 512), ("aMLP-base", 128), ("aMLP-base", 512))
+        for name, length in (("gMLP-base", 128), ("gMLP-base", 512), ("aMLP-base", 512))
     ),
     SummaryRow(
         "Synthesizer (random): encoding / decoding",
@@ -136,6 +136,9 @@ SUMMARY = (
     ),
 )
 
+#: What all results of a folder have in common.
+MACHINE_FACTS = ("device", "processor", "instructions", "accelerator", "bfloat16", "versions", "peers", "allocator")
+
 Results = Mapping[str, Mapping[str, Any]]
 """Reports of one machine by name."""
 
@@ -144,12 +147,12 @@ def read_machines(folder: Path) -> dict[str, Results]:
     """The results of every machine, by a name made of its processor and its vector instructions.
 
     Raises:
-        UserError: If there are none, or the results of a folder are of several machines or versions.
+        UserError: If there are none, a folder is of several machines or versions, or two folders are of one machine.
     """
     machines: dict[str, Results] = {}
-    for place in sorted(path.parent for path in folder.glob("*/*.json")):
+    for place in sorted({path.parent for path in folder.glob("*/*.json")}):
         reports = {path.stem: _read_report(path) for path in sorted(place.glob("*.json"))}
-        for fact in ("device", "processor", "instructions", "versions", "peers", "allocator"):
+        for fact in MACHINE_FACTS:
             told = {json.dumps(report["machine"].get(fact), sort_keys=True): name for name, report in reports.items()}
             if len(told) > 1:
                 differences = "; ".join(f"{name}: {value}" for value, name in told.items())
@@ -157,8 +160,10 @@ def read_machines(folder: Path) -> dict[str, Results]:
                     f"the results in {place} differ in their {fact} ({differences}): a folder is for one machine."
                 )
         machine = next(iter(reports.values()))["machine"]
-        bfloat16 = any(row["dtype"] == "bfloat16" for report in reports.values() for row in report["results"])
-        name = f"{machine['processor']}, {machine['instructions']}{' with bfloat16' if bfloat16 else ''}"
+        bfloat16 = " with bfloat16" if machine.get("bfloat16") else ""
+        name = machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}{bfloat16}"
+        if name in machines:
+            raise UserError(f"two folders of {folder} hold results of {name!r}; one of them is {place}: join them.")
         machines[name] = reports
     if not machines:
         raise UserError(f"there are no results in the folders of {folder}.")
@@ -220,7 +225,7 @@ def _figure(
     return times_as_fast(report["by_case"].get((cell, group, mode, dtype, compiled), ()), ours, peer)
 
 
-def _newest_with_most(
+def _figures_of_one_run(
     reports: Results, figures: Callable[[Mapping[str, Any]], list[float | None]]
 ) -> list[float | None]:
     """The figures of the one run that has most of them, the newest of several: they are not picked from many runs."""
@@ -228,7 +233,7 @@ def _newest_with_most(
     return max(map(figures, reversed(runs)), key=lambda run: sum(figure is not None for figure in run))
 
 
-def _told(figures: Sequence[float | None]) -> str:
+def _format_figures(figures: Sequence[float | None]) -> str:
     """Figures as a cell of a table, which stays empty if there are none."""
     return " / ".join("-" if figure is None else f"{figure:.2f}" for figure in figures) if any(figures) else ""
 
@@ -277,7 +282,7 @@ def _eager_and_compiled(reports: Results, cell: int, group: str, mode: str, dtyp
     def figures(report: Mapping[str, Any]) -> list[float | None]:
         return [_figure(report, cell, group, mode, dtype, compiled, ours, peer) for compiled in (False, True)]
 
-    return _told(_newest_with_most(reports, figures)).removesuffix(" / -")
+    return _format_figures(_figures_of_one_run(reports, figures)).removesuffix(" / -")
 
 
 def summary_table(machines: Mapping[str, Results]) -> str:
@@ -299,8 +304,8 @@ def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
             groups = [group for group, of_mode in row.groups if of_mode == mode]
             return [_figure(report, row.cell, group, mode, dtype, False, *row.models) for group in groups]
 
-        found += _newest_with_most(reports, figures)
-    return _told(found)
+        found += _figures_of_one_run(reports, figures)
+    return _format_figures(found)
 
 
 def machine_section(name: str, reports: Results) -> str:
@@ -310,6 +315,7 @@ def machine_section(name: str, reports: Results) -> str:
     facts = [f"{machine['threads']} threads", machine["versions"], peers]
     dates = sorted(report["machine"]["date"] for report in reports.values())
     facts.append(dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}")
+    facts += dict.fromkeys(report["source"] for report in reports.values() if "source" in report)
     peaks = [
         f"{dtype} {max(found.values()) / 1e9:,.0f} GFLOP/s"
         for report in list(reports.values())[:1]
@@ -351,6 +357,9 @@ def main(argv: list[str] | None = None) -> None:
     (arguments,) = parse_arguments((PageArguments,), argv)
     folder = Path(arguments.folder)
     readme = Path(arguments.readme) if arguments.readme else MODEL_CARDS.parent / "README.md"
+    for path in (folder / "README.md", readme):
+        if not path.is_file():
+            raise UserError(f"there is no {path}: the pages are in a checkout; --folder and --readme name others.")
     summary = with_summary(readme.read_text(encoding="utf-8"), summary_table(read_machines(folder)))
     text = page(folder)
     (folder / "README.md").write_text(text, encoding="utf-8")

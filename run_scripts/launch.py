@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> None:
     script = options.training_script
     if script not in SCRIPTS:
         refuse(f"there is no script {script!r}")
-    complete(options, config, shipped=file.parent == ACCELERATE)
+    complete(options, config, shipped=file.resolve().parent == ACCELERATE.resolve())
     options.training_script = f"{__package__}.{script}"
     if options.mixed_precision in PRECISIONS:
         given = options.training_script_args

@@ -28,6 +28,14 @@ def has_accelerator() -> bool:
     return torch.accelerator.is_available() or is_torch_xla_available()
 
 
+def device_type(use_cpu: bool) -> torch.device:
+    """The kind of device that training is going to use; asking the Trainer's arguments would start the processes."""
+    accelerator = None if use_cpu else torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None and not use_cpu and is_torch_xla_available():
+        return torch.device("xla")
+    return accelerator or torch.device("cpu")
+
+
 def device_name(device: torch.device) -> str:
     """What a device is called, for readers: `CPU, AMD EPYC` or `cuda:0, NVIDIA H100`."""
     if device.type == "cpu":

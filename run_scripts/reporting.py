@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def progress_line(step: int, logs: Mapping[str, Any]) -> str:
     figures = [
         f"{key.replace('_', ' ')} {value:.4g}"
         for key, value in told.items()
-        if isinstance(value, (int, float)) and not key.endswith(("runtime", "per_second"))
+        if isinstance(value, Real) and not key.endswith(("runtime", "per_second"))
     ]
     return f"step {step:,}{', evaluation' if evaluation else ''}: " + ", ".join(figures) if figures else ""
 

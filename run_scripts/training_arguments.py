@@ -7,7 +7,7 @@ from accelerate.utils import parse_flag_from_env, patch_environment
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.utils import logging
 
-from .precision import FORMATS, bfloat16_slowdown, device_name, has_accelerator, native_bfloat16
+from .precision import FORMATS, bfloat16_slowdown, device_name, device_type, has_accelerator, native_bfloat16
 
 
 logger = logging.get_logger(__name__)
@@ -51,7 +51,7 @@ class ScriptTrainingArguments(TrainingArguments):
         if not found or self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU"):
             place = " (asked for)" if found else " (no GPU found)"
             self.use_cpu = True
-        native, evidence = native_bfloat16(self.device)
+        native, evidence = native_bfloat16(device_type(self.use_cpu))
         if chosen is None:
             chosen, reason = ("bf16" if native else "fp32"), evidence
         if chosen == "fp16" and self.use_cpu:
@@ -64,7 +64,7 @@ class ScriptTrainingArguments(TrainingArguments):
             super().__post_init__()
         precision = f"{FORMATS.get(chosen, chosen)} ({reason})"
         self.decision = f"device: {device_name(self.device)}{place}; precision: {precision}"
-        if self.bf16 and not native and self.process_index == 0:
+        if (self.bf16 or self.bf16_full_eval) and not native and self.process_index == 0:
             logger.warning(
                 f"bfloat16 is asked for, but {evidence}. Measured now, a feed-forward layer takes "
                 f"{bfloat16_slowdown(self.device):.1f} times as long in bfloat16 as in float32."

@@ -105,11 +105,28 @@ def test_options_that_cannot_be_told_are_refused():
         benchmark_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
 
 
-@pytest.mark.parametrize("fact", ["device", "processor", "instructions", "versions", "peers", "allocator"])
+@pytest.mark.parametrize("fact", benchmark_page.MACHINE_FACTS)
 def test_a_folder_is_for_one_machine(folder, fact):
     write(folder, "one", "other", [], **{fact: "another"})
     with pytest.raises(UserError, match=rf'one differ in their {fact}.*"another"'):
         benchmark_page.page(folder)
+
+
+def test_folders_of_the_same_machine_are_refused(folder):
+    write(folder, "three", "images", [])
+    with pytest.raises(UserError, match=r"two folders of .* hold results of 'x, AVX9'.*three: join them"):
+        benchmark_page.read_machines(folder)
+
+
+def test_machines_are_named_by_what_decides_their_speed(tmp_path):
+    write(tmp_path, "one", "images", [], bfloat16=True)
+    write(tmp_path, "two", "images", [], accelerator="H1", device="cuda")
+    assert list(benchmark_page.read_machines(tmp_path)) == ["x, AVX9 with bfloat16", "H1"]
+
+
+def test_an_installed_package_has_no_pages(folder):
+    with pytest.raises(UserError, match=r"there is no .*nowhere.md: the pages are in a checkout"):
+        benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "nowhere.md")])
 
 
 def test_no_results_are_refused(tmp_path):

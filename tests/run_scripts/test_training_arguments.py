@@ -47,6 +47,11 @@ def machine(monkeypatch):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu is not None)
+        monkeypatch.setattr(
+            torch.accelerator,
+            "current_accelerator",
+            lambda check_available=False: None if gpu is None else torch.device("cuda"),
+        )
         monkeypatch.setattr(torch.version, "hip", None)
         cuda = {
             "is_available": lambda: gpu is not None,
@@ -230,3 +235,28 @@ def test_a_recipe_may_say_it(text, expected, machine, parse, tmp_path):
     recipe.write_text(text)
     (args,) = parse_arguments((ScriptTrainingArguments,), [str(recipe), "--output_dir", "somewhere"])
     assert args.mixed_precision == expected
+
+
+@pytest.mark.parametrize(
+    ("recipe", "argv", "expected"),
+    [
+        ("precision: fp32", ("--bf16", "true"), "bf16"),
+        ("bf16: true", ("--precision", "fp32"), "fp32"),
+        ("bf16: true", ("--bf16=false",), "fp32"),
+        ("precision: fp32", ("--learning_rate", "1"), "fp32"),
+    ],
+)
+def test_the_command_line_overrides_a_recipes_precision(machine, parse, tmp_path, recipe, argv, expected):
+    machine("bf16")
+    (tmp_path / "recipe.yaml").write_text(f"{recipe}\n")
+    (args,) = parse_arguments(
+        (ScriptTrainingArguments,), [str(tmp_path / "recipe.yaml"), "--output_dir", str(tmp_path / "run"), *argv]
+    )
+    assert args.bf16 == (expected == "bf16")
+
+
+def test_evaluation_in_bfloat16_is_warned_of_too(machine, parse, caplog):
+    machine("plain")
+    with caplog.at_level(logging.WARNING):
+        parse("--bf16_full_eval", "true")
+    assert caplog.text.count("12.0 times as long in bfloat16") == 1
