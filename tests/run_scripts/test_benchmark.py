@@ -486,8 +486,9 @@ def test_compiled_decoding(tmp_path):
     assert decoding["T5", True]["difference"] < 1e-4
 
 
-def test_products_by_rows(tmp_path):
-    results = run(tmp_path, 9, modes=["inference", "training"])
+@pytest.mark.parametrize("mode", ["inference", pytest.param("training", marks=pytest.mark.slow)])
+def test_products_by_rows(mode, tmp_path):
+    results = run(tmp_path, 9, modes=mode)
     ways = {"as tokenmixers chooses", "PyTorch's", "as a convolution"}
     for rows, expected in ((2, ways | {"the other way round"}), (16, ways)):
         for sizes in ("128 x 512", "768 x 3072", "768 x 1000"):

@@ -283,8 +283,11 @@ def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
     survives(run_image_classification.main, command)
 
 
-@pytest.mark.parametrize("content", [b"", b"no picture", None], ids=["empty", "text", "cut"])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("content", "workers"),
+    [(b"", 0), (b"no picture", 0), (None, 0), (None, 1)],
+    ids=["empty", "text", "cut", "cut, read by a worker"],
+)
 def test_a_damaged_picture_is_named(command, pictures, tmp_path, content, workers):
     shutil.copytree(pictures / "train", tmp_path / "train")
     bad = tmp_path / "train" / "top" / "5.png"
