@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
 # Threads that wait for each other sleep: on a machine shared with other work, spinning makes training several times slower.
-export OMP_WAIT_POLICY ?= PASSIVE
+quickstart test test-slow test-extras: export OMP_WAIT_POLICY = PASSIVE
 # For glibc: memory that a process has given back can take longer to get again than to fill.
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 
