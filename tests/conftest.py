@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test may wait for, or depend on, a network
@@ -31,16 +31,19 @@ class _TorchRandom:
 
 def pytest_configure(config: pytest.Config) -> None:
     # The process that hands tests out to others runs none. That it imports nothing saves the time of it at the start.
-    if not config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+    runs_tests = not config.getoption("numprocesses", None) or hasattr(config, "workerinput")
+    if runs_tests or config.getoption("--hypothesis-profile"):  # which Hypothesis loads in every process
         import hypothesis
-        import torch
 
-        # One core is enough for models this small, and torch's threads would fight with those of parallel workers.
-        torch.set_num_threads(1)
         hypothesis.settings.register_profile("default", max_examples=10, deadline=None)
         hypothesis.settings.register_profile("ci", max_examples=10, deadline=None, derandomize=True)
         hypothesis.settings.register_profile("thorough", max_examples=50, deadline=None)
         hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+    if runs_tests:
+        import torch
+
+        # One core is enough for models this small, and torch's threads would fight with those of parallel workers.
+        torch.set_num_threads(1)
         config.torch_random = _TorchRandom()  # Hypothesis keeps a weak reference only
         hypothesis.register_random(config.torch_random)
 
@@ -93,22 +96,24 @@ def _fewest_that_show_all(items: list[pytest.Item], together: int) -> set[pytest
     return chosen
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tests = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("fast_cases"):
-            tests[item.nodeid.partition("[")[0]].append(item)
-    for cases in tests.values():
-        mark = cases[0].get_closest_marker("fast_cases")
-        values = {name: value if isinstance(value, list) else [value] for name, value in mark.kwargs.items()}
-        together = values.pop("together", [1])[0]
-        fast = [item for item in cases if not item.get_closest_marker("slow")]
-        fast = [item for item in fast if all(item.callspec.params[name] in values[name] for name in values)]
-        fast = _fewest_that_show_all(fast, together)
-        for item in cases:
-            if item not in fast:
-                item.add_marker(pytest.mark.slow)
+@pytest.hookimpl(wrapper=True)  # here a test has all its cases, whichever of them are asked for
+def pytest_pycollect_makeitem(name: str):
+    cases = yield
+    mark = cases[0].get_closest_marker("fast_cases") if isinstance(cases, list) and cases else None
+    if mark is None:
+        return cases
+    values = {key: value if isinstance(value, list) else [value] for key, value in mark.kwargs.items()}
+    together = values.pop("together", [1])[0]
+    fast = [item for item in cases if not item.get_closest_marker("slow")]
+    for key, allowed in values.items():
+        fast = [item for item in fast if key in item.callspec.params and item.callspec.params[key] in allowed]
+        if not fast:
+            raise pytest.UsageError(f"fast_cases of {name}: no case that is not slow has {key} among {allowed!r}")
+    fast = _fewest_that_show_all(fast, together)
+    for item in cases:
+        if item not in fast:
+            item.add_marker(pytest.mark.slow)
+    return cases
 
 
 # --- fixtures ----------------------------------------------------------------------------------------------------
