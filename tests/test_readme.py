@@ -40,11 +40,23 @@ def called_scripts(name: str) -> list[list[str]]:
     return calls
 
 
-CALLS = [*called_scripts("README.md"), *called_scripts("model_cards/README.md")]
+def calls_of_make() -> list[list[str]]:
+    """Name and arguments of every script that the quickstart runs, or tells its user to try next."""
+    calls = []
+    for line in (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "").splitlines():
+        told = line.startswith("\t@echo '  $(SCRIPT).")
+        if told or line.startswith("\t@$(SCRIPT)."):
+            command = shlex.split(line)[1] if told else line
+            calls.append(shlex.split(command.partition("$(SCRIPT).")[2].replace("$(OUT)", "outputs/quickstart")))
+    return calls
+
+
+CALLS = [*called_scripts("README.md"), *called_scripts("model_cards/README.md"), *calls_of_make()]
 
 
 def test_commands_are_found():
     assert {"run_mlm", "run_glue", "push_to_hub", "convert_t5"} <= {script for script, *_ in CALLS}
+    assert [script for script, *_ in calls_of_make()][-3:] == ["fill_mask", "run_mlm", "push_to_hub"]  # to try next
     assert ["--dry_run"] in [arguments[-1:] for script, *arguments in CALLS if script == "push_to_hub"]
 
 
