@@ -80,6 +80,10 @@ class _ParsedError(Exception):
     """Carries what a script parsed out of it."""
 
 
+def _module_that_parses(script):
+    return script if hasattr(script, "parse_arguments") else language_modeling
+
+
 @pytest.mark.parametrize("recipe", sorted(path.name for path in RECIPES.glob("*.yaml")))
 def test_every_recipe_starts_on_every_machine(recipe, machine, parse, monkeypatch):
     text = (RECIPES / recipe).read_text()
@@ -90,8 +94,7 @@ def test_every_recipe_starts_on_every_machine(recipe, machine, parse, monkeypatc
     def parse_only(types, argv):
         raise _ParsedError(parse_arguments(types, argv)[-1])
 
-    parses = script if hasattr(script, "parse_arguments") else language_modeling
-    monkeypatch.setattr(parses, "parse_arguments", parse_only)
+    monkeypatch.setattr(_module_that_parses(script), "parse_arguments", parse_only)
     task = ["--task_name", "sst2"] if recipe == "glue_gmlp.yaml" else []
     for name, (_, gpu) in MACHINES.items():
         machine(name)
@@ -221,9 +224,24 @@ def test_saved_and_copied_arguments_say_what_was_done(name, cls, machine, parse)
     assert ("`bf16`" in model_card.training(args, 3, facts)) is (name in IN_BF16)
 
 
-def test_every_script_has_these_arguments():
+def test_the_scripts_that_train_are_listed():
     assert set(SCRIPTS) == {path.stem for path in RECIPES.parent.glob("run_*.py")}
     assert arguments.ACCELERATE.is_dir()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_has_these_arguments(name, monkeypatch):
+    script = importlib.import_module(f"tokenmixers.run_scripts.{name}")
+
+    def parse_nothing(types, argv):
+        raise _ParsedError(*types)
+
+    monkeypatch.setattr(_module_that_parses(script), "parse_arguments", parse_nothing)
+    with pytest.raises(_ParsedError) as parsed:
+        script.main([])
+    *others, last = parsed.value.args
+    assert issubclass(last, ScriptTrainingArguments)
+    assert not any(issubclass(other, transformers.TrainingArguments) for other in others)
 
 
 @pytest.mark.parametrize(
