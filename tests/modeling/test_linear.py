@@ -331,7 +331,7 @@ def _graph(model, inputs):
 @pytest.mark.fast_cases(dtype=torch.float32)
 @pytest.mark.parametrize("dtype, rtol", [(torch.float32, 1e-4), (torch.bfloat16, 5e-2)])
 def test_compiled_inference(dtype, rtol, tiny_model, convolutions, monkeypatch):
-    """The graph of an AMD processor holds our operators; exported ones never do."""
+    """The graph of an AMD processor holds our operators."""
     model = tiny_model("GMLPForMaskedLM", num_hidden_layers=1).to(dtype)
     inputs = torch.randint(37, (2, 6))
     expected = model(inputs).logits
@@ -347,10 +347,23 @@ def test_compiled_inference(dtype, rtol, tiny_model, convolutions, monkeypatch):
         found = [graph.count(f"{linear_module._OPERATOR}{end}.default(") for end in ("", "_gelu", "_inference")]
         products = 3 * layers + 1 if dtype == torch.float32 else 2 * layers + 1
         assert found == [0, 0, products * has_operators] and bool(convolutions) == has_operators
-        for strict in (True, False) if has_operators else ():
-            with torch.no_grad():
-                program = torch.export.export(copy.deepcopy(model), (inputs,), strict=strict)
-            assert "tokenmixers" not in program.graph_module.code
+
+
+@pytest.mark.fast_cases(types=[{torch.float32}])  # where operators could get in
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("types", [{torch.float32}, frozenset()], ids=["AMD", "others"])
+def test_exported_programs_hold_none_of_our_operators(types, strict, tiny_model, convolutions, monkeypatch):
+    """On either kind of processor, and they run on the other one."""
+    model = tiny_model("GMLPForMaskedLM", num_hidden_layers=1)
+    inputs = torch.randint(37, (2, 6))
+    expected = model(inputs).logits
+    monkeypatch.setattr(linear_module, "types_for_convolution", lambda: types)
+    with torch.no_grad():
+        program = torch.export.export(copy.deepcopy(model), (inputs,), strict=strict)
+    assert "tokenmixers" not in program.graph_module.code
+    convolutions.clear()
+    torch.testing.assert_close(program.module()(inputs).logits, expected, rtol=1e-4, atol=1e-5)
+    assert not convolutions
 
 
 @pytest.mark.fast_cases(frozen=[None, "weight"])
