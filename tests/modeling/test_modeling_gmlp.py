@@ -312,6 +312,7 @@ def test_loads_in_half_precision(dtype, build, tmp_path):
     loaded.save_pretrained(tmp_path / "half")
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == str(dtype).split(".")[1]
     again = GMLPForMaskedLM.from_pretrained(tmp_path / "half", dtype="auto")
+    torch.testing.assert_close(again.state_dict(), loaded.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(again(input_ids, mask).logits, outputs.logits)
 
 
@@ -364,6 +365,7 @@ def test_token_embeddings_can_be_resized(tied, new_size, build, tmp_path):
     assert after.logits.shape[-1] == new_size
     model.save_pretrained(tmp_path)
     loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(loaded(input_ids).logits, after.logits)
 
 
@@ -398,6 +400,7 @@ def test_can_be_built_without_memory_and_filled_later(tiny_config, randomise):
     model.load_state_dict(source.state_dict(), assign=True)
     model.tie_weights()
     input_ids = torch.randint(37, (2, 5))
+    torch.testing.assert_close(model.state_dict(), source.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(model.eval()(input_ids).logits, source(input_ids).logits)
 
 

@@ -25,6 +25,7 @@ def test_a_resized_model_is_saved_and_loaded(tiny_config, randomise, tmp_path):
     model.save_pretrained(tmp_path)
     input_ids = torch.randint(37, (1, 17))
     loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(loaded(input_ids).logits, model(input_ids).logits)
 
 
