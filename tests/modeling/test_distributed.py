@@ -5,18 +5,21 @@ import os
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch.multiprocessing import start_processes
 
 import tokenmixers
 from tokenmixers.modeling.self_contained import flat_modules
 
 
 pytest.importorskip("transformers.distributed")
-pytestmark = pytest.mark.slow  # two processes, of which each imports everything
+SCRIPT = str(Path(__file__).with_name("two_processes.py"))
 # The class, how it is built, and the layers whose matrices two processes share.
 MODELS = {
     "GMLPForMaskedLM": ({}, ["proj_in", "proj_out"]),
@@ -28,11 +31,11 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tiny_config, tmp_path_factory):
-    """Folder and results of `two_processes.py` on every model, with the models themselves."""
-    folder, models = tmp_path_factory.mktemp("distributed"), {}
-    for name, (changes, _) in MODELS.items():
+def save_models(names, folder, tiny_config):
+    """The models of these names and their inputs, which lie in `folder` then."""
+    models = {}
+    for name in names:
+        changes, _ = MODELS[name]
         torch.manual_seed(0)
         config_class = getattr(tokenmixers, name.split("For")[0] + "Config")
         if "Synthesizer" in name:
@@ -51,12 +54,19 @@ def run(tiny_config, tmp_path_factory):
         model.save_pretrained(folder / name / "model")
         save_file(inputs, folder / name / "inputs.safetensors")
         models[name] = model, inputs
-    script = str(Path(__file__).with_name("two_processes.py"))
+    return models
+
+
+@pytest.fixture(scope="module")
+def run(tiny_config, tmp_path_factory):
+    """Folder and results of `two_processes.py` on every model, with the models themselves."""
+    folder = tmp_path_factory.mktemp("distributed")
+    models = save_models(MODELS, folder, tiny_config)
     hub, server = runpy.run_path(str(Path(__file__).parents[1] / "run_scripts" / "hub_stand_in.py"))["start"]()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment |= {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_TOKEN": "good"}
     process = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script, str(folder)],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", SCRIPT, str(folder)],
         env={**environment, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(folder.parent), "NO_PROXY": "127.0.0.1"},
         capture_output=True,
         text=True,
@@ -74,16 +84,11 @@ def first_output(model, inputs):
     return outputs[1] if "labels" in inputs else outputs[0]
 
 
-@pytest.mark.parametrize("kind", ["tp", "fsdp"])
-@pytest.mark.parametrize("name", MODELS)
-def test_a_split_model_computes_the_same_and_saves_a_whole_one(name, kind, run):
-    folder, results, models, hub = run
-    model, inputs = models[name]
+def check_split_model(name, kind, folder, split, model, inputs):
     with torch.no_grad():
         expected = model(**inputs)[0]
     found = load_file(folder / name / f"{kind}.safetensors")["outputs"]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    split = results[name][kind]
     if kind == "fsdp":
         assert split == sorted(name for name, _ in model.named_parameters())
     else:
@@ -93,12 +98,50 @@ def test_a_split_model_computes_the_same_and_saves_a_whole_one(name, kind, run):
             "embed" in other or "head" in other or "shared" in other for other in split if ".layers." not in other
         )
     loaded = type(model).from_pretrained(folder / name / kind).eval()
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(first_output(loaded, inputs), first_output(model, inputs))
+
+
+def run_forked(rank, folder, store):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    _, split = runpy.run_path(SCRIPT)["run_split"](folder, "tp")
+    dist.barrier()
+    if rank == 0:
+        (folder / "split.json").write_text(json.dumps(split))
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(sys.platform != "linux", reason="processes cannot be forked safely")
+def test_tensor_parallelism_in_forked_processes(tiny_config, tmp_path):
+    """The fast case: processes that are forked need not import PyTorch and Transformers, which takes seconds."""
+    name = "GMLPForMaskedLM"
+    folder = tmp_path / "models" / name
+    (model, inputs) = save_models([name], folder.parent, tiny_config)[name]
+    both = start_processes(run_forked, (folder, tmp_path / "store"), nprocs=2, join=False, start_method="fork")
+    try:
+        end = time.monotonic() + 120
+        while not both.join(timeout=5):
+            assert time.monotonic() < end, "the processes hang"
+    finally:
+        for process in both.processes:
+            process.kill()
+    check_split_model(name, "tp", folder.parent, json.loads((folder / "split.json").read_text()), model, inputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tp", "fsdp"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_split_model_computes_the_same_and_saves_a_whole_one(name, kind, run):
+    folder, results, models, hub = run
+    check_split_model(name, kind, folder, results[name][kind], *models[name])
     commits = [hub.commits[commit] for commit in hub.branches[f"me/{name}-{kind}"].values()]
     saved = {path.name: path.read_bytes() for path in (folder / name / kind).iterdir()}
     assert len(saved) > 5 and [{k: v for k, v in files.items() if k in saved} for files in commits] == [saved]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_distributed_checkpoint_has_the_code_too(name, run):
     parts = run[0] / name / "parts"
@@ -108,6 +151,7 @@ def test_a_distributed_checkpoint_has_the_code_too(name, run):
     assert list(parts.rglob("*.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODELS if "MaskedLM" in name or "Conditional" in name])
 def test_fsdp_training_gives_the_weights_of_one_process(name, run, tmp_path):
     from transformers import Trainer, TrainingArguments

@@ -39,6 +39,17 @@ def load(folder: Path, **sizes: int):
     return model_class.from_pretrained(folder / "model", distributed_config=DistributedConfig(**sizes))
 
 
+def run_split(folder: Path, kind: str, **saving) -> tuple[torch.nn.Module, list[str]]:
+    """The split model, of which outputs and the whole are saved in `folder`, and names of its split parameters."""
+    model = load(folder, **{f"{kind}_size": 2}).eval()
+    with torch.no_grad():
+        outputs = whole(model(**load_file(folder / "inputs.safetensors"))[0])
+    if dist.get_rank() == 0:
+        save_file({"outputs": outputs.contiguous()}, folder / f"{kind}.safetensors")
+    model.save_pretrained(folder / kind, **saving)
+    return model, split_parameters(model)
+
+
 def main() -> None:
     """Entry point."""
     torch.set_num_threads(1)
@@ -48,15 +59,10 @@ def main() -> None:
         inputs = load_file(folder / "inputs.safetensors")
         results[folder.name] = {}
         for kind in ("tp", "fsdp"):
-            model = load(folder, **{f"{kind}_size": 2}).eval()
-            with torch.no_grad():
-                outputs = whole(model(**inputs)[0])
-            if dist.get_rank() == 0:
-                save_file({"outputs": outputs.contiguous()}, folder / f"{kind}.safetensors")
-            model.save_pretrained(folder / kind, push_to_hub=True, repo_id=f"me/{folder.name}-{kind}")
+            saving = {"push_to_hub": True, "repo_id": f"me/{folder.name}-{kind}"}
+            model, results[folder.name][kind] = run_split(folder, kind, **saving)
             if kind == "fsdp":
                 model.save_pretrained(folder / "parts", distributed_checkpoint=True)
-            results[folder.name][kind] = split_parameters(model)
             dist.barrier()
         if "labels" not in inputs:
             continue
