@@ -4,8 +4,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
-# Threads that wait for each other sleep: on a machine shared with other work, spinning makes training several times slower.
-quickstart test test-slow test-extras: export OMP_WAIT_POLICY = PASSIVE
+# Threads soon sleep while they wait for each other: beside other work, PyTorch's setting halves the speed.
+quickstart test test-slow test-extras: export GOMP_SPINCOUNT = 10000
 # For glibc: memory that a process has given back can take longer to get again than to fill.
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 
@@ -23,7 +23,7 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@echo '--- 1. a corpus: the documentation of Python'
 	@$(SCRIPT).python_docs_corpus --output_dir $(OUT)/corpus
 	@echo '--- 2. a tokenizer and a gMLP, trained on it'
-	@$(SCRIPT).run_mlm quickstart.yaml
+	@$(KEEP_MEMORY) $(SCRIPT).run_mlm quickstart.yaml
 	@echo '--- 3. the gMLP, reloaded, fills masks'
 	@$(SCRIPT).fill_mask --model $(OUT)/gmlp --top_k 3 --text \
 		'Return True if the object is an [MASK] of the class.' \
@@ -33,7 +33,7 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@$(SCRIPT).plot_spatial_weights --model $(OUT)/gmlp --output_dir $(OUT)/pictures
 	@echo '--- 5. a gMLP for images, trained on handwritten digits'
 	@$(SCRIPT).digits_images --output_dir $(OUT)/digits
-	@$(SCRIPT).run_image_classification digits.yaml
+	@$(KEEP_MEMORY) $(SCRIPT).run_image_classification digits.yaml
 	@$(SCRIPT).classify_images --model $(OUT)/digits-gmlp --data $(OUT)/digits/validation.parquet --count 5
 	@echo "--- done, in $$(($$(date +%s) - $$(cat $(OUT)/.started))) seconds"
 	@echo 'Made: a text model in $(OUT)/gmlp and an image model in $(OUT)/digits-gmlp, each with its card (README.md)'
