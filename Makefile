@@ -30,7 +30,7 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 		'If the file does not [MASK], an error is raised.' \
 		'The first argument must be a [MASK] of integers.'
 	@echo '--- 4. a picture of its spatial weights'
-	@$(SCRIPT).plot_spatial_weights --model $(OUT)/gmlp --output_dir $(OUT)/pictures
+	@$(SCRIPT).plot_spatial_weights --model $(OUT)/gmlp --output_dir $(OUT)/pictures --columns 2
 	@echo '--- 5. a gMLP for images, trained on handwritten digits'
 	@$(SCRIPT).digits_images --output_dir $(OUT)/digits
 	@$(KEEP_MEMORY) $(SCRIPT).run_image_classification digits.yaml
