@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
-from ..modeling.t5_conversion import synthesizer_from_t5
+from ..modeling.conversion.t5 import synthesizer_from_t5
 from .arguments import UserError, check_new_folder, parse_arguments
 from .model_loading import parse_overrides
 

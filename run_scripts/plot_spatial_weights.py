@@ -20,8 +20,8 @@ from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..modeling.spatial_gating_unit import SpatialProjection
-from ..modeling.spatial_resizing import toeplitzness
+from ..modeling.layers.spatial_gating_unit import SpatialProjection
+from ..modeling.mixins.resizing import toeplitzness
 from .arguments import UserError, import_optional, parse_arguments
 
 

@@ -21,7 +21,7 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..modeling.question_answering import Window, null_odds, select_spans
+from ..modeling.pipelines.question_answering import Window, null_odds, select_spans
 from .arguments import ModelArguments, UserError, parse_arguments
 from .language_modeling import build_model
 from .model_card import CardArguments, CardFacts, describe_data

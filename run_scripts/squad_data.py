@@ -12,7 +12,7 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from ..modeling.question_answering import answer_tokens, encode_windows
+from ..modeling.pipelines.question_answering import answer_tokens, encode_windows
 from .arguments import UserError
 from .text_data import find_files, load_files, load_named
 

@@ -22,7 +22,7 @@ from tokenmixers import (
     SynthesizerForConditionalGeneration,
     SynthesizerModel,
 )
-from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit
+from tokenmixers.modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from tokenmixers.run_scripts import benchmark, benchmark_cells, benchmark_timing, benchmark_workloads
 from tokenmixers.run_scripts.arguments import UserError
 from tokenmixers.run_scripts.benchmark import crossover
