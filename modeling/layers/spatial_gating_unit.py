@@ -89,7 +89,7 @@ class SpatialProjection(nn.Module):
         hidden_states = hidden_states[:, : outputs.stop if isinstance(outputs, slice) else self.max_length]
         length = hidden_states.shape[1]
         bias = self.bias[:length][outputs] if ids is None else self.bias[ids[:, outputs]]
-        matrix = self.matrix(length, positions).expand(len(hidden_states), -1, -1)
+        matrix = self.matrix(length, positions).expand(hidden_states.shape[0], -1, -1)
         return torch.baddbmm(bias[..., None], matrix, hidden_states)
 
     @torch.no_grad()
