@@ -7,7 +7,6 @@ from torch import nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -32,7 +31,6 @@ from .inputs.attention_masks import interface_mask
 from .inputs.caches import mask_for_generate
 from .inputs.checks import check_ids_or_embeds, check_modality
 from .inputs.token_layout import TokenLayout, token_layout
-from .layers.feed_forward import FeedForward
 from .layers.patch_embeddings import PatchEmbeddings
 from .layers.rms_norm import SynthesizerRMSNorm
 from .layers.synthetic_logits import (
@@ -49,64 +47,7 @@ from .layers.synthetic_logits import (
 )
 from .mixins.package_features import PackageFeatures
 from .mixins.synthesizer_resizing import ResizableSynthesizer
-from .synthesizer_attention import SynthesizerAttention, SynthesizerCrossAttention
-
-
-def _clamp_to_float16(hidden_states: torch.Tensor) -> torch.Tensor:
-    # Residual streams of T5 models can leave float16's range.
-    if hidden_states.dtype != torch.float16:
-        return hidden_states
-    return hidden_states.clamp(-torch.finfo(torch.float16).max + 1000, torch.finfo(torch.float16).max - 1000)
-
-
-class SynthesizerLayer(GradientCheckpointingLayer):
-    """Self-attention, cross-attention in the decoder of an encoder-decoder, and feed-forward, each on a residual."""
-
-    def __init__(self, config: SynthesizerConfig, layer_idx: int, has_cross_attention: bool = False):
-        super().__init__()
-        self.self_attn_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
-        self.self_attn = SynthesizerAttention(config, layer_idx)
-        self.has_cross_attention = has_cross_attention
-        if has_cross_attention:
-            self.cross_attn_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
-            self.cross_attn = SynthesizerCrossAttention(config, layer_idx)
-        self.mlp_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
-        self.mlp = FeedForward(
-            config.hidden_size,
-            config.intermediate_size,
-            config.feed_forward_type,
-            config.hidden_dropout_prob,
-            config.gelu_approximate,
-        )
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        position_bias: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        layout: TokenLayout | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        """Map `(batch, length, hidden_size)` to the same shape; arguments as in the attention modules."""
-        cache = past_key_values
-        if isinstance(cache, EncoderDecoderCache):
-            cache = cache.self_attention_cache
-        mixed, _ = self.self_attn(self.self_attn_norm(hidden_states), position_bias, layout, cache, **kwargs)
-        hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
-        if self.has_cross_attention and encoder_hidden_states is not None:
-            mixed, _ = self.cross_attn(
-                self.cross_attn_norm(hidden_states),
-                encoder_hidden_states,
-                encoder_attention_mask,
-                past_key_values,
-                **kwargs,
-            )
-            hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
-        mixed = self.mlp(self.mlp_norm(hidden_states))
-        return _clamp_to_float16(hidden_states + self.dropout(mixed))
+from .synthesizer_layers import SynthesizerAttention, SynthesizerCrossAttention, SynthesizerLayer
 
 
 class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
