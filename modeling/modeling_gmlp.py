@@ -71,7 +71,7 @@ class GMLPLayer(GradientCheckpointingLayer):
 
 
 class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
-    """What all gMLP models share: initialisation, and what Transformers needs to know of the architecture."""
+    """Base class of all gMLP models: initialisation, and what the architecture supports."""
 
     config: GMLPConfig
     base_model_prefix = "model"
@@ -168,7 +168,7 @@ class GMLPModel(GMLPPreTrainedModel):
         )
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:
-        """What all layers get; `inputs` as in `token_layout`."""
+        """The layout for all layers; `inputs` as in `token_layout`."""
         return token_layout(self.config, hidden_states, *inputs)
 
     def _embed_text(

@@ -22,7 +22,7 @@ class ClassificationHead(TaskHead):
         rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = nn.Dropout(rate)
         self.num_labels = config.num_labels
-        self.classifier = nn.Linear(config.hidden_size, self.num_scores or config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, self.num_scores or config.num_labels)  # type: ignore[arg-type]  # 2 by default
 
 
 class SequenceClassificationHead(ClassificationHead):
@@ -107,7 +107,7 @@ class MultipleChoiceHead(ClassificationHead):
         token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
             Segment ids.
         position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
-            Positions of the tokens in the spatial weights.
+            Positions of the tokens.
         inputs_embeds (`torch.FloatTensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`):
             Embeddings instead of `input_ids`.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
