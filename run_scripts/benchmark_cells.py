@@ -35,11 +35,11 @@ from tokenmixers import (
     SynthesizerForConditionalGeneration,
 )
 
+from ..modeling.layers.attention import eager_attention_forward, sdpa_or_written_out
+from ..modeling.kernels.linear import linear, pointwise_convolution, swapped_product
+from ..modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from ..modeling.conversion.t5 import synthesizer_from_t5
 from ..modeling.conversion.timm import convert_timm_state_dict, timm_config
-from ..modeling.kernels.linear import linear, pointwise_convolution, swapped_product
-from ..modeling.layers.attention import eager_attention_forward, sdpa_or_written_out
-from ..modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from .arguments import MODEL_CARDS, import_optional
 from .benchmark_timing import Case, Contestant, Group, model_contestant, products_of
 
