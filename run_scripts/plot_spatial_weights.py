@@ -21,7 +21,7 @@ from transformers.utils import logging
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.layers.spatial_gating_unit import SpatialProjection
-from ..modeling.mixins.resizing import toeplitzness
+from ..modeling.toeplitzness import toeplitzness
 from .arguments import UserError, import_optional, parse_arguments
 
 

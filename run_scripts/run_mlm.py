@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, 
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..modeling.heads.task_heads import MaskedLMHead
+from ..modeling.heads.language_modeling import MaskedLMHead
 from .arguments import ModelArguments, UserError
 from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script, tokenize_corpus
 from .model_loading import sequence_length

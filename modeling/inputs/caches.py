@@ -1,4 +1,4 @@
-"""What our decoders keep of earlier tokens, and how they read it, in terms of Transformers' `Cache`."""
+"""How decoders read and update Transformers' `Cache`."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from transformers import Cache, PreTrainedConfig
 
 
 def cached_lengths(past_key_values: Cache | None, length: int, device: torch.device) -> tuple[int | torch.Tensor, int]:
-    """How many tokens a cache holds, and how many it will return when `length` more are put into it.
+    """Number of tokens in a cache, and number of tokens it returns after an update with `length` more.
 
     Returns:
-        The first as a number, or as a tensor for a static cache in use (a copy: that cache counts in place); the
-        second is all that a static cache has room for, used or not.
+        The first is a tensor for a static cache in use (a copy, since that cache counts in place). The second includes
+        the unused room of a static cache.
     """
     if past_key_values is None:
         return 0, length
@@ -23,13 +23,13 @@ def cached_lengths(past_key_values: Cache | None, length: int, device: torch.dev
 
 
 def update_cache_without_keys(past_key_values: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
-    """Put the states of new tokens into a layer's cache that needs one tensor only.
+    """Update the cache of a layer that needs one tensor only.
 
-    They go into its `keys`, from which Transformers takes the length; its `values` have no width.
+    The tensor is stored as the layer's `keys`, from which Transformers takes the length; its `values` have width 0.
 
     Args:
         past_key_values: The cache.
-        states: Shape `(batch, heads, length, width)`.
+        states: Of the new tokens, shape `(batch, heads, length, width)`.
         layer_idx: Index of the layer.
 
     Returns:
@@ -38,7 +38,7 @@ def update_cache_without_keys(past_key_values: Cache, states: torch.Tensor, laye
     layers, width = past_key_values.layers, 0
     stored = getattr(layers[layer_idx], "values", None) if layer_idx < len(layers) else None
     if stored is not None:
-        # A static cache can be allocated ahead of time (for export), with as many numbers in both tensors.
+        # A static cache that was allocated in advance (for export) has values of the same width as the keys.
         width = stored.shape[-1] if stored.dim() == 4 else 0
     return past_key_values.update(states, states[..., :width], layer_idx)[0]
 
@@ -50,9 +50,9 @@ def mask_for_generate(
     past_key_values: Cache,
     **kwargs: Any,
 ) -> torch.Tensor | None:
-    """A `create_masks_for_generate`, which `generate` calls with static caches, for models that count positions.
+    """The two-dimensional mask, padded to the length of a static cache.
 
-    Positions follow from the mask with one number per token, which therefore stays as it is, at a constant length.
+    `generate` calls it as `create_masks_for_generate`. Positions are counted from this mask, so it stays as it is.
     """
     if attention_mask is None:
         return None

@@ -1,29 +1,10 @@
 """The spatial gating unit of "Pay Attention to MLPs" (arXiv 2105.08050), section 2.1 and Appendix C."""
 
-from typing import NamedTuple
-
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-
-class TokenPositions(NamedTuple):
-    """Positions of the tokens of a batch in the spatial weights, and which of the tokens are asked for.
-
-    Attributes:
-        ids: Positions, shape `(batch, length)`, integers in `[0, max_length)`; `None` for 0, 1, 2, ...
-        shifted: Whether each row of `ids` is `0, 1, 2, ...` moved by one offset (left padding), or by one for each of
-            its documents. A Toeplitz matrix depends on distances alone, so such rows can use it unchanged.
-        outputs: Which tokens to compute, if others come from a cache: consecutive ones, as a slice, or as their
-            indices where those are known to the device alone.
-        seq_idx: Number of the document that each token belongs to, shape `(batch, length)`: tokens see their own
-            alone. `None` if a row is one document.
-    """
-
-    ids: torch.Tensor | None = None
-    shifted: bool = False
-    outputs: slice | torch.Tensor = slice(None)
-    seq_idx: torch.Tensor | None = None
+from ..inputs.token_layout import TokenLayout
 
 
 class SpatialProjection(nn.Module):
@@ -47,32 +28,31 @@ class SpatialProjection(nn.Module):
         self.weight = nn.Parameter(torch.zeros(2 * max_length - 1 if weight_type == "toeplitz" else (max_length,) * 2))
         self.bias = nn.Parameter(torch.ones(max_length))
 
-    def matrix(self, length: int, positions: TokenPositions | None = None) -> torch.Tensor:
-        """The spatial weights in use, from `length` tokens to those asked for (all, without `positions`).
+    def matrix(self, length: int, layout: TokenLayout | None = None) -> torch.Tensor:
+        """The spatial weights in use, from all `length` tokens to the new ones (to all without `layout`).
 
         Returns:
-            Shape `(outputs, length)`, or `(batch, outputs, length)` for free positions or several documents in a row.
+            Shape `(new tokens, all tokens)`, or `(batch or 1, new tokens, all tokens)` for given positions or several
+            documents in a row.
         """
-        positions = TokenPositions() if positions is None else positions
-        matrix = self._rows(length, *positions[:3])
+        layout = TokenLayout(length, length) if layout is None else layout
+        matrix = self._rows(length, layout)
         if self.is_causal:
             tokens = torch.arange(length, device=matrix.device)
-            matrix = matrix.masked_fill(tokens > tokens[positions.outputs, None], 0.0)
-        if positions.seq_idx is not None:
-            other_document = positions.seq_idx[:, positions.outputs, None] != positions.seq_idx[:, None, :]
+            matrix = matrix.masked_fill(tokens > tokens[layout.new_tokens, None], 0.0)
+        if layout.seq_idx is not None:
+            other_document = layout.seq_idx[:, layout.new_tokens, None] != layout.seq_idx[:, None, :]
             matrix = matrix.masked_fill(other_document, 0.0)
         return matrix
 
-    def _rows(
-        self, length: int, ids: torch.Tensor | None, shifted: bool, outputs: slice | torch.Tensor
-    ) -> torch.Tensor:
-        toeplitz = self.weight_type == "toeplitz"
-        if ids is not None and not (toeplitz and shifted):
-            rows, columns = ids[:, outputs, None], ids[:, None, :]
+    def _rows(self, length: int, layout: TokenLayout) -> torch.Tensor:
+        new_tokens, toeplitz = layout.new_tokens, self.weight_type == "toeplitz"
+        if layout.positions is not None and not (toeplitz and layout.shifted):
+            rows, columns = layout.positions[:, new_tokens, None], layout.positions[:, None, :]
             return self.weight[self.max_length - 1 + columns - rows] if toeplitz else self.weight[rows, columns]
         if not toeplitz:
-            return self.weight[:length, :length][outputs]
-        if isinstance(outputs, slice) and not outputs.start:
+            return self.weight[:length, :length][new_tokens]
+        if isinstance(new_tokens, slice) and not new_tokens.start:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
             # Appendix C: rows of 2 * length numbers, read in steps of one less, move by one number per row. Unlike
             # `unfold`, these take lengths that change under `torch.compile` and `torch.export`; `contiguous`
@@ -80,16 +60,25 @@ class SpatialProjection(nn.Module):
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
         tokens = torch.arange(length, device=self.weight.device)
-        return self.weight[self.max_length - 1 + tokens - tokens[outputs, None]]
+        return self.weight[self.max_length - 1 + tokens - tokens[new_tokens, None]]
 
-    def forward(self, hidden_states: torch.Tensor, positions: TokenPositions | None = None) -> torch.Tensor:
-        """Mix tokens: all of `hidden_states`, those from a cache first, into those that `positions` asks for."""
-        ids, _, outputs, _ = TokenPositions() if positions is None else positions
-        # A static cache has room for tokens that are still to come.
-        hidden_states = hidden_states[:, : outputs.stop if isinstance(outputs, slice) else self.max_length]
+    def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
+        """Mix tokens.
+
+        Args:
+            hidden_states: All tokens, those in the cache first.
+            layout: Which of them to compute, and what these see; without it all, at positions 0, 1, 2, ...
+        """
+        if layout is None:
+            layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1])
+        new_tokens = layout.new_tokens
+        # A static cache has unused room.
+        hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]
         length = hidden_states.shape[1]
-        bias = self.bias[:length][outputs] if ids is None else self.bias[ids[:, outputs]]
-        matrix = self.matrix(length, positions).expand(hidden_states.shape[0], -1, -1)
+        bias = (
+            self.bias[:length][new_tokens] if layout.positions is None else self.bias[layout.positions[:, new_tokens]]
+        )
+        matrix = self.matrix(length, layout).expand(hidden_states.shape[0], -1, -1)
         return torch.baddbmm(bias[..., None], matrix, hidden_states)
 
     @torch.no_grad()
@@ -165,37 +154,37 @@ class SpatialGatingUnit(nn.Module):
         )
         self.spatial_proj = SpatialProjection(max_length, weight_type, is_causal)
 
-    def gate_inputs(self, hidden_states: torch.Tensor, padding_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """What `f` reads: the channels to mix, normalised, zero at padding; arguments as in `forward`."""
+    def gate_inputs(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
+        """The inputs of `f`: the channels to mix, normalised, zero at padding; arguments as in `forward`."""
         gate = hidden_states.chunk(2, dim=-1)[1] if self.gate_type == "split" else hidden_states
         gate = self.norm(gate)
-        return gate if padding_mask is None else gate * padding_mask.to(gate.dtype)
+        if layout is None or layout.padding_mask is None:
+            return gate
+        return gate * layout.padding_mask[:, layout.new_tokens, None].to(gate.dtype)
 
     def forward(
         self,
         hidden_states: torch.Tensor,
-        padding_mask: torch.Tensor | None = None,
-        positions: TokenPositions | None = None,
+        layout: TokenLayout | None = None,
         tiny_attention: torch.Tensor | None = None,
         gate_inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Gate.
 
         Args:
-            hidden_states: Shape `(batch, length, intermediate_size)`.
-            padding_mask: Shape `(batch, length, 1)`, one for real tokens and zero for padding. It acts on the input of
-                `f` after the norm, so that padding adds exactly nothing to any token.
-            positions: Positions of the tokens, those in a cache first; `None` for 0, 1, 2, ...
+            hidden_states: New tokens, shape `(batch, length, intermediate_size)`.
+            layout: Positions of the tokens and what they see. The padding mask acts on the input of `f` after the
+                norm, so that padding adds exactly zero to every token.
             tiny_attention: What aMLP adds to `f`, in the shape of the result.
-            gate_inputs: With a cache, what the method of this name gave for all tokens, those in the cache first.
+            gate_inputs: With a cache, the results of `gate_inputs` for all tokens, those in the cache first.
 
         Returns:
             Shape `(batch, length, intermediate_size / 2)` for `"split"`, else `(batch, length, intermediate_size)`.
         """
         passed = hidden_states.chunk(2, dim=-1)[0] if self.gate_type == "split" else hidden_states
         if gate_inputs is None:
-            gate_inputs = self.gate_inputs(hidden_states, padding_mask)
-        gate = self.spatial_proj(gate_inputs, positions)
+            gate_inputs = self.gate_inputs(hidden_states, layout)
+        gate = self.spatial_proj(gate_inputs, layout)
         if tiny_attention is not None:
             gate = gate + tiny_attention
         if self.gate_type == "linear":

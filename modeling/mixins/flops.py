@@ -21,10 +21,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..layers.feed_forward import FEED_FORWARD_TYPES
-from .typing import ModelMixin
 
 
 def gmlp_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
@@ -102,8 +101,8 @@ def _head_flops(model: nn.Module, batch: int, length: int) -> int:
     return total
 
 
-class CountsFlops(ModelMixin):
-    """Mixin for `PreTrainedModel`s with a formula in `LAYER_FLOPS`."""
+class CountsFlops(PreTrainedModel):
+    """A `PreTrainedModel` with a formula in `LAYER_FLOPS`."""
 
     classifies_tokens = False
 

@@ -1,84 +1,12 @@
-"""Other sequence lengths and image sizes for learned token-mixing weights, and the Toeplitz structure of those."""
+"""Other sequence lengths and image sizes for learned token-mixing weights."""
 
 from typing import Protocol
 
 import torch
-from torch.nn import functional as F
+from transformers import PreTrainedModel
 
 from ..layers.spatial_gating_unit import SpatialProjection
-from .typing import ModelMixin
-
-
-def grid_interpolation(
-    old_grid: tuple[int, int], new_grid: tuple[int, int], leading_tokens: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Linear maps between token grids of two image sizes (bicubic, antialiased).
-
-    A token-mixing matrix `W` of the old grid becomes `rows @ W @ columns` on the new one: take the new input tokens
-    to the old grid, mix them there, take the output tokens to the new grid. Both maps have rows that sum to one, so
-    the sum of a filter's weights over the input tokens, which is its answer to a constant input, is kept exactly; a
-    single weight shrinks as the number of input tokens grows. Filters keep their extent relative to the picture.
-
-    Args:
-        old_grid: Rows and columns of patches now.
-        new_grid: Rows and columns of patches wanted.
-        leading_tokens: Number of tokens before the patches that are no part of the grid (class token); kept as is.
-
-    Returns:
-        `rows`, shape `(new tokens, old tokens)`, and `columns`, shape `(old tokens, new tokens)`, in float64.
-    """
-    return _interpolation(old_grid, new_grid, leading_tokens), _interpolation(new_grid, old_grid, leading_tokens)
-
-
-def _interpolation(source: tuple[int, int], target: tuple[int, int], leading_tokens: int) -> torch.Tensor:
-    impulses = torch.eye(source[0] * source[1], dtype=torch.float64).unflatten(1, source)[:, None]
-    responses = F.interpolate(impulses, size=target, mode="bicubic", antialias=True, align_corners=False)
-    return torch.block_diag(torch.eye(leading_tokens, dtype=torch.float64), responses.flatten(1).T)
-
-
-def toeplitz_projection(matrix: torch.Tensor, grid: tuple[int, int] | None = None) -> torch.Tensor:
-    """The nearest Toeplitz matrix in the least-squares sense: each entry becomes the mean of its diagonal.
-
-    Args:
-        matrix: Shape `(n, n)`.
-        grid: For tokens in `rows * columns = n` patches: average over all pairs of tokens that are the same number of
-            rows and of columns apart (block Toeplitz with Toeplitz blocks: a convolution over the picture).
-
-    Returns:
-        Shape `(n, n)`.
-
-    Raises:
-        ValueError: If the matrix is not square or the grid does not have `n` patches.
-    """
-    size = matrix.shape[0]
-    rows, columns = (1, size) if grid is None else grid
-    if matrix.shape != (size, size) or rows * columns != size:
-        raise ValueError(f"Expected a square matrix over {rows} x {columns} tokens, got shape {tuple(matrix.shape)}.")
-    token = torch.arange(size, device=matrix.device)
-    row, column = token // columns, token % columns
-    offset = (row[None] - row[:, None] + rows - 1) * (2 * columns - 1) + column[None] - column[:, None] + columns - 1
-    offset = offset.flatten()
-    sums = matrix.new_zeros((2 * rows - 1) * (2 * columns - 1)).index_add(0, offset, matrix.flatten())
-    return (sums / offset.bincount(minlength=len(sums)).clamp(min=1))[offset].view(size, size)
-
-
-def toeplitzness(matrix: torch.Tensor, grid: tuple[int, int] | None = None) -> float:
-    """How Toeplitz-like a matrix is: the share of the variance of its entries that its diagonals' means explain.
-
-    `1 - |W - T|^2 / |W - mean(W)|^2` with T = `toeplitz_projection(W)`: 1 for a Toeplitz matrix; about
-    `2 / (n + 1)` for independent random entries, so close to 0 for all but small matrices.
-
-    Args:
-        matrix: Shape `(n, n)`, real.
-        grid: As in `toeplitz_projection`.
-
-    Returns:
-        A number in [0, 1]; 1 for a constant matrix.
-    """
-    matrix = matrix.detach().double()
-    variation = (matrix - matrix.mean()).square().sum()
-    residual = (matrix - toeplitz_projection(matrix, grid)).square().sum()
-    return 1.0 if variation == 0 else float(1 - residual / variation)
+from .grid_interpolation import grid_interpolation
 
 
 class TokenMixing(Protocol):
@@ -91,8 +19,8 @@ class TokenMixing(Protocol):
         """Cover another grid of patches, see `grid_interpolation`."""
 
 
-class ResizableTokens(ModelMixin):
-    """Mixin for `PreTrainedModel`s whose token mixing is a learned matrix: another maximum length or image size.
+class ResizableTokens(PreTrainedModel):
+    """A `PreTrainedModel` whose token mixing is a learned matrix: another maximum length or image size.
 
     `_token_mixing_module` is the class of the modules that hold such matrices.
     """

@@ -1,15 +1,14 @@
 """Checkpoints that load with nothing but Transformers.
 
-Every saved model carries the modules that define it, as flat files that `trust_remote_code=True` can follow, and the
-map from each Auto class to them; models for question answering name their pipeline too. Where this package is
-imported, its own model classes are used, and these files are not executed, except by the pipeline that a checkpoint
-names for question answering.
+Every saved model carries the modules that define it, as files in one folder that `trust_remote_code=True` can load,
+and the map from each Auto class to them. Models for question answering also carry their pipeline. With this package
+imported its own model classes are used, and the files are not executed, except for that pipeline.
 """
 
+import importlib
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,27 @@ from transformers import PreTrainedModel
 from transformers.utils.hub import create_and_tag_model_card
 
 from ...configuration.auto_classes import FAMILIES
-from ..heads.task_heads import QuestionAnsweringHead
-from .typing import ModelMixin
+from ..heads.question_answering_head import QuestionAnsweringHead
 
 
 _RELATIVE_IMPORT = re.compile(r"^([ \t]*)from (\.+)((?:\w+\.)*)(\w+) import", re.MULTILINE)
 _TRAINER_CHECKPOINT = re.compile(r"checkpoint-\d+")
-_HEADER = "# Part of tokenmixers"
+_GENERATED = "# Part of tokenmixers"
+_HEADER = (
+    _GENERATED + " {version}, generated from its {file}; not used where that package is imported.\n"
+    "# Licensed under the Apache License, Version 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
+)
+_MODELING = Path(__file__).parents[1]
+_PACKAGE = __name__.rpartition(".modeling.")[0]
+_IN_CHECKPOINT = {"package_features.py": "checkpoint_features.py"}
+# Transformers copies the files of relative imports, wherever they are: this one when it loads or saves a model.
+_PIPELINE_IMPORT = """
+
+from typing import TYPE_CHECKING  # noqa: E402
+
+if TYPE_CHECKING:  # never executed: it makes Transformers copy the file of the pipeline that config.json names
+    from ..pipelines.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
+"""
 _PUSH_ARGUMENTS = ("commit_message", "commit_description", "private", "revision", "create_pr", "tags")
 
 
@@ -45,34 +58,33 @@ def auto_map(model_type: str) -> dict[str, str]:
     }
 
 
-def flat_modules(model_type: str) -> dict[str, str]:
-    """The modules that define a family, to stand beside each other in one folder.
+def flat_modules(model_type: str, with_pipeline: bool = False) -> dict[str, str]:
+    """The modules that define a family, to be saved side by side in one folder.
 
     Args:
         model_type: A key of `FAMILIES`.
+        with_pipeline: Whether to add the question-answering pipeline.
 
     Returns:
-        File name -> source, as in this package but for a header and for the relative imports, which all become
-        `from .module import ...`. In a checkpoint's own copy of this module: that checkpoint's files, unchanged.
+        File name -> source: that of this package after a header, with all relative imports as
+        `from .module import ...`, and with `checkpoint_features.py` in the place of `package_features.py`.
     """
     modules: dict[str, str] = {}
-    pending = [Path(__file__).parents[1] / f"modeling_{model_type}.py"]
+    pending = [_MODELING / f"modeling_{model_type}.py"]
     while pending:
         path = pending.pop()
         if path.name in modules:
             continue
-        source = path.read_text(encoding="utf-8")
+        in_checkpoint = _IN_CHECKPOINT.get(path.name, path.name)
+        source = path.with_name(in_checkpoint).read_text(encoding="utf-8")
+        if in_checkpoint != path.name and with_pipeline:
+            source += _PIPELINE_IMPORT
         for _, dots, folders, name in _RELATIVE_IMPORT.findall(source):
             folder = path.parents[len(dots) - 1].joinpath(*folders.split(".")[:-1])
             pending.append(folder / f"{name}.py")
-        if not source.startswith(_HEADER):
-            version = sys.modules[__name__.partition(".")[0]].__version__
-            source = (
-                f"{_HEADER} {version}, generated from its {path.parent.name}/{path.name}; where that package is "
-                "imported, used by\n# the question-answering pipeline alone. Licensed under the Apache License, "
-                "Version 2.0\n# (https://www.apache.org/licenses/LICENSE-2.0).\n\n"
-            ) + _RELATIVE_IMPORT.sub(r"\1from .\4 import", source)
-        modules[path.name] = source
+        file = path.with_name(in_checkpoint).relative_to(_MODELING.parent).as_posix()
+        header = _HEADER.format(version=importlib.import_module(_PACKAGE).__version__, file=file)
+        modules[path.name] = header + _RELATIVE_IMPORT.sub(r"\1from .\4 import", source)
     return dict(sorted(modules.items()))
 
 
@@ -81,10 +93,7 @@ def _name_pipelines(model: PreTrainedModel) -> None:
     entries = dict(getattr(model.config, "custom_pipelines", {}))
     entries.pop("question-answering", None)  # of the model with another head that this one was made from
     if isinstance(model, QuestionAnsweringHead):
-        # Imported here because it imports Transformers' pipelines; it is among the `flat_modules` all the same.
-        from ..pipelines.question_answering import QuestionAnsweringPipeline
-
-        impl = f"question_answering.{QuestionAnsweringPipeline.__name__}"
+        impl = "question_answering.QuestionAnsweringPipeline"
         entries["question-answering"] = {"impl": impl, "pt": ["AutoModelForQuestionAnswering"]}
     if entries:
         model.config.custom_pipelines = entries
@@ -97,7 +106,7 @@ def _check_names_are_free(modules: dict[str, str], target: Path) -> None:
     taken = [
         name
         for name in modules
-        if (target / name).exists() and not (target / name).read_bytes().startswith(_HEADER.encode())
+        if (target / name).exists() and not (target / name).read_bytes().startswith(_GENERATED.encode())
     ]
     if taken:
         raise FileExistsError(
@@ -116,6 +125,9 @@ def _replace_checkpoint(complete: Path, target: Path, variant: str | None) -> No
     stale = ["generation_config.json"] if "config.json" in new else []
     if "config.json" in new and "adapter_config.json" not in new:  # an adapter left beside would be applied again
         stale += ["adapter_config.json", "adapter_model.safetensors"]
+    if any(name.endswith(".py") for name in new):
+        code = (path for path in target.glob("*.py") if path.name not in new)
+        stale += [path.name for path in code if path.read_bytes().startswith(_GENERATED.encode())]
     for name in [*configurations, *stale]:
         (target / name).unlink(missing_ok=True)
     if any(weights.fullmatch(name) for name in new):
@@ -126,8 +138,8 @@ def _replace_checkpoint(complete: Path, target: Path, variant: str | None) -> No
         os.replace(complete / name, target / name)
 
 
-class SelfContained(ModelMixin):
-    """Mixin, to stand before `PreTrainedModel`, whose `save_pretrained` and `push_to_hub` write complete checkpoints.
+class SelfContained(PreTrainedModel):
+    """A `PreTrainedModel` whose `save_pretrained` and `push_to_hub` write complete checkpoints.
 
     The files are first written to the folder `.incomplete` inside the target and then moved, `config.json` last, so
     that an interrupted save leaves what was there before, or a folder that does not load.
@@ -178,7 +190,7 @@ class SelfContained(ModelMixin):
             self.config.auto_map = auto_map(self.config.model_type)
             _name_pipelines(self)
             if first and not getattr(self, "_hf_peft_config_loaded", False):
-                modules = flat_modules(self.config.model_type)
+                modules = flat_modules(self.config.model_type, isinstance(self, QuestionAnsweringHead))
         _check_names_are_free(modules, target)
         # The parts of a distributed checkpoint are written by all processes, straight into the folder.
         if not first or kwargs.get("distributed_checkpoint"):
@@ -201,7 +213,7 @@ class SelfContained(ModelMixin):
             # A Trainer with push_to_hub sends weights and configuration from the folder above, but no code of its own.
             for name, content in code.items():
                 present = target.parent / name
-                if not present.exists() or present.read_bytes().startswith(_HEADER.encode()):
+                if not present.exists() or present.read_bytes().startswith(_GENERATED.encode()):
                     present.write_bytes(content)
 
     def _push_saved(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import tokenmixers
-from tokenmixers.modeling.heads.task_heads import pool
+from tokenmixers.modeling.heads.pooling import pool
 
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])

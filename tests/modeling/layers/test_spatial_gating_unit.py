@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from tokenmixers.modeling.layers.spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
+from tokenmixers.modeling.inputs.token_layout import TokenLayout
+from tokenmixers.modeling.layers.spatial_gating_unit import SpatialGatingUnit, SpatialProjection
 
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
@@ -70,7 +71,8 @@ def test_equals_the_reference_with_any_mask(weight_type, randomise, slow, real):
     unit = _unit(weight_type, randomise)
     inputs = torch.randn(*real.shape, WIDTH, dtype=torch.double, requires_grad=True)
     reference = slow(unit, inputs, real, torch.arange(real.shape[1]).expand(real.shape))
-    _assert_same_forward_and_gradients(unit, inputs, unit(inputs, real[:, :, None].double()), reference)
+    layout = TokenLayout(real.shape[1], real.shape[1], padding_mask=real)
+    _assert_same_forward_and_gradients(unit, inputs, unit(inputs, layout), reference)
 
 
 @WEIGHT_TYPES
@@ -82,7 +84,7 @@ def test_equals_the_reference_at_shifted_positions(weight_type, randomise, slow,
     real, ids = shifted >= 0, shifted.clamp(min=0)
     unit = _unit(weight_type, randomise)
     inputs = torch.randn(*real.shape, WIDTH, dtype=torch.double, requires_grad=True)
-    fast = unit(inputs, real[:, :, None].double(), TokenPositions(ids, shifted=True))
+    fast = unit(inputs, TokenLayout(length, length, padding_mask=real, positions=ids, shifted=True))
     reference = slow(unit, inputs, real, ids)
     _assert_same_forward_and_gradients(unit, inputs, fast[real], reference[real])
 
@@ -95,7 +97,7 @@ def test_equals_the_reference_at_free_positions(weight_type, randomise, slow, da
     ids = torch.tensor(data.draw(st.lists(row, min_size=batch, max_size=batch)))
     unit = _unit(weight_type, randomise)
     inputs = torch.randn(batch, length, WIDTH, dtype=torch.double, requires_grad=True)
-    fast = unit(inputs, positions=TokenPositions(ids, shifted=False))
+    fast = unit(inputs, TokenLayout(length, length, positions=ids))
     _assert_same_forward_and_gradients(unit, inputs, fast, slow(unit, inputs, torch.ones(batch, length), ids))
 
 
@@ -155,13 +157,14 @@ def test_padding_adds_exactly_nothing(weight_type, randomise, length, data):
     """Whatever stands in a masked token, no other token's output changes in a single bit."""
     unit = _unit(weight_type, randomise)
     masked = data.draw(st.integers(1, length - 1))
-    mask = torch.ones(1, length, 1, dtype=torch.double)
-    mask[0, masked] = 0
+    mask = torch.ones(1, length, dtype=torch.bool)
+    mask[0, masked] = False
+    layout = TokenLayout(length, length, padding_mask=mask)
     inputs = torch.randn(1, length, WIDTH, dtype=torch.double)
     other = inputs.clone()
     other[0, masked] = 1e3 * torch.randn(WIDTH, dtype=torch.double)
     keep = [i for i in range(length) if i != masked]
-    assert torch.equal(unit(inputs, mask)[:, keep], unit(other, mask)[:, keep])
+    assert torch.equal(unit(inputs, layout)[:, keep], unit(other, layout)[:, keep])
 
 
 @WEIGHT_TYPES

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from tokenmixers import SynthesizerConfig
-from tokenmixers.modeling.layers.synthetic_logits import RelativePositionBias, token_layout
+from tokenmixers.modeling.inputs.token_layout import token_layout
+from tokenmixers.modeling.layers.synthetic_logits import RelativePositionBias
 from tokenmixers.modeling.modeling_synthesizer import SynthesizerStack
 
 
@@ -138,9 +139,9 @@ class Reference:
 
 def attend(stack, x, mask):
     attention = stack.layers[0].self_attn
-    layout = token_layout(stack.config, x, mask)
+    layout = stack._token_layout(x, mask, None, None, None)
     bias = None if stack.relative_attention_bias is None else stack.relative_attention_bias(layout)
-    return attention(x, bias, layout, stack._interface_mask(x, mask, None))[0]
+    return attention(x, bias, layout)[0]
 
 
 def check(stack, lengths, left, seed):

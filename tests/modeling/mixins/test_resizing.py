@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from tokenmixers import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM
 from tokenmixers.modeling.layers.spatial_gating_unit import SpatialProjection
-from tokenmixers.modeling.mixins.resizing import toeplitzness
 
 
 @given(weight_type=st.sampled_from(["toeplitz", "full"]), new=st.integers(1, 20), data=st.data())
@@ -90,13 +89,3 @@ def test_impossible_sizes_are_refused(tiny_config):
         GMLPForImageClassification(GMLPConfig(**images, spatial_weight_type="toeplitz")).resize_position_embeddings(32)
     with pytest.raises(ValueError, match="got 30"):
         GMLPForImageClassification(GMLPConfig(**images)).resize_position_embeddings(30)
-
-
-def test_toeplitzness_by_hand():
-    toeplitz = SpatialProjection(7, "toeplitz")
-    torch.nn.init.normal_(toeplitz.weight)
-    assert toeplitzness(toeplitz.matrix(7)) == pytest.approx(1)
-    # Diagonal means: 0 (corner), 2.5, 5/3... of [[1, 2], [3, 6]]: 3.5 twice, 2, 3; variation about the mean 3 is 14.
-    matrix = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
-    assert toeplitzness(matrix) == pytest.approx(1 - (2.5**2 + 2.5**2) / 14)
-    assert toeplitzness(torch.randn(200, 200)) < 0.05

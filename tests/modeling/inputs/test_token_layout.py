@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenmixers import GMLPForMaskedLM, GMLPModel
-from tokenmixers.modeling.inputs.padding import padding_and_positions
+from tokenmixers.modeling.inputs.token_layout import token_layout
 
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
@@ -170,12 +170,12 @@ def test_positions_count_from_the_first_real_token(tiny_config, pad, padded_layo
     _, mask = pad([torch.zeros(length, dtype=torch.long) for length in lengths], padded, offsets)
     for weight_type in ("toeplitz", "full"):
         config = tiny_config(spatial_weight_type=weight_type)
-        padding_mask, positions = padding_and_positions(config, torch.zeros(*mask.shape, 3), mask)
-        assert torch.equal(padding_mask, mask[:, :, None].float())
-        if positions is None:
+        layout = token_layout(config, torch.zeros(*mask.shape, 3), mask)
+        assert torch.equal(layout.padding_mask, mask.bool())
+        if layout.positions is None:
             assert not any(offsets)
             continue
-        assert positions.shifted
-        for ids, length, offset in zip(positions.ids.tolist(), lengths, offsets, strict=True):
+        assert layout.shifted
+        for ids, length, offset in zip(layout.positions.tolist(), lengths, offsets, strict=True):
             assert ids[offset : offset + length] == list(range(length))
             assert all(0 <= position < 11 for position in ids)
