@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from . import linear
+from . import fourier, linear
 
 
 class Kernel(NamedTuple):
@@ -31,6 +31,7 @@ class Kernel(NamedTuple):
 
 
 KERNELS: dict[str, Kernel] = {
+    "SpatialProjection": Kernel("forward", fourier.forward, fourier.applies),
     "Linear": Kernel("forward", linear.forward, linear.applies),
 }
 """Stand-in by name of the module's class."""

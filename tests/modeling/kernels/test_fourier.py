@@ -30,12 +30,17 @@ def convolved(every_kernel, monkeypatch):
     return lengths
 
 
-def projections(is_causal=False, dtype=torch.double, max_length=MAX_LENGTH):
-    """A projection with the kernel, and the same without."""
+def random_projection(max_length=MAX_LENGTH, is_causal=False, dtype=torch.double):
     torch.manual_seed(0)
-    reference = SpatialProjection(max_length, "toeplitz", is_causal).to(dtype)
-    for weight in reference.parameters():
+    projection = SpatialProjection(max_length, "toeplitz", is_causal).to(dtype)
+    for weight in projection.parameters():
         torch.nn.init.normal_(weight)
+    return projection
+
+
+def projections(is_causal=False, dtype=torch.double):
+    """A projection with the kernel, and the same without."""
+    reference = random_projection(MAX_LENGTH, is_causal, dtype)
     bound = copy.deepcopy(reference)
     use_kernels(bound)
     assert "forward" in bound.__dict__
@@ -71,9 +76,8 @@ def test_values_and_gradients(convolved, is_causal, padded):
 
 @given(length=st.integers(4, 300), dtype=st.sampled_from([torch.float32, torch.double, torch.bfloat16]))
 def test_rounding(length, dtype):
-    _, reference = projections(dtype=torch.double, max_length=300)
+    rounded = random_projection(max_length=300).to(dtype)
     inputs = torch.randn(1, length, 2, dtype=torch.double).to(dtype)
-    rounded = copy.deepcopy(reference).to(dtype)
     expected = copy.deepcopy(rounded).double()(inputs.double())
     found = fourier.convolve(rounded, inputs, rounded.bias[:length])
     assert found.dtype == dtype
