@@ -29,8 +29,10 @@ import torch._dynamo
 from transformers.utils import logging
 
 from ..configuration.configuration_synthesizer import PRESETS
-from .arguments import UserError, check_new_folder, import_optional, install_hint, parse_arguments
-from .benchmark_cells import (
+from .base.arguments import UserError, check_new_folder, import_optional, install_hint, parse_arguments
+from .base.precision import device_name, native_bfloat16
+from .base.reporting import print_table, shown
+from .benchmarks.model_comparisons import (
     IMAGE_MODELS,
     Sizes,
     attention_by_length,
@@ -42,7 +44,7 @@ from .benchmark_cells import (
     start_up,
     text_against_g_mlp_pytorch,
 )
-from .benchmark_timing import (
+from .benchmarks.timing import (
     TOLERANCE,
     Case,
     Group,
@@ -52,10 +54,8 @@ from .benchmark_timing import (
     profiled,
     take_turns,
 )
-from .benchmark_workloads import masked_language_modelling, read_lengths, real_lengths
-from .model_card import versions
-from .precision import device_name, native_bfloat16
-from .reporting import print_table, shown
+from .benchmarks.workloads import masked_language_modelling, read_lengths, real_lengths
+from .training.model_card import versions
 
 
 CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {

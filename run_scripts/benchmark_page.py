@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .arguments import MODEL_CARDS, UserError, parse_arguments
+from .base.arguments import MODEL_CARDS, UserError, parse_arguments
+from .base.reporting import markdown_table
 from .benchmark import BenchmarkArguments
-from .reporting import markdown_table
 
 
 START = "<!-- table of `python -m tokenmixers.run_scripts.benchmark_page` -->"

@@ -13,7 +13,7 @@ from transformers import pipeline
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import UserError, parse_arguments
+from .base.arguments import UserError, parse_arguments
 
 
 @dataclass

@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from ..modeling.t5_conversion import synthesizer_from_t5
-from .arguments import UserError, check_new_folder, parse_arguments
-from .model_loading import parse_overrides
+from .base.arguments import UserError, check_new_folder, parse_arguments
+from .training.model_loading import parse_overrides
 
 
 @dataclass

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForImageClassification, CLIPImagePr
 from transformers.image_utils import PILImageResampling
 
 from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
-from .arguments import UserError, check_new_folder, parse_arguments
+from .base.arguments import UserError, check_new_folder, parse_arguments
 
 
 # What timm's gMLP and Mixer models use unless their config.json says otherwise.

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from .arguments import SCRIPTS, UserError
-from .reporting import print_table
-from .training import ScriptTrainer, ScriptTrainerMixin
+from .base.arguments import SCRIPTS, UserError
+from .base.reporting import print_table
+from .training.trainer import ScriptTrainer, ScriptTrainerMixin
 
 
 class _MeasuredError(Exception):

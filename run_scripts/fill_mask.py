@@ -9,7 +9,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import UserError, parse_arguments
+from .base.arguments import UserError, parse_arguments
 
 
 @dataclass

@@ -20,8 +20,8 @@ from accelerate.utils import DistributedType
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from transformers.utils import logging
 
-from .arguments import ACCELERATE, RECIPE_ENDINGS, SCRIPTS, UserError, find_shipped
-from .precision import has_accelerator
+from .base.arguments import ACCELERATE, RECIPE_ENDINGS, SCRIPTS, UserError, find_shipped
+from .base.precision import has_accelerator
 
 
 logger = logging.get_logger(__name__)

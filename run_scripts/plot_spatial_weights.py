@@ -22,7 +22,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.spatial_gating_unit import SpatialProjection
 from ..modeling.spatial_resizing import toeplitzness
-from .arguments import UserError, import_optional, parse_arguments
+from .base.arguments import UserError, import_optional, parse_arguments
 
 
 @dataclass

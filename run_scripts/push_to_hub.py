@@ -16,8 +16,8 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
 from ..modeling.self_contained import auto_map, flat_modules
-from .arguments import MODEL_CARDS, UserError, parse_arguments
-from .hub_errors import check_card, check_repo_id, check_token, explained
+from .base.arguments import MODEL_CARDS, UserError, parse_arguments
+from .base.hub_errors import check_card, check_repo_id, check_token, explained
 
 
 # What training leaves beside a model: pickles, optimizer states and checkpoints are nobody else's business.

@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import ModelArguments
-from .language_modeling import build_model, build_trainer, load_corpus, run_script, tokenize_corpus
-from .model_loading import sequence_length
-from .text_data import TextDataArguments, labelled_once, pad_rows
+from .base.arguments import ModelArguments
+from .data.text_corpus import TextDataArguments, labelled_once, pad_rows
+from .training.language_modeling import build_model, build_trainer, load_corpus, run_script, tokenize_corpus
+from .training.model_loading import sequence_length
 
 
 @dataclass

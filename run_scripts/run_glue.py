@@ -31,16 +31,23 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from . import grid, metrics
-from .arguments import ModelArguments, UserError, parse_arguments
-from .glue_tasks import TASKS, GlueTask, TextTask, columns, find_task
-from .language_modeling import build_model
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length, set_label_names
-from .reporting import print_plan, print_table, write_predictions
-from .tables import Table, load_split, read_table
-from .training import ScriptTrainer, leave_processes, train_and_evaluate
-from .training_arguments import ScriptTrainingArguments
+from .base.arguments import ModelArguments, UserError, parse_arguments
+from .base.reporting import print_plan, print_table, write_predictions
+from .base.training_arguments import ScriptTrainingArguments
+from .data.glue import TASKS, GlueTask, TextTask, columns, find_task
+from .data.table_files import Table, load_split, read_table
+from .metrics import classification
+from .training import hyperparameter_grid
+from .training.language_modeling import build_model
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import (
+    checkpoint_to_resume,
+    fitting_tokenizer,
+    load_config,
+    sequence_length,
+    set_label_names,
+)
+from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
 @dataclass
@@ -245,7 +252,7 @@ class Experiment:
         guess = np.bincount(self.train["label"]).argmax()
         results = {}
         for part, rows in self.validation.items():
-            scores = metrics.compute(self.task.metrics, np.full(len(rows), guess), np.asarray(rows["label"]))
+            scores = classification.compute(self.task.metrics, np.full(len(rows), guess), np.asarray(rows["label"]))
             results |= {_joined("majority", part, name): value for name, value in scores.items()}
         return results
 
@@ -273,7 +280,7 @@ def load_experiment(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    metrics.check_packages()
+    classification.check_packages()
     config = load_config(model_args)
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     tables = load_tables(data_args, [split for split in wanted if wanted[split]], model_args.token)
@@ -302,7 +309,7 @@ def load_experiment(
     card = CardFacts(
         "multiple-choice" if task.multiple_choice else "text-classification",
         **_data_facts(data_args, task),
-        metrics={_joined(part, name): metrics.HUB_NAMES[name] for part, name in names},
+        metrics={_joined(part, name): classification.HUB_NAMES[name] for part, name in names},
         base_model=model_args.model_name_or_path,
         author=card_args,
         hyper_parameters={"max_seq_length": length},
@@ -352,7 +359,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
 
 def task_metrics(prediction: EvalPrediction, task: TextTask) -> dict[str, float]:
     """The task's metrics of logits."""
-    return metrics.compute(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
+    return classification.compute(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
 
 
 def answers(logits: np.ndarray, task: TextTask) -> np.ndarray:
@@ -429,11 +436,11 @@ def print_results(results: Mapping[str, float], experiment: Experiment) -> None:
 
 def run_grid(
     load: Callable[[str | None], Experiment],
-    grid_args: grid.GridArguments,
+    grid_args: hyperparameter_grid.GridArguments,
     args: TrainingArguments,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Several runs with the same data, see `grid.run_all`.
+    """Several runs with the same data, see `hyperparameter_grid.run_all`.
 
     Args:
         load: `load_experiment` but for its last argument.
@@ -441,20 +448,29 @@ def run_grid(
         args: Everything else.
         settings: What must be the same in all runs in one output folder.
     """
-    runs = grid.plan(grid_args, args)
+    runs = hyperparameter_grid.plan(grid_args, args)
     tokenizer_folder = Path(args.output_dir) / "tokenizer"  # a new one need not be the same when trained again
     experiment = load(str(tokenizer_folder) if tokenizer_folder.is_dir() else None)
     with args.main_process_first(local=False, desc="output folder"):
-        grid.check_folder(args, settings)
+        hyperparameter_grid.check_folder(args, settings)
     if args.process_index == 0 and not tokenizer_folder.is_dir():
         experiment.tokenizer.save_pretrained(tokenizer_folder)
-    return grid.run_all(runs, lambda run: run_once(experiment, run), experiment.metric_names, args.output_dir)
+    return hyperparameter_grid.run_all(
+        runs, lambda run: run_once(experiment, run), experiment.metric_names, args.output_dir
+    )
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Entry point; returns the results of `run_once`, or of several runs those of `grid.run_all`."""
+    """Entry point; returns the results of `run_once`, or of several runs those of `hyperparameter_grid.run_all`."""
     model_args, data_args, grid_args, card_args, args = parse_arguments(
-        (ModelArguments, TextClassificationArguments, grid.GridArguments, CardArguments, ScriptTrainingArguments), argv
+        (
+            ModelArguments,
+            TextClassificationArguments,
+            hyperparameter_grid.GridArguments,
+            CardArguments,
+            ScriptTrainingArguments,
+        ),
+        argv,
     )
     if not (args.do_train or args.do_eval or args.do_predict):
         raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")

@@ -30,15 +30,15 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import BadDataError, ModelArguments, UserError, parse_arguments
-from .image_augmentation import AugmentationArguments, classification_loss, mix, soft_labels, vary
-from .language_modeling import build_model
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, load_config, set_label_names
-from .reporting import print_plan, print_table, write_predictions
-from .text_data import load_named
-from .training import ScriptTrainer, leave_processes, train_and_evaluate
-from .training_arguments import ScriptTrainingArguments
+from .base.arguments import BadDataError, ModelArguments, UserError, parse_arguments
+from .base.reporting import print_plan, print_table, write_predictions
+from .base.training_arguments import ScriptTrainingArguments
+from .data.image_augmentation import AugmentationArguments, classification_loss, mix, soft_labels, vary
+from .data.text_corpus import load_named
+from .training.language_modeling import build_model
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import checkpoint_to_resume, load_config, set_label_names
+from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
 @dataclass

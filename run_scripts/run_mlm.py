@@ -15,10 +15,17 @@ from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.task_heads import MaskedLMHead
-from .arguments import ModelArguments, UserError
-from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script, tokenize_corpus
-from .model_loading import sequence_length
-from .text_data import TextDataArguments, labelled_once, pad_rows
+from .base.arguments import ModelArguments, UserError
+from .data.text_corpus import TextDataArguments, labelled_once, pad_rows
+from .training.language_modeling import (
+    SeededCollator,
+    build_model,
+    build_trainer,
+    load_corpus,
+    run_script,
+    tokenize_corpus,
+)
+from .training.model_loading import sequence_length
 
 
 @dataclass

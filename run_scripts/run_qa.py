@@ -22,15 +22,15 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.question_answering import Window, null_odds, select_spans
-from .arguments import ModelArguments, UserError, parse_arguments
-from .language_modeling import build_model
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
-from .reporting import print_plan, print_table
-from .squad_data import QuestionDataArguments, answers_in_no_window, load_questions, make_windows
-from .squad_metrics import squad_v1_metrics, squad_v2_metrics
-from .training import ScriptTrainer, leave_processes, train_and_evaluate
-from .training_arguments import ScriptTrainingArguments
+from .base.arguments import ModelArguments, UserError, parse_arguments
+from .base.reporting import print_plan, print_table
+from .base.training_arguments import ScriptTrainingArguments
+from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows
+from .metrics.squad import squad_v1_metrics, squad_v2_metrics
+from .training.language_modeling import build_model
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
+from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
 #: Metric -> what it is called on the Hub and in the table. Others are in `eval_results.json` alone.

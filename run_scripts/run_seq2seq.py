@@ -31,15 +31,22 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import ModelArguments, UserError, parse_arguments
-from .generation_metrics import corpus_bleu, rouge
-from .language_modeling import build_model, perplexity, row_losses
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
-from .reporting import print_plan, print_table
-from .seq2seq_data import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, rows_of_length, tokenize_pairs
-from .training import ScriptSeq2SeqTrainer, leave_processes, train_and_evaluate
-from .training_arguments import GenerationTrainingArguments
+from .base.arguments import ModelArguments, UserError, parse_arguments
+from .base.reporting import print_plan, print_table
+from .base.training_arguments import GenerationTrainingArguments
+from .data.text_pairs import (
+    SPLITS,
+    Seq2SeqDataArguments,
+    iterate_pair_texts,
+    load_pairs,
+    rows_of_length,
+    tokenize_pairs,
+)
+from .metrics.generation import corpus_bleu, rouge
+from .training.language_modeling import build_model, perplexity, row_losses
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
+from .training.trainer import ScriptSeq2SeqTrainer, leave_processes, train_and_evaluate
 
 
 #: What `--metric` adds to the results -> what the Hub calls it.

@@ -12,11 +12,18 @@ from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import ModelArguments, UserError
-from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script, tokenize_corpus
-from .model_loading import sequence_length
-from .span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
-from .text_data import TextDataArguments, labelled_once
+from .base.arguments import ModelArguments, UserError
+from .data.span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
+from .data.text_corpus import TextDataArguments, labelled_once
+from .training.language_modeling import (
+    SeededCollator,
+    build_model,
+    build_trainer,
+    load_corpus,
+    run_script,
+    tokenize_corpus,
+)
+from .training.model_loading import sequence_length
 
 
 @dataclass

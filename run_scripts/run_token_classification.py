@@ -28,15 +28,21 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from . import metrics
-from .arguments import ModelArguments, UserError, parse_arguments
-from .language_modeling import build_model
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length, set_label_names
-from .reporting import print_plan, print_table
-from .tables import Table, load_split, read_conll, read_table
-from .training import ScriptTrainer, leave_processes, train_and_evaluate
-from .training_arguments import ScriptTrainingArguments
+from .base.arguments import ModelArguments, UserError, parse_arguments
+from .base.reporting import print_plan, print_table
+from .base.training_arguments import ScriptTrainingArguments
+from .data.table_files import Table, load_split, read_conll, read_table
+from .metrics import classification
+from .training.language_modeling import build_model
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import (
+    checkpoint_to_resume,
+    fitting_tokenizer,
+    load_config,
+    sequence_length,
+    set_label_names,
+)
+from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
 #: Label of tokens that nothing is asked about, as in Transformers' losses.
@@ -216,7 +222,7 @@ def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, f
     pairs = list(zip(prediction.predictions, prediction.label_ids, asked, strict=True))
     predicted = [[names[tag] for tag in row[mask]] for row, _, mask in pairs]
     labels = [[names[tag] for tag in row[mask]] for _, row, mask in pairs]
-    scores = metrics.entity_scores(predicted, labels)
+    scores = classification.entity_scores(predicted, labels)
     return scores if marks_entities(set(names)) else {"accuracy": scores["accuracy"]}
 
 
@@ -331,7 +337,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     card = CardFacts(
         "token-classification",
         **describe_data(data_args),
-        metrics={name: metrics.HUB_NAMES[name] for name in reported},
+        metrics={name: classification.HUB_NAMES[name] for name in reported},
         base_model=model_args.model_name_or_path,
         author=card_args,
         hyper_parameters={"label_all_tokens": data_args.label_all_tokens},

@@ -26,12 +26,12 @@ from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import MODEL_CARDS, UserError, check_new_folder, install_hint, parse_arguments
-from .language_modeling import SeededCollator, row_losses
-from .model_card import versions
-from .reporting import print_table
+from .base.arguments import MODEL_CARDS, UserError, check_new_folder, install_hint, parse_arguments
+from .base.reporting import print_table
+from .data.text_corpus import labelled_once, load_files, row_encoder, tokenize
 from .run_mlm import MaskingCollator
-from .text_data import labelled_once, load_files, row_encoder, tokenize
+from .training.language_modeling import SeededCollator, row_losses
+from .training.model_card import versions
 
 
 #: What `--formats` can name.

@@ -15,14 +15,14 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from tokenmixers.run_scripts import (
+from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.small_data import (
     docstring_tasks,
     python_docs_corpus,
     python_docs_questions,
     python_docs_summaries,
-    training,
 )
-from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.training import trainer
 
 
 CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
@@ -56,7 +56,7 @@ def history_is_drawn():
 def _history_is_an_empty_file(request, monkeypatch):
     """Drawing it takes as long as all else in a tiny run."""
     if "history_is_drawn" not in request.fixturenames:
-        monkeypatch.setattr(training, "plot_history", lambda history, path: path.touch())
+        monkeypatch.setattr(trainer, "plot_history", lambda history, path: path.touch())
 
 
 @pytest.fixture(scope="module")

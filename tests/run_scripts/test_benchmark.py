@@ -23,10 +23,11 @@ from tokenmixers import (
     SynthesizerModel,
 )
 from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit
-from tokenmixers.run_scripts import benchmark, benchmark_cells, benchmark_timing, benchmark_workloads
-from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts import benchmark
+from tokenmixers.run_scripts.base.arguments import UserError
 from tokenmixers.run_scripts.benchmark import crossover
-from tokenmixers.run_scripts.benchmark_cells import (
+from tokenmixers.run_scripts.benchmarks import model_comparisons, timing, workloads
+from tokenmixers.run_scripts.benchmarks.model_comparisons import (
     Sizes,
     _decoding,
     as_g_mlp_pytorch,
@@ -34,7 +35,7 @@ from tokenmixers.run_scripts.benchmark_cells import (
     text_against_g_mlp_pytorch,
     transformers_for,
 )
-from tokenmixers.run_scripts.benchmark_timing import (
+from tokenmixers.run_scripts.benchmarks.timing import (
     Case,
     Contestant,
     Group,
@@ -47,7 +48,7 @@ from tokenmixers.run_scripts.benchmark_timing import (
     quartiles,
     take_turns,
 )
-from tokenmixers.run_scripts.benchmark_workloads import (
+from tokenmixers.run_scripts.benchmarks.workloads import (
     _batches_by_length,
     _packed_batches,
     _padded_batches,
@@ -196,8 +197,8 @@ def test_shares_of_known_times(monkeypatch):
     events.append(SimpleNamespace(key="a kernel", device_type=DeviceType.CUDA, self_cpu_time_total=1000))
     events.append(SimpleNamespace(key="aten::view", device_type=DeviceType.CPU, self_cpu_time_total=0))
     profiler = SimpleNamespace(key_averages=lambda: events)
-    monkeypatch.setattr(benchmark_timing, "profile", lambda **_: nullcontext(profiler))
-    monkeypatch.setattr(benchmark_timing, "_peak_on_cpu", lambda _: 7)
+    monkeypatch.setattr(timing, "profile", lambda **_: nullcontext(profiler))
+    monkeypatch.setattr(timing, "_peak_on_cpu", lambda _: 7)
     peak, shares = profiled(lambda: None, CPU)
     assert (peak, list(shares.items())) == (7, [("mm", 0.6), ("compiled loops", 0.25), ("mul", 0.15)])
 
@@ -247,10 +248,8 @@ def test_peaks_are_of_products_that_take_less_than_two_seconds(rate, largest, mo
         sides.extend(shape[0] for shape in found.values())
         return {name: [2 * shape[0] ** 3 / rate] * rounds for name, shape in found.items()}
 
-    monkeypatch.setattr(benchmark_timing, "take_turns", at_that_rate)
-    assert benchmark_timing.matmul_peaks(torch.float32, CPU, 1024) == pytest.approx(
-        {"product": rate, "convolution": rate}
-    )
+    monkeypatch.setattr(timing, "take_turns", at_that_rate)
+    assert timing.matmul_peaks(torch.float32, CPU, 1024) == pytest.approx({"product": rate, "convolution": rate})
     assert max(sides) == largest
 
 
@@ -287,7 +286,7 @@ def test_lengths_of_a_file(tmp_path, monkeypatch):
     def tokenizer(*texts):
         return {"input_ids": " [SEP] ".join(texts).split()}
 
-    monkeypatch.setattr(benchmark_workloads.AutoTokenizer, "from_pretrained", lambda name: tokenizer)
+    monkeypatch.setattr(workloads.AutoTokenizer, "from_pretrained", lambda name: tokenizer)
     assert read_lengths(str(texts), "words", 9) == [2, 4]
 
 
@@ -306,7 +305,7 @@ def test_g_mlp_pytorch_with_our_weights(case, length):
 
 
 def test_text_models_keep_their_kind_of_spatial_weights_at_every_length(monkeypatch):
-    monkeypatch.setattr(benchmark_cells, "as_g_mlp_pytorch", lambda model, length: deepcopy(model))
+    monkeypatch.setattr(model_comparisons, "as_g_mlp_pytorch", lambda model, length: deepcopy(model))
     for group in text_against_g_mlp_pytorch(INFERENCE, replace(SHRUNK, text_lengths=(8, 16))):
         toeplitz, full = (contestant.facts["parameters"] for contestant in group.contestants[:2])
         layers, longest = 2, 512
@@ -384,10 +383,8 @@ def test_a_peak_from_a_busy_machine_is_reported(tmp_path, monkeypatch, capsys):
 
 def test_masked_language_modelling(tmp_path, monkeypatch):
     narrow = {"hidden_size": 64, "intermediate_size": 128}
-    shipped = benchmark_workloads.shipped_config
-    monkeypatch.setattr(
-        benchmark_workloads, "shipped_config", lambda name, **changes: shipped(name, **narrow | changes)
-    )
+    shipped = workloads.shipped_config
+    monkeypatch.setattr(workloads, "shipped_config", lambda name, **changes: shipped(name, **narrow | changes))
     checkpointed, enable = [], GMLPForMaskedLM.gradient_checkpointing_enable
 
     def enabled(model):

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from tokenmixers.run_scripts import benchmark_page
-from tokenmixers.run_scripts.arguments import MODEL_CARDS, UserError, parse_arguments
+from tokenmixers.run_scripts.base.arguments import MODEL_CARDS, UserError, parse_arguments
 from tokenmixers.run_scripts.benchmark import BenchmarkArguments
 
 

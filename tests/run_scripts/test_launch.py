@@ -7,8 +7,9 @@ import torch
 import yaml
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from tokenmixers.run_scripts import launch, precision
-from tokenmixers.run_scripts.arguments import ACCELERATE, SCRIPTS, UserError
+from tokenmixers.run_scripts import launch
+from tokenmixers.run_scripts.base import precision
+from tokenmixers.run_scripts.base.arguments import ACCELERATE, SCRIPTS, UserError
 
 
 NAMES = sorted(path.name for path in ACCELERATE.glob("*.yaml"))

@@ -12,21 +12,19 @@ import torch
 import yaml
 from transformers import TrainingArguments
 
-from tokenmixers.run_scripts import (
+from tokenmixers.run_scripts import run_image_classification, run_qa, run_seq2seq
+from tokenmixers.run_scripts.base.arguments import RECIPES
+from tokenmixers.run_scripts.data.squad import load_squad_files
+from tokenmixers.run_scripts.metrics.generation import rouge
+from tokenmixers.run_scripts.small_data import (
     digits_images,
     docstring_tasks,
     number_names,
     python_docs_corpus,
     python_docs_questions,
     python_docs_summaries,
-    run_image_classification,
-    run_qa,
-    run_seq2seq,
 )
-from tokenmixers.run_scripts.arguments import RECIPES
-from tokenmixers.run_scripts.generation_metrics import rouge
-from tokenmixers.run_scripts.squad_data import load_squad_files
-from tokenmixers.run_scripts.training import ScriptTrainerMixin
+from tokenmixers.run_scripts.training.trainer import ScriptTrainerMixin
 
 
 #: Of papers: they are run with data and checkpoints of one's own, by the tests of their scripts.

@@ -20,15 +20,16 @@ from transformers import (
 )
 
 from tokenmixers import GMLPConfig
-from tokenmixers.run_scripts import classify_images, digits_images, run_image_classification
-from tokenmixers.run_scripts.arguments import ModelArguments, parse_arguments
-from tokenmixers.run_scripts.image_augmentation import AugmentationArguments
+from tokenmixers.run_scripts import classify_images, run_image_classification
+from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
+from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
 from tokenmixers.run_scripts.run_image_classification import (
     ImageCollator,
     ImageDataArguments,
     build,
     load_image_processor,
 )
+from tokenmixers.run_scripts.small_data import digits_images
 
 
 SIZES = "image_size=8,patch_size=2,hidden_size=16,intermediate_size=32,num_hidden_layers=2,classifier_pooling=mean"

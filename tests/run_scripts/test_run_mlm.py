@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, pipeline
 
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.arguments import UserError
-from tokenmixers.run_scripts.text_data import labelled_once
+from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.data.text_corpus import labelled_once
 
 
 def test_trains_saves_and_reports(command, tmp_path, capsys):
@@ -219,7 +219,8 @@ def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_
     options = {**names, "model_name_or_path": tmp_path / "start", "save_only_model": True, "fsdp_size": 2}
     code = (
         "import sys, torch\n"
-        "from tokenmixers.run_scripts import language_modeling, run_mlm\n"
+        "from tokenmixers.run_scripts import run_mlm\n"
+        "from tokenmixers.run_scripts.training import language_modeling\n"
         "from torch.distributed.tensor import DTensor\n"
         "evaluate = language_modeling.train_and_evaluate\n"
         "def check(trainer, *args, **kwargs):\n"

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
 
 from tokenmixers.run_scripts import run_seq2seq
-from tokenmixers.run_scripts.generation_metrics import corpus_bleu, rouge
+from tokenmixers.run_scripts.metrics.generation import corpus_bleu, rouge
 
 
 pytest.importorskip("sacrebleu")

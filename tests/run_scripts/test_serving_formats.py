@@ -13,7 +13,7 @@ import tokenmixers
 from tokenmixers import AMLPConfig, SynthesizerConfig, SynthesizerForMaskedLM
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import serving_formats
-from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.base.arguments import UserError
 from tokenmixers.run_scripts.run_mlm import MaskingCollator
 from tokenmixers.run_scripts.serving_formats import (
     REQUIRED,

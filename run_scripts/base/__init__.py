@@ -1,0 +1,1 @@
+"""What every script needs: arguments, errors, precision, reports."""

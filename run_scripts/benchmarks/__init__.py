@@ -1,0 +1,1 @@
+"""What is compared in the benchmarks, and how it is timed."""

@@ -1,0 +1,399 @@
+"""What makes a comparison fair: contestants that compute the same, take turns, and wait for the device."""
+
+import gc
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import DeviceType
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from ...modeling.linear import pointwise_convolution
+from ..base.arguments import UserError
+
+
+Inputs = Sequence[Mapping[str, Any]]
+
+#: Largest difference of outputs and gradients, relative to their norm, that counts as rounding. Equal models of up to
+#: 48 layers differ by 2e-6 in float32, gradients by 2e-4 where a ReLU's input is rounded to the other side of zero. In
+#: bfloat16 they differ by 3e-2, which cannot show small mistakes.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
+
+_PRODUCTS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten.convolution.default,
+}
+
+
+@dataclass
+class Case:
+    """How the contestants of a group run: `mode` is `"inference"` or `"training"`."""
+
+    mode: str
+    dtype: torch.dtype
+    compiled: bool
+    device: torch.device
+
+    @property
+    def training(self) -> bool:
+        return self.mode == "training"
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {str(self.dtype).removeprefix('torch.')}, {'compiled' if self.compiled else 'eager'}"
+
+
+@dataclass
+class Contestant:
+    """One of the programs that are timed side by side.
+
+    Args:
+        name: For the report.
+        call: What is timed. A number that it returns is taken for its seconds.
+        outputs: Results that contestants of the same `weights` have to share.
+        weights: Name of the weights; `None` if no other contestant has them.
+        items: Tokens or images per call, padding not counted.
+        flops: Operations per call.
+        is_profiled: Whether the peak of the memory and the operators are of interest.
+        facts: Further columns of the report.
+    """
+
+    name: str
+    call: Callable[[], Any]
+    outputs: Callable[[], list[torch.Tensor]] | None = None
+    weights: str | None = None
+    items: int | None = None
+    flops: int | None = None
+    is_profiled: bool = True
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """Contestants that take turns. The first is the one that the others are compared with."""
+
+    name: str
+    contestants: list[Contestant]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def model_contestant(
+    name: str,
+    model: nn.Module,
+    inputs: Inputs,
+    case: Case,
+    *,
+    labels: torch.Tensor | None = None,
+    weights: str | None = None,
+    comparable: Callable[[list[torch.Tensor]], list[torch.Tensor]] | None = None,
+    items: int | None = None,
+) -> Contestant:
+    """A model that reads all of `inputs` in one call: forward passes, or training steps with AdamW.
+
+    Inference in bfloat16 has weights of that type, training has float32 weights and autocast. The loss is the
+    cross-entropy with `labels`, else the mean square of the first output.
+
+    Args:
+        name: For the report.
+        model: Of any origin; its first output counts.
+        inputs: Keyword arguments for one or more calls of the model.
+        case: How it runs.
+        labels: Classes, one for each row of logits.
+        weights: As for `Contestant`.
+        comparable: Brings the outputs into the form in which they are to be the same as another's.
+        items: As for `Contestant`.
+    """
+    model = model.to(case.device).train(case.training)
+    if not case.training:
+        model = model.to(case.dtype)
+    inputs = [{key: _placed(value, model, case) for key, value in batch.items()} for batch in inputs]
+    labels = None if labels is None else labels.to(case.device)
+    with _autocast(case):  # which way a product takes can depend on its type
+        flops = count_flops(model, inputs) * (3 if case.training else 1)
+    forward = torch.compile(model) if case.compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None
+
+    def losses() -> Iterator[torch.Tensor]:
+        for batch in inputs:
+            with _autocast(case):
+                output = _first(forward(**batch)).float()
+            yield output.square().mean() if labels is None else F.cross_entropy(output.flatten(0, -2), labels)
+
+    def train() -> None:
+        for loss in losses():
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def infer() -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return [_first(forward(**batch)) for batch in inputs]
+
+    def outputs() -> list[torch.Tensor]:
+        if not case.training:
+            return comparable(infer()) if comparable else infer()
+        # All layers behind the first parameter, that of the embedding, have a part in its gradient.
+        first, found = next(model.parameters()), []
+        for loss in losses():
+            loss.backward()
+            found += [loss.detach(), first.grad.clone()]
+            optimizer.zero_grad()
+        return found
+
+    call = train if case.training else infer
+    return Contestant(name, call, outputs, weights, items, flops, facts={"parameters": count_parameters(model)})
+
+
+def _autocast(case: Case) -> torch.autocast:
+    is_mixed = case.training and case.dtype != torch.float32
+    return torch.autocast(case.device.type, case.dtype, enabled=is_mixed)
+
+
+def _first(outputs: Any) -> torch.Tensor:
+    return outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+
+
+def _placed(value: Any, model: nn.Module, case: Case) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.to(case.device)
+    return value.to(next(model.parameters()).dtype) if value.is_floating_point() else value
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def count_flops(model: nn.Module, inputs: Inputs) -> int:
+    """Operations of the forward passes: by our formula, or else as PyTorch counts them."""
+    if hasattr(model, "forward_flops"):
+        shapes = [next(iter(batch.values())).shape for batch in inputs]
+        targets = [batch["decoder_input_ids"].shape[1] if "decoder_input_ids" in batch else None for batch in inputs]
+        is_image = model.config.image_size is not None
+        return sum(
+            model.forward_flops(shape[0], None if is_image else shape[1], target)
+            for shape, target in zip(shapes, targets, strict=True)
+        )
+    with torch.no_grad(), _attention_written_out(model), FlopCounterMode(display=False) as counter:
+        for batch in inputs:
+            model(**batch)
+    return counter.get_total_flops()
+
+
+@contextmanager
+def _attention_written_out(model: nn.Module) -> Iterator[None]:
+    """Attention as matrix products, not as a fused kernel, which neither PyTorch's counter nor ours knows."""
+    implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if implementation != "sdpa":
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(implementation)
+
+
+class _ProductRecorder(TorchDispatchMode):
+    """Collects the matrix products of a model, with its own weights and one activation of each shape."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        self.activations: dict[Any, torch.Tensor] = {}
+        self.calls: list[tuple[Callable, list[Any], dict[str, Any]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _PRODUCTS:
+            self.calls.append((func, [self._kept(argument) for argument in args], kwargs))
+        return func(*args, **kwargs)
+
+    def _kept(self, argument: Any) -> Any:
+        if not isinstance(argument, torch.Tensor) or argument.untyped_storage().data_ptr() in self.weights:
+            return argument
+        return self.activations.setdefault((argument.shape, argument.stride(), argument.dtype), argument)
+
+
+def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Contestant]:
+    """The matrix products of a model's forward passes and nothing else, which no implementation can do without.
+
+    Returns:
+        One contestant; none in training or on other devices than the CPU.
+    """
+    if case.training or case.device.type != "cpu":
+        return []
+    with torch.no_grad(), _attention_written_out(model), _ProductRecorder(model) as recorder:
+        for batch in inputs:
+            model(**{key: _placed(value, model, case) for key, value in batch.items()})
+
+    def call() -> None:
+        with torch.inference_mode():
+            for func, args, kwargs in recorder.calls:
+                func(*args, **kwargs)
+
+    return [Contestant("matrix products of the first", call, is_profiled=False)]
+
+
+def check_agreement(contestants: Sequence[Contestant], tolerance: float) -> dict[str, float]:
+    """Compare the outputs of contestants that have the same weights.
+
+    Args:
+        contestants: Those with `weights` are compared with the first that has the same.
+        tolerance: Largest norm of the difference, as a share of the norm.
+
+    Returns:
+        The differences by name, for all but the first of each.
+
+    Raises:
+        UserError: If one is larger, or not a number.
+    """
+    references: dict[str, tuple[str, list[torch.Tensor]]] = {}
+    differences = {}
+    for contestant in contestants:
+        if contestant.weights is None:
+            continue
+        found = [tensor.double() for tensor in contestant.outputs()]
+        if contestant.weights not in references:
+            references[contestant.weights] = contestant.name, found
+            continue
+        name, expected = references[contestant.weights]
+        difference = max(
+            ((one - other).norm() / other.norm()).item() for one, other in zip(found, expected, strict=True)
+        )
+        if not difference <= tolerance:
+            raise UserError(
+                f"{contestant.name} and {name} have the same weights but differ by {difference:.2g} of the outputs' "
+                f"norm, more than rounding ({tolerance:g}): their times cannot be compared."
+            )
+        differences[contestant.name] = difference
+    return differences
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device, warm_up: int = 2
+) -> dict[str, list[float]]:
+    """Seconds of each call in each round. Every round starts with another, so that none always follows the same.
+
+    A call that returns a number says itself how many seconds of it count.
+    """
+    names, seconds = list(calls), {name: [] for name in calls}
+    for number in range(-warm_up, rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            synchronise(device)
+            start = time.perf_counter()
+            counted = calls[name]()
+            synchronise(device)
+            if number >= 0:
+                seconds[name].append(counted if isinstance(counted, float) else time.perf_counter() - start)
+    return seconds
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile, interpolated."""
+    if len(values) == 1:
+        return (values[0],) * 3
+    return tuple(statistics.quantiles(values, n=4, method="inclusive"))
+
+
+def compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Milliseconds of each contestant, and how many times as long the first took in the same round.
+
+    Returns:
+        By name: `milliseconds`, `ratio` (below 1: the first is faster), each with `_q1` and `_q3`, its quartiles.
+    """
+    first = next(iter(seconds.values()))
+    summaries = {}
+    for name, times in seconds.items():
+        summary = {}
+        ratios = [one / other for one, other in zip(first, times, strict=True)]
+        for key, values in (("milliseconds", [1000 * value for value in times]), ("ratio", ratios)):
+            summary[f"{key}_q1"], summary[key], summary[f"{key}_q3"] = quartiles(values)
+        summaries[name] = summary
+    return summaries
+
+
+def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[str, float]]:
+    """Memory and operators of a call.
+
+    Returns:
+        Bytes that PyTorch holds at the most during the call, beyond those it held before; and the operators' shares of
+        the time that `device` spends in them, longest first, by their names without namespace. `compiled loops` is
+        what `torch.compile` wrote itself, with the graphs around it.
+    """
+    gc.collect()
+    is_cuda = device.type == "cuda"
+    if is_cuda:
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if is_cuda else [ProfilerActivity.CPU]
+    with profile(activities=activities, profile_memory=not is_cuda) as profiler:
+        call()
+        synchronise(device)
+    peak = torch.cuda.max_memory_allocated(device) - before if is_cuda else _peak_on_cpu(profiler)
+    seconds: Counter[str] = Counter()
+    for event in profiler.key_averages():
+        if event.device_type != DeviceType.CPU:
+            continue  # kernels, whose time is that of the operators that started them
+        own = event.self_device_time_total if is_cuda else event.self_cpu_time_total
+        is_graph = event.key.startswith("## Call CompiledFxGraph")
+        seconds["compiled loops" if is_graph else event.key.split("::")[-1]] += own
+    whole = seconds.total()
+    return peak, {name: own / whole for name, own in seconds.most_common() if own > 0}
+
+
+def _peak_on_cpu(profiler: profile) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    changes = [event for event in events if event.get("name") == "[memory]"]
+    held = peak = 0
+    for event in sorted(changes, key=lambda event: event["ts"]):
+        held += event["args"]["Bytes"]
+        peak = max(peak, held)
+    return peak
+
+
+def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[str, float]:
+    """Operations per second of the fastest of ten products of two square matrices, by what computed them: PyTorch's
+    `product`, or its `convolution`, which may be another library's.
+
+    Args:
+        dtype: Of the matrices.
+        device: Where they are.
+        size: Their rows and columns at the most; fewer where one product would take longer than two seconds.
+    """
+
+    def seconds(side: int, rounds: int) -> dict[str, list[float]]:
+        one, other = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+        calls = {"product": lambda: one @ other, "convolution": lambda: pointwise_convolution(one, other, None)}
+        return take_turns(calls, rounds, device)
+
+    side = min(256, size)
+    # A processor without instructions for the type can be a hundred times slower than in float32.
+    while 2 * side <= size and 8 * max(times[0] for times in seconds(side, 1).values()) < 2:
+        side *= 2
+    return {name: 2 * side**3 / min(times) for name, times in seconds(side, 10).items()}

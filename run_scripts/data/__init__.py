@@ -1,0 +1,1 @@
+"""Loading, checking and encoding of data sets: texts, pairs, questions, tables, images."""

@@ -1,0 +1,310 @@
+"""What the language modelling scripts share: corpus, tokenizer, seeded collators, perplexity, the run itself."""
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch.nn import functional as F
+from transformers import (
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.distributed import DistributedConfig
+
+from ..base.arguments import ModelArguments, UserError, parse_arguments, report_bad_data
+from ..base.reporting import print_plan, print_table
+from ..base.training_arguments import ScriptTrainingArguments
+from ..data.text_corpus import (
+    Split,
+    TextDataArguments,
+    iterate_texts,
+    load_documents,
+    pad_rows,
+    row_encoder,
+    tokenize,
+)
+from ..data.text_stream import TextStream
+from .model_card import CardArguments, CardFacts, describe_data
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
+from .trainer import ScriptTrainer, leave_processes, train_and_evaluate
+
+
+Rows = Split | TextStream
+Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+
+@dataclass
+class Corpus:
+    """Documents by split name, with the tokenizer and the configuration that fit each other."""
+
+    documents: dict[str, Split]
+    tokenizer: PreTrainedTokenizerBase
+    config: PreTrainedConfig
+
+
+def load_corpus(
+    model_args: ModelArguments,
+    data_args: TextDataArguments,
+    args: TrainingArguments,
+    resume_from: str | None,
+    kind: str = "encoder",
+) -> Corpus:
+    """Load what the command line names.
+
+    Args:
+        model_args: Which configuration and tokenizer.
+        data_args: Which text.
+        args: For seeds and processes.
+        resume_from: Checkpoint to continue from.
+        kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    config = load_config(model_args)
+    with args.main_process_first(local=False, desc="loading the text"):
+        documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
+    tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
+    return Corpus(documents, tokenizer, config)
+
+
+def tokenize_corpus(
+    corpus: Corpus,
+    data_args: TextDataArguments,
+    args: TrainingArguments,
+    max_seq_length: int,
+    shortest_row: int = 1,
+    **options: Any,
+) -> dict[str, Rows]:
+    """Rows of tokens by split name; those for training without end if they are streamed.
+
+    Args:
+        corpus: Documents and tokenizer.
+        data_args: Whether and how to pack.
+        args: For seeds and processes.
+        max_seq_length: Tokens per row.
+        shortest_row: Rows with fewer tokens are left out.
+        options: Further arguments of `row_encoder`.
+    """
+    encode = row_encoder(
+        corpus.tokenizer,
+        max_seq_length,
+        pack=not data_args.line_by_line,
+        isolate=data_args.isolate_documents,
+        **options,
+    )
+    rows: dict[str, Rows] = {}
+    with args.main_process_first(local=False, desc="tokenizing"):
+        for name, split in corpus.documents.items():
+            if name == "train" and data_args.streaming:
+                seed = args.seed if args.data_seed is None else args.data_seed
+                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
+            else:
+                rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
+    return rows
+
+
+def build_model(
+    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
+) -> PreTrainedModel:
+    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
+
+    Args:
+        arguments: Which.
+        config: Its configuration.
+        auto_class: E.g. `AutoModelForMaskedLM`.
+        options: Further arguments of `from_pretrained`.
+
+    Raises:
+        UserError: If the checkpoint's files are damaged, or a model from scratch is to be sharded.
+    """
+    if arguments.fsdp_size is not None:
+        if arguments.model_name_or_path is None:
+            raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
+        options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
+    if arguments.model_name_or_path is not None:
+        name, options = arguments.model_name_or_path, options | arguments.hub_arguments()
+        try:
+            return auto_class.from_pretrained(name, config=config, **options)
+        except SafetensorError as error:
+            raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
+    return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
+
+
+class SeededCollator:
+    """A collator with a `generator`, whose random numbers depend on a seed and the batch alone.
+
+    Data loaders fetch batches ahead, so numbers drawn from the global generator would differ in a resumed run.
+    """
+
+    def __init__(self, collator: Any, seed: int):
+        self.collator = collator
+        self.seed = seed
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        content = np.concatenate([np.asarray(row["input_ids"], dtype=np.int64) for row in rows])
+        self.collator.generator = torch.Generator().manual_seed(zlib.crc32(content.tobytes(), self.seed & 0xFFFFFFFF))
+        return self.collator(rows)
+
+
+def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Summed negative log-likelihood of each row's labels: what evaluation gathers instead of the logits.
+
+    Args:
+        logits: Shape `(batch, length, vocab_size)`; a model's further outputs may follow in a tuple.
+        labels: Shape `(batch, length)`, -100 where nothing is asked.
+
+    Returns:
+        Shape `(batch,)`, in nats.
+    """
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    asked = labels != -100
+    losses = F.cross_entropy(logits[asked].float(), labels[asked], reduction="none")
+    return torch.zeros(len(labels), device=losses.device).index_add_(0, asked.nonzero()[:, 0], losses)
+
+
+def next_token_row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """`row_losses` of causal models: the logits at each token are about the next one."""
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    return row_losses(logits[:, :-1], labels[:, 1:])
+
+
+def perplexity(prediction: EvalPrediction) -> dict[str, float]:
+    """Perplexity over all labelled tokens of the evaluation set, from `row_losses`."""
+    return _perplexity(prediction.predictions, prediction.label_ids)
+
+
+def next_token_perplexity(prediction: EvalPrediction) -> dict[str, float]:
+    """The same from `next_token_row_losses`: nothing is asked about the first token."""
+    return _perplexity(prediction.predictions, prediction.label_ids[:, 1:])
+
+
+def _perplexity(losses: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    return {"perplexity": _exp(float(np.sum(losses, dtype=np.float64)) / int((labels != -100).sum()))}
+
+
+def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> float:
+    """Perplexity of predicting each label by its frequency in the training data (add-one smoothed)."""
+    counts = np.ones(vocab_size)
+    for batch in train.iter(1000):
+        ids = np.concatenate([np.asarray(row) for row in batch["input_ids"]])
+        ordinary = np.concatenate([np.asarray(row) for row in batch["special_tokens_mask"]]) == 0
+        counts += np.bincount(ids[ordinary], minlength=vocab_size)
+    labels = np.concatenate([np.asarray(row) for row in evaluation["labels"]])
+    labels = labels[labels != -100]
+    return _exp(-float(np.mean(np.log(counts[labels] / counts.sum()))))
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def build_trainer(
+    model: PreTrainedModel,
+    corpus: Corpus,
+    args: TrainingArguments,
+    train: Rows,
+    evaluation: Split,
+    collator: Collator,
+    causal: bool = False,
+) -> Trainer:
+    """A Trainer that reports perplexity.
+
+    Args:
+        model: With a loss of its own.
+        corpus: Gives the tokenizer, saved with the model.
+        args: The Trainer's arguments.
+        train: Tokenized rows.
+        evaluation: Rows with `input_ids` and `labels`, asking the same questions each time.
+        collator: Makes batches of training rows; evaluation rows are padded only.
+        causal: Whether the logits at a token are about the next one.
+    """
+
+    def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return pad_rows(rows, corpus.tokenizer) if "labels" in rows[0] else collator(rows)
+
+    if "seq_idx" in (evaluation.column_names or ()) and not getattr(model, "_supports_seq_idx", False):
+        raise UserError(
+            f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
+            "Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
+        )
+    args.remove_unused_columns = False  # the collators read more than the models do
+    return ScriptTrainer(
+        model=model,
+        args=args,
+        train_dataset=train,
+        eval_dataset=evaluation,
+        data_collator=collate,
+        processing_class=corpus.tokenizer,
+        preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,
+        compute_metrics=next_token_perplexity if causal else perplexity,
+    )
+
+
+def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, argv: list[str] | None) -> dict:
+    """A whole language modelling script.
+
+    Args:
+        build: Makes a Trainer of the parsed arguments (model, data, own, training) and the checkpoint to resume.
+        own_arguments: The script's own argument dataclass.
+        task: The Hub's name of the model's task.
+        argv: Command line; `sys.argv` by default.
+
+    Returns:
+        Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured.
+    """
+    model_args, data_args, own, card_args, args = parse_arguments(
+        (ModelArguments, TextDataArguments, own_arguments, CardArguments, ScriptTrainingArguments), argv
+    )
+    if data_args.streaming and args.do_train and args.max_steps < 1:
+        raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
+    resume_from = checkpoint_to_resume(args)
+    args.include_num_input_tokens_seen = "non_padding"
+    # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
+    args.eval_on_start = args.do_train and args.do_eval
+    set_seed(args.seed)
+    with report_bad_data():
+        trainer = build(model_args, data_args, own, args, resume_from)
+    print_plan(trainer, resume_from)
+    known = {}
+    if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
+        known["unigram"] = unigram_perplexity(
+            trainer.train_dataset, trainer.eval_dataset, trainer.model.config.vocab_size
+        )
+    card = CardFacts(
+        task,
+        **describe_data(data_args),
+        metrics={"perplexity": "perplexity"},
+        base_model=model_args.model_name_or_path,
+        author=card_args,
+        hyper_parameters=vars(own),
+    )
+    results = known | train_and_evaluate(trainer, card, resume_from, results=known)
+    for entry in trainer.state.log_history:
+        if entry["step"] == 0 and "eval_perplexity" in entry and args.do_train:
+            results["untrained"] = entry["eval_perplexity"]
+    if "eval_perplexity" in results:
+        results["trained"] = results.pop("eval_perplexity")
+    results = {key: results[key] for key in ("unigram", "untrained", "trained", "tokens_per_second") if key in results}
+    if trainer.is_world_process_zero():
+        names = {
+            "unigram": "unigram model",
+            "untrained": f"{trainer.model.config.model_type}, before training",
+            "trained": f"{trainer.model.config.model_type}, trained" if args.do_train else "the model",
+        }
+        rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
+        if "tokens_per_second" in results:
+            rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
+        print_table(("on the validation text", "perplexity"), rows)
+    leave_processes()
+    return results

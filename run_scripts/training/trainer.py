@@ -1,0 +1,268 @@
+"""What every training script does with its Trainer: train, evaluate, save, describe, push."""
+
+import errno
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from accelerate import PartialState
+from safetensors import SafetensorError
+from torch.distributed import ProcessGroup
+from torch.utils.data import DataLoader
+from transformers import (
+    ProgressCallback,
+    Seq2SeqTrainer,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import TrainOutput
+from transformers.utils import logging
+
+from ...configuration.auto_classes import FAMILIES
+from ..base.arguments import UserError, report_bad_data
+from ..base.hub_errors import check_card, check_repo_id, check_token, explain, explained
+from ..base.reporting import ProgressLines, plot_history, training_tokens_per_second
+from ..data.text_stream import StreamLoader, StreamState, TextStream
+from .model_card import CardFacts, training_card
+
+
+logger = logging.get_logger(__name__)
+
+
+class StopOnNonFiniteLoss(TrainerCallback):
+    """Ends a run whose loss or gradient is NaN or infinite, before such weights are saved."""
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Have the loss reported before every save."""
+        control.should_log |= control.should_save
+        return control
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Look at the loss and at the norm of the gradient.
+
+        Raises:
+            UserError: If one is not finite.
+        """
+        names = {"loss": "loss", "train_loss": "loss"}
+        if not args.fp16:  # whose scaling overflows now and then on purpose
+            names["grad_norm"] = "gradient"
+        for key, name in names.items():
+            if not math.isfinite(float((logs or {}).get(key, 0.0))):
+                raise UserError(
+                    f"the training {name} is {logs[key]} at step {state.global_step}; saved checkpoints are older. "
+                    "Try a lower --learning_rate, more --warmup_steps, --max_grad_norm 1, or --bf16 instead of --fp16."
+                )
+
+
+class ScriptTrainerMixin:
+    """For a Trainer that streams text, whose card says what the script knows, and that explains the Hub's refusals."""
+
+    card: CardFacts | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._watched_pushes: set[Future] = set()
+        super().__init__(*args, **kwargs)
+        self.args.logging_nan_inf_filter = False
+        self.add_callback(StopOnNonFiniteLoss)
+        if self.pop_callback(ProgressCallback) is not None:  # absent with --disable_tqdm and in notebooks
+            self.add_callback(ProgressLines)
+        if isinstance(self.train_dataset, TextStream):
+            self.stream_state = StreamState(self.train_dataset, self.args)
+            self.add_callback(self.stream_state)
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
+        """Train; of streamed data, read on where the checkpoint's run stopped."""
+        if isinstance(self.train_dataset, TextStream):
+            self.args.ignore_data_skip = True  # and do not read it all again
+            if resume_from_checkpoint is not None:
+                self.stream_state.restore(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The Trainer's, or one that remembers its place in streamed data."""
+        if not isinstance(self.train_dataset, TextStream):
+            return super().get_train_dataloader()
+        args = self.args
+        return StreamLoader(
+            self.train_dataset,
+            self.data_collator,
+            batch_size=self._train_batch_size,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+        )
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write README.md from `card`, which says what Transformers' arguments would."""
+        if self.card is None:
+            super().create_model_card(*args, **kwargs)
+        elif self.is_world_process_zero():
+            training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
+
+    def init_hf_repo(self, token: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """Make the repository, while nothing is lost yet if that fails.
+
+        Raises:
+            UserError: If the name, the token or the connection is not good for it.
+        """
+        if not self.is_world_process_zero():
+            return
+        repo_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+        check_repo_id(repo_id)
+        with explained(repo_id, "Nothing was trained; without --push_to_hub the run needs no Hub."):
+            check_token(token or self.args.hub_token, repo_id)
+            super().init_hf_repo(token, *args, **kwargs)
+
+    def check_card(self) -> None:
+        """Have the Hub look at what the card will say, before hours of training.
+
+        Raises:
+            UserError: If it would refuse it, or cannot be asked.
+        """
+        if self.args.push_to_hub and self.card is not None and self.is_world_process_zero():
+            with explained(self.hub_model_id, "Nothing was trained."):
+                check_card(training_card(self, self.card))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push in the background, and say it if that fails: training goes on, and the last push sends everything."""
+        super()._push_from_checkpoint(checkpoint_folder)
+        step = self.state.global_step
+        for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):
+            if job not in self._watched_pushes:
+                self._watched_pushes.add(job)
+                job.add_done_callback(lambda done: self._warn_of_failed_push(done, step))
+
+    def _warn_of_failed_push(self, job: Future, step: int) -> None:
+        if job.cancelled() or job.exception() is None:
+            return
+        error = job.exception()
+        message = explain(error, self.hub_model_id, "the next push sends it all") or f"{type(error).__name__}: {error}"
+        logger.warning(f"the checkpoint of step {step} was not pushed, training goes on: {message}.")
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Push the trained model.
+
+        Raises:
+            UserError: If that fails, with the command that does it later.
+        """
+        repo_id, folder = self.hub_model_id or self.args.hub_model_id, self.args.output_dir
+        script = f"python -m tokenmixers.run_scripts.push_to_hub --source {folder} --repo_id {repo_id} --update"
+        ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
+        command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*'"
+        with explained(
+            repo_id, f"The trained model is complete in {folder!r}; push it with `{command}`.", "push later"
+        ):
+            return super().push_to_hub(*args, **kwargs)
+
+
+class ScriptTrainer(ScriptTrainerMixin, Trainer):
+    """Transformers' Trainer, ended by a loss that is not finite, with a complete model card.
+
+    `train_and_evaluate` gives it the facts for the card.
+    """
+
+
+class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
+    """The same of `Seq2SeqTrainer`."""
+
+
+@report_bad_data()
+def train_and_evaluate(
+    trainer: ScriptTrainer,
+    card: CardFacts,
+    resume_from: str | None,
+    write_predictions: Callable[..., None] | None = None,
+    results: dict[str, float] | None = None,
+) -> dict[str, float]:
+    """Train and evaluate as the arguments say, and leave everything in the output folder.
+
+    That is the model with its code and tokenizer, `train_results.json`, `eval_results.json`, `all_results.json`, the
+    Trainer's history in `trainer_state.json` and drawn in `history.png`, predictions, and the card in `README.md`.
+
+    Args:
+        trainer: With model and data.
+        card: What the model card says beyond what the Trainer knows.
+        resume_from: Checkpoint to continue from.
+        write_predictions: Called in the main process with the predictions for the evaluation set (a
+            `PredictionOutput`); of several evaluation sets with those for each, and its name.
+        results: Figures known already, to be reported with the others.
+
+    Returns:
+        `results`, the metrics of the evaluation under names that start with `eval_`, and `tokens_per_second` where the
+        Trainer counts tokens.
+
+    Raises:
+        UserError: If the loss becomes NaN or infinite, the disk is full, data turn out to be damaged, or the Hub does
+            not take the model.
+    """
+    args, results = trainer.args, dict(results or {})
+    trainer.card = card
+    try:
+        if args.do_train:
+            trainer.check_card()
+            outcome = trainer.train(resume_from_checkpoint=resume_from)
+            trainer.save_model(_internal_call=True)  # by itself it pushes: we do so when all is done and described
+            if args.include_num_input_tokens_seen != "no":
+                results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
+            trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
+            trainer.save_state()
+        if args.do_eval:
+            results |= _evaluate(trainer, write_predictions)
+            trainer.save_metrics("eval", results)
+        if args.do_train and trainer.is_world_process_zero():
+            plot_history(trainer.state.log_history, Path(args.output_dir) / "history.png")
+            trainer.create_model_card()
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if getattr(error, "errno", None) != errno.ENOSPC and "No space left" not in str(error):
+            raise
+        raise UserError(
+            f"the disk of {args.output_dir!r} is full. Earlier checkpoints are untouched: make room (or give "
+            "--save_total_limit) and start the same command again."
+        ) from error
+    if args.do_train and args.push_to_hub:
+        trainer.push_to_hub()
+    return results
+
+
+def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = None) -> dict[str, float]:
+    if write_predictions is None:
+        return trainer.evaluate()
+    sets, metrics = trainer.eval_dataset, {}
+    several = isinstance(sets, dict)
+    for name, rows in sets.items() if several else [("", sets)]:
+        output = trainer.predict(rows, metric_key_prefix=f"eval_{name}" if several else "eval")
+        metrics |= output.metrics
+        if trainer.is_world_process_zero():
+            write_predictions(output, *([name] if several else []))
+    trainer.log(dict(metrics))
+    return metrics
+
+
+_LEFT: list[ProcessGroup] = []
+
+
+def leave_processes() -> None:
+    """End the work in several processes, as the last thing that a script does.
+
+    The group of processes is freed when Python exits. Freed here, with the model that uses it, it would wait for its
+    threads while holding the interpreter's lock, for which one of them may wait (PyTorch 2.13, gloo): for ever.
+    """
+    if dist.is_initialized():
+        _LEFT.append(dist.group.WORLD)
+    PartialState().destroy_process_group()

@@ -1,0 +1,65 @@
+import collections
+import math
+
+import pytest
+import torch
+from transformers import EvalPrediction
+
+from tokenmixers.run_scripts.training.language_modeling import (
+    SeededCollator,
+    next_token_perplexity,
+    next_token_row_losses,
+    perplexity,
+    row_losses,
+    unigram_perplexity,
+)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_row_losses_and_perplexity_by_hand(causal):
+    logits = torch.randn(3, 4, 7)
+    labels = torch.tensor([[1, -100, 2, -100], [-100] * 4, [0, 6, 5, 3]])
+    expected, tokens = [], 0
+    for row in range(3):
+        total = 0.0
+        for position in range(4):
+            label = labels[row, position].item()
+            if label != -100 and not (causal and position == 0):
+                scores = logits[row, position - causal].double()
+                total += math.log(sum(math.exp(s) for s in scores.tolist())) - scores[label].item()
+                tokens += 1
+        expected.append(total)
+    losses = (next_token_row_losses if causal else row_losses)((logits, "more outputs"), labels)
+    assert losses.tolist() == pytest.approx(expected, rel=1e-5)
+    prediction = EvalPrediction(predictions=losses.numpy(), label_ids=labels.numpy())
+    found = (next_token_perplexity if causal else perplexity)(prediction)["perplexity"]
+    assert found == pytest.approx(math.exp(sum(expected) / tokens), rel=1e-5)
+
+
+def test_unigram_perplexity_by_hand():
+    datasets = pytest.importorskip("datasets")
+    train = datasets.Dataset.from_dict(
+        {"input_ids": [[2, 5, 6, 3], [2, 5, 5, 3]], "special_tokens_mask": [[1, 0, 0, 1]] * 2}
+    )
+    evaluation = datasets.Dataset.from_dict({"labels": [[-100, 5, -100], [-100, 6, 7]]})
+    counts = collections.Counter([5, 6, 5, 5])
+    probabilities = [(counts[label] + 1) / (4 + 8) for label in (5, 6, 7)]
+    expected = math.exp(-sum(map(math.log, probabilities)) / 3)
+    assert unigram_perplexity(train, evaluation, vocab_size=8) == pytest.approx(expected)
+
+
+def test_a_seeded_collator_depends_on_seed_and_batch_alone():
+    class Noise:
+        generator = None
+
+        def __call__(self, rows):
+            return torch.rand(len(rows), generator=self.generator)
+
+    rows = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}]
+    first = SeededCollator(Noise(), seed=3)(rows)
+    torch.rand(5)
+    collator = SeededCollator(Noise(), seed=3)
+    collator(rows[:1])
+    assert torch.equal(collator(rows), first)
+    assert not torch.equal(SeededCollator(Noise(), seed=4)(rows), first)
+    assert not torch.equal(collator(rows[::-1]), first)
