@@ -1,4 +1,4 @@
-"""Show what a saved image classifier sees in some pictures.
+"""Classify images with a saved image classifier.
 
 python -m tokenmixers.run_scripts.classify_images --model outputs/run --images cat.jpg dog.png
 python -m tokenmixers.run_scripts.classify_images --model outputs/run --data pictures/validation.parquet --count 5
@@ -13,7 +13,8 @@ from transformers import pipeline
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .base.arguments import UserError, parse_arguments
+from .base.arguments import parse_arguments
+from .base.errors import UserError
 
 
 @dataclass

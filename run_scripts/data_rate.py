@@ -1,4 +1,4 @@
-"""How fast the training data come without a model to wait for: tokens (or pictures) per second of a script.
+"""Measure how fast a training command reads and prepares its data, without a model.
 
     python -m tokenmixers.run_scripts.data_rate run_mlm recipe.yaml [--seconds 20] [arguments of run_mlm]
 
@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from .base.arguments import SCRIPTS, UserError
+from .base.commands import TRAINING_COMMANDS
+from .base.errors import UserError
 from .base.reporting import print_table
 from .training.trainer import ScriptTrainer, ScriptTrainerMixin
 
@@ -54,7 +55,7 @@ def measure(trainer: ScriptTrainer, seconds: float) -> dict[str, float]:
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Entry point; returns and prints what `measure` finds."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("script", choices=SCRIPTS)
+    parser.add_argument("script", choices=TRAINING_COMMANDS)
     parser.add_argument("--seconds", type=float, default=20.0, help="How long to measure.")
     own, arguments = parser.parse_known_args(argv)
     if own.seconds <= 0:

@@ -1,4 +1,4 @@
-"""Start a training script in several processes: accelerate's launcher, with a shipped configuration by its name.
+"""Start a training command in several processes, with accelerate.
 
     python -m tokenmixers.run_scripts.launch ddp.yaml run_mlm recipe.yaml [arguments of run_mlm]
     python -m tokenmixers.run_scripts.launch ddp.yaml --num_processes 2 run_glue glue_tiny.yaml
@@ -20,8 +20,11 @@ from accelerate.utils import DistributedType
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from transformers.utils import logging
 
-from .base.arguments import ACCELERATE, RECIPE_ENDINGS, SCRIPTS, UserError, find_shipped
+from .base.arguments import RECIPE_ENDINGS
+from .base.commands import TRAINING_COMMANDS
+from .base.errors import UserError
 from .base.precision import has_accelerator
+from .base.shipped_files import ACCELERATE, find_shipped
 
 
 logger = logging.get_logger(__name__)
@@ -81,9 +84,9 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(f"the configuration {file} cannot be read: {error}") from error
 
     def refuse(message: str) -> NoReturn:
+        commands = ", ".join(TRAINING_COMMANDS)
         raise UserError(
-            f"{message}. The order is: a configuration, options of accelerate, a script ({', '.join(SCRIPTS)}), its "
-            "arguments."
+            f"{message}. The order is: a configuration, options of accelerate, a script ({commands}), its arguments."
         )
 
     if not own.rest:
@@ -93,7 +96,7 @@ def main(argv: list[str] | None = None) -> None:
     launcher.error = refuse
     options = launcher.parse_args(["--config_file", str(file), "--module", *own.rest])
     script = options.training_script
-    if script not in SCRIPTS:
+    if script not in TRAINING_COMMANDS:
         refuse(f"there is no script {script!r}")
     complete(options, config, shipped=file.resolve().parent == ACCELERATE.resolve())
     options.training_script = f"{__package__}.{script}"

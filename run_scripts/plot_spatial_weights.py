@@ -1,4 +1,4 @@
-"""Draw what a checkpoint has learned about mixing tokens.
+"""Plot the spatial weights and attention maps of a checkpoint.
 
     python -m tokenmixers.run_scripts.plot_spatial_weights --model outputs/run --output_dir outputs/pictures
     python -m tokenmixers.run_scripts.plot_spatial_weights --model amlp --text "A man sleeps." --text_pair "He rests."
@@ -22,7 +22,9 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.spatial_gating_unit import SpatialProjection
 from ..modeling.spatial_resizing import toeplitzness
-from .base.arguments import UserError, import_optional, parse_arguments
+from .base.arguments import parse_arguments
+from .base.errors import UserError
+from .base.optional_packages import import_optional
 
 
 @dataclass

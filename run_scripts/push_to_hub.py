@@ -1,4 +1,4 @@
-"""Send a checkpoint, or a shipped configuration with its card, to the Hugging Face Hub.
+"""Push a checkpoint, or a shipped configuration with its card, to the Hub.
 
 python -m tokenmixers.run_scripts.push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
 """
@@ -16,8 +16,10 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
 from ..modeling.self_contained import auto_map, flat_modules
-from .base.arguments import MODEL_CARDS, UserError, parse_arguments
+from .base.arguments import parse_arguments
+from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, explained
+from .base.shipped_files import MODEL_CARDS
 
 
 # What training leaves beside a model: pickles, optimizer states and checkpoints are nobody else's business.

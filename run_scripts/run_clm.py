@@ -16,9 +16,10 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments
-from .data.text_corpus import TextDataArguments, labelled_once, pad_rows
-from .training.language_modeling import build_model, build_trainer, load_corpus, run_script, tokenize_corpus
-from .training.model_loading import sequence_length
+from .data.collators import labelled_once, pad_rows
+from .data.text_corpus import TextDataArguments
+from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
+from .training.model_loading import build_model, sequence_length
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Finetune a model for extractive question answering, and report exact match and F1 as SQuAD 1.1 or 2.0 defines them.
+"""Finetune a model on SQuAD 1.1 or 2.0, and report exact match and F1.
 
     python -m tokenmixers.run_scripts.run_qa recipe.yaml --model_name_or_path outputs/mlm --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_qa ...
@@ -22,14 +22,14 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.question_answering import Window, null_odds, select_spans
-from .base.arguments import ModelArguments, UserError, parse_arguments
+from .base.arguments import ModelArguments, parse_arguments
+from .base.errors import UserError
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import ScriptTrainingArguments
 from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows
 from .metrics.squad import squad_v1_metrics, squad_v2_metrics
-from .training.language_modeling import build_model
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
+from .training.model_loading import build_model, checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
 from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 

@@ -1,4 +1,4 @@
-"""Train a model to write a text for a text: translation, summarisation, dialogue. Reports BLEU, ROUGE and perplexity.
+"""Train a sequence-to-sequence model, and report BLEU, ROUGE and perplexity.
 
     python -m tokenmixers.run_scripts.run_seq2seq recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_seq2seq ...
@@ -31,7 +31,8 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .base.arguments import ModelArguments, UserError, parse_arguments
+from .base.arguments import ModelArguments, parse_arguments
+from .base.errors import UserError
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import GenerationTrainingArguments
 from .data.text_pairs import (
@@ -43,9 +44,9 @@ from .data.text_pairs import (
     tokenize_pairs,
 )
 from .metrics.generation import corpus_bleu, rouge
-from .training.language_modeling import build_model, perplexity, row_losses
+from .training.language_modeling import perplexity, row_losses
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
+from .training.model_loading import build_model, checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
 from .training.trainer import ScriptSeq2SeqTrainer, leave_processes, train_and_evaluate
 
 

@@ -1,4 +1,4 @@
-"""Pretrain an encoder-decoder with T5's denoising objective, and report its perplexity on the hidden spans.
+"""Pretrain an encoder-decoder with T5's span corruption, and report its perplexity.
 
     python -m tokenmixers.run_scripts.run_span_corruption recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_span_corruption ...
@@ -12,18 +12,13 @@ from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .base.arguments import ModelArguments, UserError
+from .base.arguments import ModelArguments
+from .base.errors import UserError
+from .data.collators import SeededCollator, labelled_once
 from .data.span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
-from .data.text_corpus import TextDataArguments, labelled_once
-from .training.language_modeling import (
-    SeededCollator,
-    build_model,
-    build_trainer,
-    load_corpus,
-    run_script,
-    tokenize_corpus,
-)
-from .training.model_loading import sequence_length
+from .data.text_corpus import TextDataArguments
+from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
+from .training.model_loading import build_model, sequence_length
 
 
 @dataclass

@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import get_session, hf_raise_for_status, validate_repo_id
 
-from .arguments import UserError
+from .errors import UserError
 
 
 try:

@@ -1,16 +1,19 @@
 """What the scripts tell: the plan before a run, tables and a picture after it."""
 
 import csv
+import platform
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from .arguments import install_hint
+from .optional_packages import install_hint
 
 
 def print_plan(trainer: Trainer, resume_from: str | None) -> None:
@@ -159,3 +162,10 @@ def training_tokens_per_second(trainer: Trainer, resume_from: str | None = None)
     runtime = next(entry["train_runtime"] for entry in reversed(history) if "train_loss" in entry)
     evaluations = sum(entry.get("eval_runtime", 0.0) for entry in history)
     return (state.num_input_tokens_seen - start.num_input_tokens_seen) / max(runtime - evaluations, 1e-9)
+
+
+def versions() -> str:
+    """The packages and the machine that a figure depends on."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch", "datasets", "tokenizers"))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return f"{packages}, Python {platform.python_version()}, on {device}"

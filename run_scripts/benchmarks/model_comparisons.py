@@ -40,7 +40,8 @@ from ...modeling.linear import linear, pointwise_convolution, swapped_product
 from ...modeling.spatial_gating_unit import SpatialGatingUnit
 from ...modeling.t5_conversion import synthesizer_from_t5
 from ...modeling.timm_conversion import convert_timm_state_dict, timm_config
-from ..base.arguments import MODEL_CARDS, import_optional
+from ..base.optional_packages import import_optional
+from ..base.shipped_files import MODEL_CARDS
 from .timing import Case, Contestant, Group, model_contestant, products_of
 
 

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
 from torch.autograd import DeviceType
 from torch.nn import functional as F
@@ -21,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...modeling.linear import pointwise_convolution
-from ..base.arguments import UserError
+from ..base.errors import UserError
 
 
 Inputs = Sequence[Mapping[str, Any]]
@@ -397,3 +399,43 @@ def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[st
     while 2 * side <= size and 8 * max(times[0] for times in seconds(side, 1).values()) < 2:
         side *= 2
     return {name: 2 * side**3 / min(times) for name, times in seconds(side, 10).items()}
+
+
+def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str, Any]]:
+    """One row of results for each contestant.
+
+    Args:
+        group: The contestants, compared with the first of them.
+        case: How they run.
+        rounds: Timed calls of each.
+        peak: Operations per second that the machine can do in this type.
+
+    Raises:
+        UserError: If outputs disagree.
+    """
+    differences = check_agreement(group.contestants, TOLERANCE[case.dtype])
+    calls = {contestant.name: contestant.call for contestant in group.contestants}
+    summaries = compare(take_turns(calls, rounds, case.device))
+    rows = []
+    for contestant in group.contestants:
+        summary = summaries[contestant.name]
+        seconds = summary["milliseconds"] / 1000
+        peak_bytes, shares = profiled(contestant.call, case.device) if contestant.is_profiled else (None, {})
+        rows.append(
+            {
+                "group": group.name,
+                "model": contestant.name,
+                "mode": case.mode,
+                "dtype": str(case.dtype).removeprefix("torch."),
+                "compiled": case.compiled,
+                **group.facts,
+                **summary,
+                "difference": differences.get(contestant.name),
+                "per_second": contestant.items / seconds if contestant.items else None,
+                "peak_bytes": peak_bytes,
+                "operators": {name: round(share, 4) for name, share in islice(shares.items(), 10)},
+                "utilisation": contestant.flops / seconds / peak if contestant.flops else None,
+                **contestant.facts,
+            }
+        )
+    return rows

@@ -20,10 +20,11 @@ from transformers import (
 
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
-from ..base.arguments import UserError
-from ..data.text_corpus import first_fit
-from ..run_mlm import MaskingArguments, MaskingCollator
-from ..training.language_modeling import Corpus, SeededCollator, build_trainer
+from ..base.errors import UserError
+from ..data.collators import SeededCollator
+from ..data.masking import MaskingArguments, MaskingCollator
+from ..data.packing import first_fit
+from ..training.language_modeling import Corpus, build_trainer
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Case, Contestant, Group, Inputs, model_contestant, synchronise
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arguments import UserError
+from ..base.errors import UserError
 from .table_files import Row, Table, load_split, read_table
 
 

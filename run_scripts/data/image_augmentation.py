@@ -12,7 +12,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch.nn import functional as F
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from ..base.arguments import UserError
+from ..base.errors import UserError
 
 
 #: AutoAugment's policy for ImageNet, from the appendix of arXiv 1805.09501: one of these pairs is drawn per picture.

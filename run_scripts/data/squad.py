@@ -13,8 +13,8 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from ...modeling.question_answering import answer_tokens, encode_windows
-from ..base.arguments import UserError
-from .text_corpus import find_files, load_files, load_named
+from ..base.errors import UserError
+from .loading import find_files, load_files, load_named
 
 
 FEATURES = datasets.Features(

@@ -10,8 +10,8 @@ from typing import Any
 
 import datasets
 
-from ..base.arguments import UserError
-from .text_corpus import load_named
+from ..base.errors import UserError
+from .loading import load_named
 
 
 Row = dict[str, Any]

@@ -10,8 +10,8 @@ import datasets
 from pyarrow import compute
 from transformers import PreTrainedTokenizerBase
 
-from ..base.arguments import UserError
-from .text_corpus import find_files, load_files, load_named
+from ..base.errors import UserError
+from .loading import find_files, load_files, load_named
 
 
 FEATURES = datasets.Features(

@@ -22,8 +22,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 
-from ..base.arguments import BadDataError, UserError
-from .text_corpus import Encoder, readable
+from ..base.errors import BadDataError, UserError
+from .loading import readable
+from .packing import Encoder
 
 
 #: Documents that are tokenized, and packed, together.

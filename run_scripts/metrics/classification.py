@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from ..base.arguments import import_optional
+from ..base.optional_packages import import_optional
 
 
 #: Metric -> the Hub's name of such a metric, for model cards.

@@ -6,7 +6,8 @@ Not by `evaluate`, which downloads its metrics when they are used. Both packages
 import re
 from collections.abc import Sequence
 
-from ..base.arguments import UserError, import_optional
+from ..base.errors import UserError
+from ..base.optional_packages import import_optional
 
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")

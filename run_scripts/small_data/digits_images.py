@@ -1,4 +1,4 @@
-"""Write scikit-learn's handwritten digits as a local data set of pictures: 1,797 images, no download.
+"""Write scikit-learn's handwritten digits as an image data set.
 
 python -m tokenmixers.run_scripts.small_data.digits_images --output_dir outputs/quickstart/digits
 """
@@ -10,7 +10,8 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from ..base.arguments import check_new_folder, import_optional, parse_arguments
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.optional_packages import import_optional
 
 
 @dataclass

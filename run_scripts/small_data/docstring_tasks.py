@@ -1,4 +1,4 @@
-"""Write two small data sets made from the docstrings of the running Python: no download.
+"""Write a text and a token classification task, made from Python's docstrings.
 
 - `packages/{train,validation}.jsonl`: the first paragraph of a docstring (`text`), and the package of the standard
   library that it is from (`label`).
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.arguments import check_new_folder, parse_arguments
-from .python_docs_corpus import docstrings, is_held_out
+from .python_docs import docstrings, is_held_out
 
 
 PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")

@@ -1,4 +1,4 @@
-"""Write pictures in the format of MNIST, as Fashion-MNIST's, EMNIST's and others are, as a local data set.
+"""Convert images in MNIST's file format (idx) to an image data set.
 
 python -m tokenmixers.run_scripts.small_data.idx_images --input_dir fashion-mnist --output_dir outputs/fashion-mnist
 """
@@ -13,7 +13,8 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from ..base.arguments import UserError, check_new_folder, parse_arguments
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.errors import UserError
 
 
 #: Split of the data set -> how its files begin.

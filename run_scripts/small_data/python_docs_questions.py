@@ -1,4 +1,4 @@
-"""Write questions about real text that every machine already has: the docstrings of Python's standard library.
+"""Write questions in SQuAD's format about Python's docstrings.
 
 A context lists some functions of one module with the first sentence of their docstrings, a question asks which of them
 does what one of the sentences says, and the answer is its name. That is far easier than SQuAD, and is meant to show
@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.arguments import UserError, check_new_folder, parse_arguments
-from .python_docs_corpus import definitions, is_held_out, library_files
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.errors import UserError
+from .python_docs import definitions, is_held_out, library_files
 
 
 _SENTENCE = re.compile(r"[A-Z][^.]{10,100}\.(?=\s|$)")

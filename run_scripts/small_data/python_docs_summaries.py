@@ -1,4 +1,4 @@
-"""Write texts with summaries that every machine already has: the docstrings of Python's standard library.
+"""Write texts with short summaries: Python's docstrings and their modules.
 
 A summary is the path of the module that a docstring is from, as words ("email mime text"): shorter than any that a
 reader would want, but what a small model can learn something of within a minute. The files are read with `ast`;
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.arguments import check_new_folder, parse_arguments
-from .python_docs_corpus import docstrings, is_held_out, library_files
+from .python_docs import docstrings, is_held_out, library_files
 
 
 _WORD = re.compile(r"[A-Za-z]+|[0-9]+")

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from ..base.arguments import UserError
+from ..base.errors import UserError
 from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
 

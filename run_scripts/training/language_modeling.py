@@ -1,14 +1,12 @@
 """What the language modelling scripts share: corpus, tokenizer, seeded collators, perplexity, the run itself."""
 
 import math
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch.nn import functional as F
 from transformers import (
     EvalPrediction,
@@ -19,20 +17,15 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.distributed import DistributedConfig
 
-from ..base.arguments import ModelArguments, UserError, parse_arguments, report_bad_data
+from ..base.arguments import ModelArguments, parse_arguments
+from ..base.errors import UserError, report_bad_data
 from ..base.reporting import print_plan, print_table
 from ..base.training_arguments import ScriptTrainingArguments
-from ..data.text_corpus import (
-    Split,
-    TextDataArguments,
-    iterate_texts,
-    load_documents,
-    pad_rows,
-    row_encoder,
-    tokenize,
-)
+from ..data.collators import pad_rows
+from ..data.loading import Split
+from ..data.packing import row_encoder, tokenize
+from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
 from ..data.text_stream import TextStream
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
@@ -112,49 +105,6 @@ def tokenize_corpus(
             else:
                 rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
     return rows
-
-
-def build_model(
-    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
-) -> PreTrainedModel:
-    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
-
-    Args:
-        arguments: Which.
-        config: Its configuration.
-        auto_class: E.g. `AutoModelForMaskedLM`.
-        options: Further arguments of `from_pretrained`.
-
-    Raises:
-        UserError: If the checkpoint's files are damaged, or a model from scratch is to be sharded.
-    """
-    if arguments.fsdp_size is not None:
-        if arguments.model_name_or_path is None:
-            raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
-        options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
-    if arguments.model_name_or_path is not None:
-        name, options = arguments.model_name_or_path, options | arguments.hub_arguments()
-        try:
-            return auto_class.from_pretrained(name, config=config, **options)
-        except SafetensorError as error:
-            raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
-    return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
-
-
-class SeededCollator:
-    """A collator with a `generator`, whose random numbers depend on a seed and the batch alone.
-
-    Data loaders fetch batches ahead, so numbers drawn from the global generator would differ in a resumed run.
-    """
-
-    def __init__(self, collator: Any, seed: int):
-        self.collator = collator
-        self.seed = seed
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        content = np.concatenate([np.asarray(row["input_ids"], dtype=np.int64) for row in rows])
-        self.collator.generator = torch.Generator().manual_seed(zlib.crc32(content.tobytes(), self.seed & 0xFFFFFFFF))
-        return self.collator(rows)
 
 
 def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -1,20 +1,17 @@
 """Model cards of trained checkpoints, made from the configuration and the run."""
 
-import platform
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
 from transformers.modelcard import make_markdown_table, parse_log_history
 
 from ...configuration.auto_classes import FAMILIES
-from ..base.reporting import markdown_table
+from ..base.reporting import markdown_table, versions
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -309,13 +306,6 @@ def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
     rows = [(f"`{key}`", str(value)) for key, value in values.items() if value is not False]
     notes = [f"{steps:,} steps.", facts.notes]
     return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)
-
-
-def versions() -> str:
-    """The packages and the machine that a figure depends on."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch", "datasets", "tokenizers"))
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return f"{packages}, Python {platform.python_version()}, on {device}"
 
 
 def limits(config: PreTrainedConfig) -> str:

@@ -7,13 +7,23 @@ from typing import Any
 
 import yaml
 from accelerate.utils import broadcast_object_list
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+)
+from transformers.distributed import DistributedConfig
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
-from transformers.training_args import TrainingArguments
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
-from ..base.arguments import MODEL_CARDS, ModelArguments, UserError
+from ..base.arguments import ModelArguments
+from ..base.errors import UserError
+from ..base.shipped_files import MODEL_CARDS
 
 
 #: Tokenizers without a maximum length say 10**30.
@@ -253,3 +263,30 @@ def _is_complete(checkpoint: Path, arguments: TrainingArguments) -> bool:
         return True
     # The other processes may have been a little later.
     return all((checkpoint / f"rng_state_{rank}.pth").is_file() for rank in range(arguments.world_size))
+
+
+def build_model(
+    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
+) -> PreTrainedModel:
+    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
+
+    Args:
+        arguments: Which.
+        config: Its configuration.
+        auto_class: E.g. `AutoModelForMaskedLM`.
+        options: Further arguments of `from_pretrained`.
+
+    Raises:
+        UserError: If the checkpoint's files are damaged, or a model from scratch is to be sharded.
+    """
+    if arguments.fsdp_size is not None:
+        if arguments.model_name_or_path is None:
+            raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
+        options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
+    if arguments.model_name_or_path is not None:
+        name, options = arguments.model_name_or_path, options | arguments.hub_arguments()
+        try:
+            return auto_class.from_pretrained(name, config=config, **options)
+        except SafetensorError as error:
+            raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
+    return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)

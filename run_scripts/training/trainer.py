@@ -25,7 +25,7 @@ from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
-from ..base.arguments import UserError, report_bad_data
+from ..base.errors import UserError, report_bad_data
 from ..base.hub_errors import check_card, check_repo_id, check_token, explain, explained
 from ..base.reporting import ProgressLines, plot_history, training_tokens_per_second
 from ..data.text_stream import StreamLoader, StreamState, TextStream

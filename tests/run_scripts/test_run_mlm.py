@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, pipeline
 
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.base.arguments import UserError
-from tokenmixers.run_scripts.data.text_corpus import labelled_once
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data.collators import labelled_once
 
 
 def test_trains_saves_and_reports(command, tmp_path, capsys):

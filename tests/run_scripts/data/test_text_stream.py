@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from transformers import TrainerControl, TrainerState
 
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.base.arguments import BadDataError, UserError
-from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_documents, row_encoder
+from tokenmixers.run_scripts.base.errors import BadDataError, UserError
+from tokenmixers.run_scripts.data.packing import row_encoder
+from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_documents
 from tokenmixers.run_scripts.data.text_stream import PART, Place, StreamLoader, StreamState, TextStream
 
 

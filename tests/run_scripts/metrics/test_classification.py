@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.metrics import classification
 
 

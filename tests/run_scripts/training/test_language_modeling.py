@@ -6,7 +6,6 @@ import torch
 from transformers import EvalPrediction
 
 from tokenmixers.run_scripts.training.language_modeling import (
-    SeededCollator,
     next_token_perplexity,
     next_token_row_losses,
     perplexity,
@@ -46,20 +45,3 @@ def test_unigram_perplexity_by_hand():
     probabilities = [(counts[label] + 1) / (4 + 8) for label in (5, 6, 7)]
     expected = math.exp(-sum(map(math.log, probabilities)) / 3)
     assert unigram_perplexity(train, evaluation, vocab_size=8) == pytest.approx(expected)
-
-
-def test_a_seeded_collator_depends_on_seed_and_batch_alone():
-    class Noise:
-        generator = None
-
-        def __call__(self, rows):
-            return torch.rand(len(rows), generator=self.generator)
-
-    rows = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}]
-    first = SeededCollator(Noise(), seed=3)(rows)
-    torch.rand(5)
-    collator = SeededCollator(Noise(), seed=3)
-    collator(rows[:1])
-    assert torch.equal(collator(rows), first)
-    assert not torch.equal(SeededCollator(Noise(), seed=4)(rows), first)
-    assert not torch.equal(collator(rows[::-1]), first)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training import trainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
