@@ -3,15 +3,16 @@
     python -m tokenmixers.run_scripts.benchmark --output_dir outputs/benchmark
     python -m tokenmixers.run_scripts.benchmark --quick --cells 2 6 --modes inference --output_dir outputs/quick
 
-All contestants of a group run in this process and take turns. Those with the same weights have to give the same
-outputs, or else there is no report. The cells:
+All candidates of a group run in this process, and their calls alternate. Candidates with the same weights must have
+the same outputs, otherwise there is no report. The experiments, by their numbers in `--cells`:
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
 with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up;
-8. masked language modelling, and what the Trainer adds to it. For what this library chooses between: 9. products of
-linear layers by their number of rows; 10. attention by its length.
+8. masked language modelling, and the overhead of the Trainer. Alternatives that this library chooses from: 9. products
+of linear layers by the number of rows; 10. attention by length.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -23,7 +24,7 @@ from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.precision import native_bfloat16
-from .benchmarks.experiments import CELLS, PEERS, BenchmarkArguments
+from .benchmarks.experiments import EXPERIMENTS, GROWTH, PEERS, BenchmarkArguments
 from .benchmarks.model_comparisons import (
     Sizes,
 )
@@ -36,24 +37,8 @@ from .benchmarks.timing import (
 from .benchmarks.workloads import read_lengths
 
 
-# Contestants of one group share code. Past PyTorch's limit of graphs for it, the rest would run without any, unseen.
-@torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True)
-def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
-    """Entry point; returns one row of results for every contestant and case.
-
-    Raises:
-        UserError: If an argument or a package is missing or refused, or outputs disagree.
-        torch._dynamo.exc.FailOnRecompileLimitHit: If a group has more graphs than `recompile_limit`, which then is to
-            be raised here.
-    """
-    (arguments,) = parse_arguments((BenchmarkArguments,), argv)
-    output = check_new_folder(arguments.output_dir)
-    for cell in arguments.cells:  # before hours of work
-        if cell in PEERS:
-            import_optional(PEERS[cell].replace("-", "_"), "bench", f"--cells {cell}")
-    for file in arguments.length_files:
-        read_lengths(file, arguments.tokenizer, arguments.texts)
-    logging.set_verbosity_error()
+def sizes_of(arguments: BenchmarkArguments) -> Sizes:
+    """How much is measured."""
     sizes = Sizes(
         arguments.batch_size,
         arguments.presets,
@@ -63,43 +48,98 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         arguments.image_models,
         text_lengths=tuple(sorted(arguments.lengths)),
     )
-    sizes = sizes.quick() if arguments.quick else sizes
+    return sizes.quick() if arguments.quick else sizes
+
+
+def cases_of(arguments: BenchmarkArguments, device: torch.device) -> list[Case]:
+    """Every combination of mode, type and compilation."""
+    return [
+        Case(mode, getattr(torch, dtype), compiled, device)
+        for mode in arguments.modes
+        for dtype in arguments.dtypes
+        for compiled in ((False, True) if arguments.compile else (False,))
+    ]
+
+
+def check_inputs(arguments: BenchmarkArguments) -> None:
+    """Look for packages and files before hours of work.
+
+    Raises:
+        UserError: If one is missing.
+    """
+    for cell in arguments.cells:
+        if cell in PEERS:
+            import_optional(PEERS[cell].replace("-", "_"), "bench", f"--cells {cell}")
+    for file in arguments.length_files:
+        read_lengths(file, arguments.tokenizer, arguments.texts)
+
+
+def run_experiment(
+    cell: int, case: Case, sizes: Sizes, rounds: int, peak: float, save: Callable[[list[dict[str, Any]]], None]
+) -> list[dict[str, Any]]:
+    """Measure and print all groups of an experiment.
+
+    Args:
+        cell: Number of the experiment.
+        case: How the candidates run.
+        sizes: How much is measured.
+        rounds: Timed calls of each candidate.
+        peak: Operations per second of the fastest matrix product of this type.
+        save: Called with the results so far after every group: a later group may fail.
+
+    Returns:
+        One row for each candidate.
+    """
+    torch.manual_seed(0)
+    results = []
+    for group in EXPERIMENTS[cell](case, sizes):
+        rows = measure(group, case, rounds, peak)
+        print_rows(f"{group.name}; {case}", rows)
+        if any(row["utilisation"] and row["utilisation"] > 1 for row in rows):
+            print("Faster than the fastest product: that was measured on a busy machine. Measure all again.\n")
+        results += [{"cell": cell, "case": str(case), "is_first": index == 0, **row} for index, row in enumerate(rows)]
+        save(results)
+        del group  # and its models, before the next group is built
+        if case.compiled:
+            torch.compiler.reset()
+    return results
+
+
+# Candidates of a group share code. Beyond PyTorch's limit of graphs for it, the others would silently run uncompiled.
+@torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True)
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Entry point; returns one row of results for every candidate and case.
+
+    Raises:
+        UserError: If an argument or a package is missing or refused, or outputs disagree.
+        torch._dynamo.exc.FailOnRecompileLimitHit: If a group has more graphs than `recompile_limit`: raise it here.
+    """
+    (arguments,) = parse_arguments((BenchmarkArguments,), argv)
+    output = check_new_folder(arguments.output_dir)
+    check_inputs(arguments)
+    logging.set_verbosity_error()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if arguments.dtypes is None:
         arguments.dtypes = ["float32", "bfloat16"] if native_bfloat16(device)[0] else ["float32"]
-    dtypes = [getattr(torch, name) for name in arguments.dtypes]
-    peaks = {dtype: matmul_peaks(dtype, device, 512 if arguments.quick else 4096) for dtype in dtypes}
+    largest = 512 if arguments.quick else 4096
+    peaks = {name: matmul_peaks(getattr(torch, name), device, largest) for name in arguments.dtypes}
     report = {"arguments": asdict(arguments), "machine": machine(device), "results": []}
-    report["matmul_peaks"] = {str(dtype).removeprefix("torch."): found for dtype, found in peaks.items()}
-    report["fourier_from"] = {}
+    report |= {"matmul_peaks": peaks, "fourier_from": {}}
     print("; ".join(f"{key}: {value}" for key, value in report["machine"].items()))
-    for dtype, found in report["matmul_peaks"].items():
+    for dtype, found in peaks.items():
         print(f"{dtype}: " + ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in found.items()))
-    cases = [
-        Case(mode, dtype, compiled, device)
-        for mode in arguments.modes
-        for dtype in dtypes
-        for compiled in ((False, True) if arguments.compile else (False,))
-    ]
+    sizes = sizes_of(arguments)
     for cell in arguments.cells:
-        for case in cases:
-            torch.manual_seed(0)
-            found = []
-            for group in CELLS[cell](case, sizes):
-                rows = measure(group, case, arguments.rounds, max(peaks[case.dtype].values()))
-                print_rows(f"{group.name}; {case}", rows)
-                if any(row["utilisation"] and row["utilisation"] > 1 for row in rows):
-                    print("Faster than the fastest product: that was measured on a busy machine. Measure all again.\n")
-                found += [
-                    {"cell": cell, "case": str(case), "is_first": index == 0, **row} for index, row in enumerate(rows)
-                ]
-                write_results(output, {**report, "results": report["results"] + found})  # kept if a later group fails
-                del group
-                if case.compiled:
-                    torch.compiler.reset()
-            report["results"] += found
-            if cell == 6:
-                length = report["fourier_from"][str(case)] = crossover(found)
+        for case in cases_of(arguments, device):
+
+            def save(rows: list[dict[str, Any]]) -> None:
+                write_results(output, {**report, "results": report["results"] + rows})
+
+            peak = max(peaks[str(case.dtype).removeprefix("torch.")].values())
+            rows = run_experiment(cell, case, sizes, arguments.rounds, peak, save)
+            report["results"] += rows
+            if cell == GROWTH:
+                length = report["fourier_from"][str(case)] = crossover(rows)
                 print(f"Fourier transforms, {case}: faster {f'from {length} tokens on' if length else 'nowhere'}")
                 write_results(output, report)
     if not report["results"]:

@@ -18,7 +18,7 @@ from ..configuration.auto_classes import FAMILIES
 from ..modeling.self_contained import auto_map, flat_modules
 from .base.arguments import parse_arguments
 from .base.errors import UserError
-from .base.hub_errors import check_card, check_repo_id, check_token, explained
+from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
 from .base.shipped_files import MODEL_CARDS
 
 
@@ -176,7 +176,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"dry run: {len(files)} files would go to {arguments.repo_id}; nothing was sent")
         return
     again = "run the same command with --update to try again"
-    with explained(arguments.repo_id, "Nothing changed in the local folder.", again):
+    with report_hub_errors(arguments.repo_id, "Nothing changed in the local folder.", again):
         print(f"pushed: {push(arguments, files)}")
 
 

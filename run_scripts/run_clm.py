@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments
-from .data.collators import labelled_once, pad_rows
+from .data.collators import pad_rows, precompute_labels
 from .data.text_corpus import TextDataArguments
 from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
 from .training.model_loading import build_model, sequence_length
@@ -59,7 +59,7 @@ def build(
         return batch
 
     model = build_model(model_args, corpus.config, AutoModelForCausalLM)
-    evaluation = labelled_once(rows["validation"], label)
+    evaluation = precompute_labels(rows["validation"], label)
     return build_trainer(model, corpus, args, rows["train"], evaluation, label, causal=True)
 
 

@@ -66,8 +66,8 @@ def build(
     return ScriptTrainer(
         model=build_model(model_args, config, AutoModelForImageClassification),
         args=args,
-        train_dataset=splits["train"].add_column("vary", [True] * len(splits["train"])),
-        eval_dataset=splits["validation"].add_column("vary", [False] * len(splits["validation"])),
+        train_dataset=splits["train"].add_column("augment", [True] * len(splits["train"])),
+        eval_dataset=splits["validation"].add_column("augment", [False] * len(splits["validation"])),
         data_collator=ImageCollator(
             processor,
             augmentation,

@@ -14,7 +14,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from ..modeling.task_heads import MaskedLMHead
 from .base.arguments import ModelArguments
 from .base.errors import UserError
-from .data.collators import SeededCollator, labelled_once
+from .data.collators import SeededCollator, precompute_labels
 from .data.masking import MaskingArguments, MaskingCollator
 from .data.text_corpus import TextDataArguments
 from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
@@ -43,7 +43,7 @@ def build(
     model = build_model(model_args, corpus.config, AutoModelForMaskedLM)
     if isinstance(model, MaskedLMHead):
         model.config.sparse_prediction = True  # training steps need no logits
-    return build_trainer(model, corpus, args, rows["train"], labelled_once(rows["validation"], mask), mask)
+    return build_trainer(model, corpus, args, rows["train"], precompute_labels(rows["validation"], mask), mask)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

@@ -14,7 +14,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments
 from .base.errors import UserError
-from .data.collators import SeededCollator, labelled_once
+from .data.collators import SeededCollator, precompute_labels
 from .data.span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
 from .data.text_corpus import TextDataArguments
 from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
@@ -58,7 +58,7 @@ def build(
     corrupt = SeededCollator(collator, args.seed)
     rows = tokenize_corpus(corpus, data_args, args, tokens, special_tokens=False, shortest_row=2)
     model = build_model(model_args, corpus.config, AutoModelForSeq2SeqLM)
-    return build_trainer(model, corpus, args, rows["train"], labelled_once(rows["validation"], corrupt), corrupt)
+    return build_trainer(model, corpus, args, rows["train"], precompute_labels(rows["validation"], corrupt), corrupt)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

@@ -3,7 +3,7 @@
     python -m tokenmixers.run_scripts.serving_formats --models outputs/quickstart/gmlp --validation_file held_out.txt
     python -m tokenmixers.run_scripts.serving_formats --models gmlp-base amlp-base bert-config/ --length 128
 
-Models take turns within every round, and the medians over the rounds are reported.
+The calls of all models alternate. Times are medians over the rounds.
 """
 
 import gc
@@ -12,7 +12,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import install_hint
 from .base.reporting import print_table, versions
-from .benchmarks.serving_formats import FORMATS, REQUIRED, is_configuration, load, perplexity_of, prepare
-from .data.collators import SeededCollator, labelled_once
+from .benchmarks.serving_formats import FORMATS, REQUIRED, Call, Inputs, is_configuration, load, perplexity_of, prepare
+from .data.collators import SeededCollator, precompute_labels
 from .data.loading import load_files
 from .data.masking import MaskingCollator
 from .data.packing import row_encoder, tokenize
@@ -57,20 +57,20 @@ class ServingArguments:
     output_dir: str | None = field(default=None, metadata={"help": "New folder for results.json."})
 
 
-def questions(name: str, arguments: ServingArguments) -> Iterator[dict[str, torch.Tensor]]:
-    """Masked sequences of the validation text, the same for every format."""
+def masked_sequences(name: str, arguments: ServingArguments) -> Iterator[dict[str, torch.Tensor]]:
+    """Sequences of the validation text with masks, the same for every format."""
     tokenizer = AutoTokenizer.from_pretrained(name)
     text = load_files(arguments.validation_file).select_columns(["text"])
     length = min(arguments.length, tokenizer.model_max_length)
     rows = tokenize(text, row_encoder(tokenizer, length, pack=True))
     collator = SeededCollator(MaskingCollator(tokenizer), 0)
-    for row in labelled_once(rows.take(min(len(rows), arguments.max_eval_samples)), collator):
+    for row in precompute_labels(rows.take(min(len(rows), arguments.max_eval_samples)), collator):
         ids = torch.tensor([row["input_ids"]])
         yield {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([row["labels"]])}
 
 
 def check_choices(arguments: ServingArguments) -> None:
-    """Refuse what cannot be compared.
+    """Check models and formats, and that the packages of all formats are installed.
 
     Raises:
         UserError: If a format is unknown or lacks a package, or a model or format is given twice.
@@ -93,43 +93,42 @@ def check_choices(arguments: ServingArguments) -> None:
             raise UserError(f"the format {kind!r}: {error}; {install_hint(extra)}, or leave it out.") from error
 
 
-def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
-    """Entry point; returns one result for every model and format."""
-    (arguments,) = parse_arguments((ServingArguments,), argv)
-    check_choices(arguments)
-    logging.set_verbosity_error()
-    output = check_new_folder(arguments.output_dir) if arguments.output_dir else None
-    results = []
-    with tempfile.TemporaryDirectory() as temporary:
-        for kind in arguments.formats:
-            calls, timings = {}, {}
-            for index, name in enumerate(arguments.models):
-                model = load(name)
-                longest = getattr(model.config, "max_position_embeddings", None) or arguments.length
-                if arguments.length > longest:
-                    raise UserError(
-                        f"--length {arguments.length} does not fit {name!r}, which takes {longest} tokens."
-                    )
-                calls[name], size = prepare(model, kind, Path(temporary) / str(index))
-                result = {"model": name, "format": kind, "parameters": model.num_parameters(), "bytes": size}
-                result["random_weights"] = is_configuration(name)
-                if arguments.validation_file and (Path(name) / "tokenizer_config.json").is_file():
-                    result["perplexity"] = perplexity_of(calls[name], list(questions(name, arguments)))
-                vocab_size = model.config.vocab_size
-                ids = torch.randint(5, vocab_size, (arguments.batch_size, arguments.length))
-                timings[name] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, []
-                results.append(result)
-            for round_number in range(-2, arguments.rounds):  # two to warm up
-                for name, call in calls.items():
-                    inputs, seconds = timings[name]
-                    start = time.perf_counter()
-                    call(inputs)
-                    if round_number >= 0:
-                        seconds.append(time.perf_counter() - start)
-            for result in results[-len(arguments.models) :]:
-                result["milliseconds"] = 1000 * statistics.median(timings[result["model"]][1])
-            del calls
-            gc.collect()
+def prepare_model(name: str, kind: str, folder: Path, arguments: ServingArguments) -> tuple[Call, Inputs, dict]:
+    """Convert a model to a format.
+
+    Returns:
+        The model as a function, inputs to time it with, and its result without the time.
+
+    Raises:
+        UserError: If the model does not take so many tokens.
+    """
+    model = load(name)
+    longest = getattr(model.config, "max_position_embeddings", None) or arguments.length
+    if arguments.length > longest:
+        raise UserError(f"--length {arguments.length} does not fit {name!r}, which takes {longest} tokens.")
+    call, size = prepare(model, kind, folder)
+    result = {"model": name, "format": kind, "parameters": model.num_parameters(), "bytes": size}
+    result["random_weights"] = is_configuration(name)
+    if arguments.validation_file and (Path(name) / "tokenizer_config.json").is_file():
+        result["perplexity"] = perplexity_of(call, list(masked_sequences(name, arguments)))
+    ids = torch.randint(5, model.config.vocab_size, (arguments.batch_size, arguments.length))
+    return call, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, result
+
+
+def time_calls(calls: Sequence[tuple[Call, Inputs]], rounds: int, warm_up: int = 2) -> list[float]:
+    """Median milliseconds of each call. The calls alternate, after some rounds to warm up."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for number in range(-warm_up, rounds):
+        for (call, inputs), times in zip(calls, seconds, strict=True):
+            start = time.perf_counter()
+            call(inputs)
+            if number >= 0:
+                times.append(time.perf_counter() - start)
+    return [1000 * statistics.median(times) for times in seconds]
+
+
+def report(results: list[dict[str, Any]], arguments: ServingArguments, output: Path | None) -> None:
+    """Print the results, and write them to `results.json`."""
     rows = [
         (
             Path(result["model"]).name + ", random weights" * result["random_weights"] + f", {result['format']}",
@@ -143,8 +142,30 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     print_table(("model, format", "size", "latency", "perplexity"), rows)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        report = {"arguments": asdict(arguments), "versions": versions(), "results": results}
-        (output / "results.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+        content = {"arguments": asdict(arguments), "versions": versions(), "results": results}
+        (output / "results.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
+
+
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Entry point; returns one result for every model and format."""
+    (arguments,) = parse_arguments((ServingArguments,), argv)
+    check_choices(arguments)
+    logging.set_verbosity_error()
+    output = check_new_folder(arguments.output_dir) if arguments.output_dir else None
+    results = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for kind in arguments.formats:
+            calls = []
+            for index, name in enumerate(arguments.models):
+                call, inputs, result = prepare_model(name, kind, Path(temporary) / str(index), arguments)
+                calls.append((call, inputs))
+                results.append(result)
+            milliseconds = time_calls(calls, arguments.rounds)
+            for result, median in zip(results[-len(calls) :], milliseconds, strict=True):
+                result["milliseconds"] = median
+            del calls, call  # and the models, before the next format
+            gc.collect()
+    report(results, arguments, output)
     return results
 
 

@@ -1,6 +1,6 @@
-"""Command lines and recipe files, alike for all scripts.
+"""Command lines and recipe files of all commands.
 
-A script is called as `run_x.py [recipe.yaml] [--name value ...]`: the recipe (YAML or JSON, one flat mapping) sets
+A command is called as `run_x [recipe.yaml] [--name value ...]`: the recipe (YAML or JSON, one flat mapping) sets
 defaults, and the command line overrides it.
 """
 
@@ -68,15 +68,15 @@ class ModelArguments:
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
-#: Three ways to say one thing: what the command line says replaces whatever a recipe says.
+#: Arguments that all set the precision: any of them on the command line replaces all of them in a recipe.
 PRECISION_ARGUMENTS = ("precision", "bf16", "fp16")
 
 
 def check_new_folder(path: str) -> Path:
-    """The folder for a script's result, which must be new or empty.
+    """Check that the folder for a command's result is new or empty.
 
     Raises:
-        UserError: If there is something already.
+        UserError: If the path exists and is not an empty folder.
     """
     folder = Path(path)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -108,7 +108,7 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
                 action.required = False
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
-    except ValueError as error:  # TrainingArguments explains itself
+    except ValueError as error:  # of TrainingArguments, with a full explanation
         raise UserError(str(error)) from error
     if unknown:
         raise UserError(f"unknown arguments: {' '.join(unknown)}. See --help.")

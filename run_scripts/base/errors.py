@@ -5,16 +5,16 @@ from contextlib import contextmanager
 
 
 class UserError(SystemExit):
-    """A mistake in what the user gave. Scripts end with the message alone and exit status 1."""
+    """A mistake in the user's input. Commands end with the message alone and exit status 1."""
 
     def __init__(self, message: str):
         super().__init__(f"error: {message}")
 
 
 class BadDataError(ValueError):
-    """Damaged data, found while they are read; `report_bad_data` makes a `UserError` of it.
+    """Damaged data, found while reading; `report_bad_data` turns it into a `UserError`.
 
-    That is no ordinary exception, so it would end a data loader's worker without a word.
+    A `UserError` itself is a `SystemExit`, which would end a data loader's worker without a message.
     """
 
 

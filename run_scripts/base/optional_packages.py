@@ -8,7 +8,7 @@ from .errors import UserError
 
 
 def install_hint(extra: str) -> str:
-    """How to get the packages of an extra: by their own names or from a checkout, as no package index has this one."""
+    """How to install the packages of an extra: by name, or as an extra of a checkout."""
     from_checkout = f"pip install '.[{extra}]' in a checkout of tokenmixers"
     try:
         requirements = importlib.metadata.requires("tokenmixers") or []
@@ -19,11 +19,11 @@ def install_hint(extra: str) -> str:
 
 
 def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
-    """A package that only some uses need.
+    """Import a package that only some commands need.
 
     Args:
-        module: What to import.
-        extra: The extra of this package that brings it.
+        module: Name of the module.
+        extra: The extra of this package that installs it.
         purpose: What needs it, for the message.
 
     Raises:
@@ -31,7 +31,7 @@ def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
     """
     try:
         return importlib.import_module(module)
-    # A RuntimeError is what a torchvision raises that was built for another torch.
+    # A torchvision that was built for another torch raises a RuntimeError.
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"{purpose} needs {module}, which cannot be imported ({error}): {install_hint(extra)}."

@@ -15,15 +15,15 @@ MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
 
 
 def find_shipped(path: str, folder: Path, kind: str) -> Path:
-    """A YAML file, looked for as given and then among those that come with this package.
+    """Find a YAML file at a path, or among those that come with this package.
 
     Args:
-        path: File, or name of a shipped one.
-        folder: Where the shipped ones are.
-        kind: What it is, for the message.
+        path: File, or name of a shipped file.
+        folder: Folder of the shipped files.
+        kind: Kind of file, for the message.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is no such file.
     """
     file = Path(path) if Path(path).is_file() else folder / path
     if not file.is_file():

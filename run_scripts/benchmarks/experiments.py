@@ -21,7 +21,8 @@ from .timing import Case, Group
 from .workloads import masked_language_modelling, real_lengths
 
 
-CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
+#: Number in `--cells` -> the function that yields the groups of the experiment for one case.
+EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     1: images_against_timm,
     2: text_against_g_mlp_pytorch,
     3: encoders_against_transformers,
@@ -35,8 +36,10 @@ CELLS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
 }
 
 
+#: The experiment with growing lengths, whose results are curves.
+GROWTH = 6
+#: Number of an experiment -> the distribution that it needs beyond our dependencies.
 PEERS = {1: "timm", 2: "g-mlp-pytorch"}
-"""Distributions that a cell needs beyond our dependencies."""
 
 
 @dataclass
@@ -45,8 +48,8 @@ class BenchmarkArguments:
 
     output_dir: str = field(metadata={"help": "New folder for results.json, results.csv and pictures."})
     cells: list[int] = field(
-        default_factory=lambda: sorted(CELLS),
-        metadata={"help": "; ".join(function.__doc__.split("\n")[0].rstrip(".") for function in CELLS.values())},
+        default_factory=lambda: sorted(EXPERIMENTS),
+        metadata={"help": "; ".join(function.__doc__.split("\n")[0].rstrip(".") for function in EXPERIMENTS.values())},
     )
     modes: list[str] = field(
         default_factory=lambda: ["inference", "training"], metadata={"help": "inference, training."}
@@ -57,7 +60,7 @@ class BenchmarkArguments:
     compile: bool = field(
         default=False, metadata={"help": "Measure with torch.compile too, decoding with static caches."}
     )
-    rounds: int = field(default=15, metadata={"help": "Timed calls of each contestant, after two to warm up."})
+    rounds: int = field(default=15, metadata={"help": "Timed calls of each candidate, after two to warm up."})
     batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
     lengths: list[int] = field(
         default_factory=lambda: [128, 512],
@@ -83,7 +86,7 @@ class BenchmarkArguments:
 
     def __post_init__(self):
         for name, allowed in (
-            ("cells", CELLS),
+            ("cells", EXPERIMENTS),
             ("modes", ("inference", "training")),
             ("dtypes", ("float32", "bfloat16")),
             ("presets", PRESETS),

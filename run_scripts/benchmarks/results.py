@@ -8,19 +8,23 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._dynamo
 
 from ..base.optional_packages import install_hint
 from ..base.precision import device_name, native_bfloat16
-from ..base.reporting import print_table, shown, versions
-from .experiments import PEERS
+from ..base.reporting import format_optional, print_table, versions
+from .experiments import GROWTH, PEERS
+
+
+if TYPE_CHECKING:  # an optional package
+    from matplotlib.figure import Figure
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Where, when and with what versions."""
+    """Date, versions, device and settings of the machine."""
     peers = {}
     for package in PEERS.values():
         try:
@@ -70,27 +74,27 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['milliseconds_q1']:,.1f}-{row['milliseconds_q3']:,.1f}",
             f"{row['ratio']:.2f}",
             f"{row['ratio_q1']:.2f}-{row['ratio_q3']:.2f}",
-            shown(row["per_second"], "{:,.1f}"),
-            shown(row["peak_bytes"], "{:,.1f}", 1e-6),
-            shown(row["utilisation"], "{:.0%}"),
-            shown(row["difference"], "{:.0e}"),
-            shown(row.get("cache_bytes"), "{:,.1f}", 1e-3),
-            shown(row.get("parameters"), "{:,.1f}", 1e-6),
+            format_optional(row["per_second"], "{:,.1f}"),
+            format_optional(row["peak_bytes"], "{:,.1f}", 1e-6),
+            format_optional(row["utilisation"], "{:.0%}"),
+            format_optional(row["difference"], "{:.0e}"),
+            format_optional(row.get("cache_bytes"), "{:,.1f}", 1e-3),
+            format_optional(row.get("parameters"), "{:,.1f}", 1e-6),
         )
         for row in rows
     ]
     print_table(head, table)
 
 
-def crossover(rows: Sequence[dict[str, Any]], contestant: str = "Toeplitz, Fourier") -> int | None:
-    """The length from which on a contestant is faster than the first of its group, `None` if there is none.
+def crossover(rows: Sequence[dict[str, Any]], candidate: str = "Toeplitz, Fourier") -> int | None:
+    """The smallest length from which on a candidate is faster than the first of its group, `None` if there is none.
 
     Args:
         rows: Results of one case, of groups that differ in `length`.
-        contestant: Its name.
+        candidate: Name of the candidate.
     """
     start = None
-    for row in sorted((row for row in rows if row["model"] == contestant), key=lambda row: row["length"]):
+    for row in sorted((row for row in rows if row["model"] == candidate), key=lambda row: row["length"]):
         if row["ratio"] <= 1:
             start = None
         elif start is None:
@@ -99,7 +103,7 @@ def crossover(rows: Sequence[dict[str, Any]], contestant: str = "Toeplitz, Fouri
 
 
 def write_results(output: Path, report: dict[str, Any]) -> None:
-    """`results.json`, and its rows as `results.csv`."""
+    """Write `results.json`, and its rows as `results.csv`."""
     output.mkdir(parents=True, exist_ok=True)
     (output / "results.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
     columns = list(dict.fromkeys(key for row in report["results"] for key in row))
@@ -113,7 +117,7 @@ def write_results(output: Path, report: dict[str, Any]) -> None:
 
 
 def plot_results(output: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A picture for each cell: how many times as long as each contestant ours took; for growth the times."""
+    """Write a plot for each experiment: ratios of times, or times and memory by length for growing lengths."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -121,31 +125,35 @@ def plot_results(output: Path, rows: Sequence[dict[str, Any]]) -> None:
         return
     for cell in sorted({row["cell"] for row in rows}):
         found = [row for row in rows if row["cell"] == cell]
-        if cell == 6:
-            curves: dict[str, list[dict[str, Any]]] = {}
-            for row in found:
-                curves.setdefault(f"{row['model']}, {row['case']}", []).append(row)
-            figure = Figure(figsize=(10, 4.5), layout="constrained")
-            for axis, key, label in zip(
-                figure.subplots(1, 2),
-                ("milliseconds", "peak_bytes"),
-                ("milliseconds", "peak memory, bytes"),
-                strict=True,
-            ):
-                for name, points in curves.items():
-                    lengths = [point["length"] for point in points]
-                    axis.loglog(lengths, [point[key] for point in points], marker="o", markersize=3, label=name)
-                axis.set(xlabel="tokens", ylabel=label)
-            axis.legend(fontsize="x-small")
+        figure = Figure(layout="constrained")
+        if cell == GROWTH:
+            _plot_growth(figure, found)
         else:
-            others = [row for row in found if not row["is_first"]][::-1]
-            figure = Figure(figsize=(9, 1 + 0.22 * len(others)), layout="constrained")
-            axis = figure.subplots()
-            for index, row in enumerate(others):
-                axis.plot([row["ratio_q1"], row["ratio_q3"]], [index, index], color="tab:blue")
-                axis.plot(row["ratio"], index, "o", color="tab:blue", markersize=4)
-            labels = [f"{row['group']}, {row['case']}: {row['model']}" for row in others]
-            axis.set_yticks(range(len(others)), labels, fontsize="x-small")
-            axis.axvline(1, color="grey", linewidth=0.8)
-            axis.set_xlabel("time of the first of the group / time of this (below 1: the first is faster)")
+            _plot_ratios(figure, [row for row in found if not row["is_first"]][::-1])
         figure.savefig(output / f"cell_{cell}.png", dpi=120)
+
+
+def _plot_growth(figure: "Figure", rows: Sequence[dict[str, Any]]) -> None:
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        curves.setdefault(f"{row['model']}, {row['case']}", []).append(row)
+    figure.set_size_inches(10, 4.5)
+    keys, labels = ("milliseconds", "peak_bytes"), ("milliseconds", "peak memory, bytes")
+    for axis, key, label in zip(figure.subplots(1, 2), keys, labels, strict=True):
+        for name, points in curves.items():
+            lengths = [point["length"] for point in points]
+            axis.loglog(lengths, [point[key] for point in points], marker="o", markersize=3, label=name)
+        axis.set(xlabel="tokens", ylabel=label)
+    axis.legend(fontsize="x-small")
+
+
+def _plot_ratios(figure: "Figure", rows: Sequence[dict[str, Any]]) -> None:
+    figure.set_size_inches(9, 1 + 0.22 * len(rows))
+    axis = figure.subplots()
+    for index, row in enumerate(rows):
+        axis.plot([row["ratio_q1"], row["ratio_q3"]], [index, index], color="tab:blue")
+        axis.plot(row["ratio"], index, "o", color="tab:blue", markersize=4)
+    labels = [f"{row['group']}, {row['case']}: {row['model']}" for row in rows]
+    axis.set_yticks(range(len(rows)), labels, fontsize="x-small")
+    axis.axvline(1, color="grey", linewidth=0.8)
+    axis.set_xlabel("time of the first of the group / time of this (below 1: the first is faster)")

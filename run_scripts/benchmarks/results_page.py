@@ -103,9 +103,9 @@ SUMMARY = (
             f"the same model, {way}",
             5,
             tuple((f"lengths: {name}.txt", "inference") for name in ("sst2", "rte", "squad")),
-            ("gMLP, packed", contestant),
+            ("gMLP, packed", candidate),
         )
-        for way, contestant in (
+        for way, candidate in (
             ("batches of similar length", "gMLP, by length"),
             ("padded to 512 tokens", "gMLP, padded"),
         )
@@ -185,7 +185,7 @@ def command(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def times_as_fast(rows: Sequence[Mapping[str, Any]], ours: str, peer: str) -> float | None:
-    """How many times as fast one contestant of a group is as another; `None` if one of them was not measured.
+    """How many times as fast one candidate of a group is as another; `None` if one of them was not measured.
 
     The median of the ratios of neighbouring calls where `ours` is the first of its group, with which all others are
     compared; else the ratio of the medians.

@@ -12,12 +12,12 @@ from ..base.shipped_files import MODEL_CARDS
 from ..training.language_modeling import row_losses
 
 
-#: What `--formats` can name.
+#: Value of `--formats` -> its description.
 FORMATS = {
     "float32": "as trained",
     "bfloat16": "half the size",
     "int8": "torchao's",
-    "int8-spatial": "that, and the weights that mix tokens rounded to int8 too, for the accuracy only",
+    "int8-spatial": "the same with token mixing weights rounded to int8, for the accuracy only",
     "onnx": "ONNX Runtime",
     "onnx-int8": "ONNX Runtime's dynamic int8",
     "openvino": "OpenVINO, in bfloat16 where the processor has it",
@@ -25,7 +25,7 @@ FORMATS = {
 }
 
 
-#: Which of this package's extras brings what a format imports, and what it imports.
+#: Format -> the extra of this package with its dependencies, and the modules that it imports.
 REQUIRED = {
     "int8": ("quantize", "torchao"),
     "int8-spatial": ("quantize", "torchao"),
@@ -36,20 +36,21 @@ REQUIRED = {
 }
 
 
-#: Parts of the names of parameters that mix tokens; they are no linear layers, so that no quantizer takes them.
+#: Parts of the names of token mixing weights, which are no linear layers, so that quantizers leave them out.
 TOKEN_MIXING = ("spatial_proj.weight", "token_mixing.weight", "components")
 
 
-Call = Callable[[dict[str, torch.Tensor]], torch.Tensor]
+Inputs = dict[str, torch.Tensor]
+Call = Callable[[Inputs], torch.Tensor]
 
 
 def folder_of(name: str) -> Path:
-    """Where a shipped model card, or a folder, is."""
+    """The folder of a shipped model card, or the folder itself."""
     return MODEL_CARDS / name if (MODEL_CARDS / name / "config.json").is_file() else Path(name)
 
 
 def is_configuration(name: str) -> bool:
-    """Whether there are no weights of any kind beside a configuration, so that they are random."""
+    """Whether there is a configuration without weights of any format, so that they will be random."""
     folder = folder_of(name)
     kinds = ("*.safetensors", "*.bin", "*.pt", "*.index.json")
     return (folder / "config.json").is_file() and not any(list(folder.glob(kind)) for kind in kinds)
@@ -92,7 +93,7 @@ def _exported(model: PreTrainedModel, folder: Path, kind: str) -> Call:
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     exported = AutoHfExporter.from_config(config).export(model, inputs, config=config)
     exported.save_pretrained(folder)
-    if kind == "openvino-float32":  # by itself it computes in bfloat16 where the processor does
+    if kind == "openvino-float32":  # the default is bfloat16 where the processor supports it
         exported.to(config={"INFERENCE_PRECISION_HINT": "f32"})
     return lambda inputs: torch.as_tensor(exported(**inputs)["logits"]).float()
 
@@ -112,15 +113,15 @@ def _quantized(folder: Path, target: Path, spatial: bool) -> Call:
 
 
 def token_mixing_weights(model: PreTrainedModel) -> list[torch.Tensor]:
-    """The matrices, or Toeplitz filters, that mix tokens and that int8 formats leave as they are.
+    """The token mixing matrices or Toeplitz filters, which int8 formats do not quantize.
 
     Raises:
-        UserError: If there are none: the model's attention is linear layers alone.
+        UserError: If there are none, as in a model whose attention has linear layers only.
     """
     linear = {
         id(weight) for layer in model.modules() if type(layer) is torch.nn.Linear for weight in layer.parameters()
     }
-    tensors = itertools.chain(model.named_parameters(), model.named_buffers())  # fixed random maps are buffers
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())  # fixed random logits are buffers
     found = [
         tensor
         for name, tensor in tensors
@@ -139,13 +140,22 @@ def token_mixing_weights(model: PreTrainedModel) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def round_to_int8(weights: torch.Tensor) -> None:
-    """Round to 255 steps between the largest magnitude of each row and its negative, in place."""
+    """Symmetric rounding to int8 with a scale per row, in place."""
     scale = weights.abs().amax(dim=-1, keepdim=True).clamp_min(1e-12) / 127
     weights.copy_((weights / scale).round() * scale)
 
 
 def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]:
-    """A model in a format, as a function of its inputs, and its size on disk in bytes."""
+    """Convert a model to a format.
+
+    Args:
+        model: The model in float32.
+        kind: A key of `FORMATS`.
+        folder: Where to save it.
+
+    Returns:
+        A function from inputs to logits, and the size on disk in bytes.
+    """
     target = folder / kind
     if kind in ("float32", "bfloat16"):
         model = model.to(getattr(torch, kind))
@@ -162,9 +172,9 @@ def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]
 
 def perplexity_of(call: Call, rows: list[dict[str, torch.Tensor]]) -> float:
     """Perplexity at the masked tokens."""
-    losses, asked = 0.0, 0
+    losses, count = 0.0, 0
     for row in rows:
         inputs = {key: row[key] for key in ("input_ids", "attention_mask")}
         losses += row_losses(call(inputs), row["labels"]).sum().item()
-        asked += int((row["labels"] != -100).sum())
-    return float(torch.tensor(losses / asked).exp())
+        count += int((row["labels"] != -100).sum())
+    return float(torch.tensor(losses / count).exp())

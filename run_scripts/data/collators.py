@@ -11,21 +11,21 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .loading import Split, readable
+from .loading import Split, iterate_rows
 
 
 def pad_rows(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
-    """Rows of tokens as a batch; what `tokenizer.pad` does, many times faster.
+    """Pad rows of tokens to a batch. Equal to `tokenizer.pad`, and many times faster.
 
     Args:
-        rows: With some of `input_ids`, `labels`, `special_tokens_mask`, `seq_idx` and `offset_mapping`.
-        tokenizer: Says with which id and on which side to pad.
+        rows: With `input_ids`, and any of `labels`, `special_tokens_mask`, `seq_idx` and `offset_mapping`.
+        tokenizer: Gives the padding id and the padding side.
 
     Returns:
-        The columns, of shape `(batch, longest row)`, and `attention_mask`. Padding is -100 in `labels`, -1 in
-        `seq_idx` and special.
+        The columns, of shape `(batch, longest row)`, and `attention_mask`. Padding is -100 (ignored by the loss) in
+        `labels`, -1 in `seq_idx` and 1 in `special_tokens_mask`.
     """
-    pad = tokenizer.pad_token_id or 0  # hidden by the mask in any case
+    pad = tokenizer.pad_token_id or 0  # without a padding token any id: the attention mask excludes it
     fills = {"input_ids": pad, "labels": -100, "special_tokens_mask": 1, "seq_idx": -1, "offset_mapping": 0}
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     batch = {}
@@ -48,9 +48,13 @@ def pad_rows(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> 
 
 
 class SeededCollator:
-    """A collator with a `generator`, whose random numbers depend on a seed and the batch alone.
+    """Seeds the `generator` of a collator for each batch, from a seed and the batch's token ids.
 
-    Data loaders fetch batches ahead, so numbers drawn from the global generator would differ in a resumed run.
+    Data loaders prefetch batches, so a resumed run would draw other numbers from the global generator.
+
+    Args:
+        collator: A collator with an attribute `generator`.
+        seed: Another seed gives other random numbers for the same batch.
     """
 
     def __init__(self, collator: Any, seed: int):
@@ -63,22 +67,20 @@ class SeededCollator:
         return self.collator(rows)
 
 
-def labelled_once(split: Split, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> datasets.Dataset:
-    """Make the questions of evaluation data once, so that every evaluation asks the same.
+def precompute_labels(split: Split, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> datasets.Dataset:
+    """Mask the evaluation set once, so that every evaluation predicts the same tokens.
 
     Args:
-        split: Tokenized rows; streamed ones are read into memory.
-        collator: A seeded collator; called on single rows.
+        split: Tokenized rows; a streamed split is read into memory.
+        collator: Adds `labels`; called on single rows.
 
     Returns:
-        Rows with `input_ids`, `labels` (-100 where nothing is asked) and, if the split has it, `seq_idx`.
+        Rows with `input_ids`, `labels` (-100 = ignored by the loss) and, if the split has it, `seq_idx`.
     """
     rows = []
-    for row in readable(split, "validation"):
+    for row in iterate_rows(split, "validation"):
         batch = collator([row])
-        asked = batch["attention_mask"][0].bool() if "attention_mask" in batch else slice(None)
-        kept = {"seq_idx": row["seq_idx"]} if "seq_idx" in row else {}
-        rows.append(
-            {"input_ids": batch["input_ids"][0][asked].tolist(), "labels": batch["labels"][0].tolist(), **kept}
-        )
+        tokens = batch["attention_mask"][0].bool() if "attention_mask" in batch else slice(None)
+        columns = {"input_ids": batch["input_ids"][0][tokens].tolist(), "labels": batch["labels"][0].tolist()}
+        rows.append(columns | ({"seq_idx": row["seq_idx"]} if "seq_idx" in row else {}))
     return datasets.Dataset.from_list(rows)

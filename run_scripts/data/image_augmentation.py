@@ -100,7 +100,7 @@ class AugmentationArguments:
         return settings
 
 
-def vary(
+def augment(
     image: Image.Image, arguments: AugmentationArguments, size: tuple[int, int], random: np.random.Generator
 ) -> Image.Image:
     """Crop, mirror, recolour and move a picture, as far as the arguments say so.
@@ -190,7 +190,7 @@ def soft_labels(classes: torch.Tensor, num_labels: int, smoothing: float = 0.0) 
     return F.one_hot(classes, num_labels) * (1 - smoothing) + smoothing / num_labels
 
 
-def mix(
+def mixup_or_cutmix(
     pixel_values: torch.Tensor, labels: torch.Tensor, arguments: AugmentationArguments, random: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mix every picture of a batch with another one, by Mixup or CutMix, or leave the batch as it is.

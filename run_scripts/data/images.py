@@ -17,7 +17,7 @@ from transformers import (
 
 from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError
-from .image_augmentation import AugmentationArguments, mix, soft_labels, vary
+from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
 from .loading import load_named
 
 
@@ -140,7 +140,7 @@ class ImageCollator:
     seed: int = 0
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """From rows with `image`, `label` and `vary`, whether they are training rows.
+        """From rows with `image`, `label` and `augment`, whether they are training rows.
 
         Returns:
             `pixel_values`, `(batch, channels, height, width)`, and `labels`: probabilities `(batch, num_labels)` of
@@ -148,14 +148,14 @@ class ImageCollator:
         """
         images = [open_picture(row["image"]) for row in rows]
         classes = torch.tensor([row["label"] for row in rows])
-        if not rows[0]["vary"]:
+        if not rows[0]["augment"]:
             return {"pixel_values": self.processor(images, return_tensors="pt").pixel_values, "labels": classes}
         content = zlib.crc32(b"".join(image.tobytes() for image in images), self.seed & 0xFFFFFFFF)
         random = np.random.default_rng(content)
-        images = [vary(image, self.augmentation, self.image_size, random) for image in images]
+        images = [augment(image, self.augmentation, self.image_size, random) for image in images]
         # A processor may enlarge pictures before it cuts their middle out, which a random crop replaces.
         sizing = {"do_resize": False, "do_center_crop": False} if self.augmentation.random_resized_crop else {}
         pixel_values = self.processor(images, return_tensors="pt", **sizing).pixel_values
         labels = soft_labels(classes, self.num_labels, self.label_smoothing)
-        pixel_values, labels = mix(pixel_values, labels, self.augmentation, random)
+        pixel_values, labels = mixup_or_cutmix(pixel_values, labels, self.augmentation, random)
         return {"pixel_values": pixel_values, "labels": labels}

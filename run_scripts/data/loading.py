@@ -18,7 +18,7 @@ Split = datasets.Dataset | datasets.IterableDataset
 _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
-#: What damaged files raise.
+#: Exceptions that damaged files cause.
 READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
 
 
@@ -43,7 +43,7 @@ def load_files(patterns: list[str], streaming: bool = False, builder: str | None
     Args:
         patterns: Files or glob patterns.
         streaming: Whether to read while iterating.
-        builder: How `datasets` is to read them, e.g. "text"; by default their endings say it.
+        builder: Builder of `datasets`, e.g. "text"; chosen by the file names' endings by default.
 
     Raises:
         UserError: If a file is missing, of an unknown or another kind, or malformed.
@@ -60,10 +60,10 @@ def load_files(patterns: list[str], streaming: bool = False, builder: str | None
 
 
 def find_files(patterns: list[str]) -> list[str]:
-    """The files that glob patterns name, those of each pattern in alphabetical order.
+    """The files that match glob patterns, those of each pattern in alphabetical order.
 
     Raises:
-        UserError: If a pattern names none.
+        UserError: If a pattern matches no file.
     """
     files = []
     for pattern in patterns:
@@ -101,15 +101,15 @@ def load_named(
         raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {reason}") from error
 
 
-def readable(rows: Iterable[Any], name: str) -> Iterator[Any]:
-    """The same rows.
+def iterate_rows(rows: Iterable[Any], name: str) -> Iterator[Any]:
+    """Iterate over rows, and name damaged data.
 
     Args:
-        rows: Read while iterating, or not.
-        name: What to call them in messages.
+        rows: Rows of a data set, streamed or not.
+        name: The split's name, for messages.
 
     Raises:
-        BadDataError: If they are damaged.
+        BadDataError: If the data are damaged.
     """
     try:
         yield from rows

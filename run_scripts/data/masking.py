@@ -10,7 +10,7 @@ from .collators import pad_rows
 
 @dataclass
 class MaskingArguments:
-    """Which tokens the model has to predict."""
+    """Which tokens are masked and predicted."""
 
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
     mask_replace_prob: float = field(default=0.8, metadata={"help": "Share of those that become the mask token."})
@@ -25,7 +25,7 @@ class MaskingArguments:
 
 
 class MaskingCollator(DataCollatorForLanguageModeling):
-    """Transformers' masking of batches that are padded here."""
+    """Transformers' masking, with the faster padding of `pad_rows`."""
 
     def __call__(self, rows: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
         """Pad and mask."""

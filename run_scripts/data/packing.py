@@ -20,17 +20,17 @@ def row_encoder(
     special_tokens: bool = True,
     isolate: bool = False,
 ) -> Encoder:
-    """What turns a batch of documents into sequences of at most `max_seq_length` tokens.
+    """A function that tokenizes a batch of documents into sequences of at most `max_seq_length` tokens.
 
     Args:
         tokenizer: Adds its own special tokens around every sequence, if any.
         max_seq_length: Tokens per sequence, special ones included.
         pack: `True` joins documents, with a separator between them, and cuts the stream into full sequences;
             `False` makes one truncated sequence of every document.
-        word_offsets: Whether to add the column `offset_mapping` that whole-word masking needs.
-        special_tokens: `False` leaves out all special tokens, separators too.
-        isolate: Pack whole documents, or pieces of long ones, each with special tokens of its own, and number them in
-            the column `seq_idx`; in place of `pack`.
+        word_offsets: Whether to add the column `offset_mapping`, which whole-word masking needs.
+        special_tokens: `False` leaves out all special tokens, also separators.
+        isolate: Pack whole documents, or pieces of long ones, each with its own special tokens, and number them in
+            the column `seq_idx`. Takes precedence over `pack`.
 
     Returns:
         A function from the column `text` to `input_ids` and `special_tokens_mask` (and `offset_mapping`); without
@@ -86,9 +86,9 @@ def _line_encoder(
 def _encoded(
     tokenizer: PreTrainedTokenizerBase, texts: list[str], word_offsets: bool
 ) -> Iterator[tuple[list[int], list[int | None]]]:
-    """The ids of each text without special tokens, and the words that they belong to if those are wanted."""
+    """Token ids of each text without special tokens, and with `word_offsets` the index of each token's word."""
     if tokenizer.is_fast and not word_offsets:
-        backend = tokenizer.backend_tokenizer  # nearly twice as fast as its wrapper
+        backend = tokenizer.backend_tokenizer  # without the Python wrapper, nearly twice as fast
         backend.no_truncation()
         backend.no_padding()
         for encoding in backend.encode_batch_fast(texts, add_special_tokens=False):
@@ -170,7 +170,15 @@ def _isolated_encoder(
 
 
 def first_fit(lengths: list[int], room: int) -> list[list[int]]:
-    """Indices of pieces in rows of at most `room` tokens, the longest placed first."""
+    """First-fit-decreasing bin packing of pieces into rows.
+
+    Args:
+        lengths: Tokens of each piece.
+        room: Most tokens of a row.
+
+    Returns:
+        The indices of the pieces in each row.
+    """
     rows: list[list[int]] = []
     left: list[int] = []
     for piece in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
@@ -185,7 +193,7 @@ def first_fit(lengths: list[int], room: int) -> list[list[int]]:
 
 
 def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """The ids that the tokenizer puts before and behind a single sequence."""
+    """Ids of the special tokens before and after a single sequence."""
     inner = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed = tokenizer("a")["input_ids"]
     start = next(i for i in range(len(framed)) if framed[i : i + len(inner)] == inner)
@@ -193,9 +201,9 @@ def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int],
 
 
 def _offsets_of(word_ids: list[int | None]) -> list[tuple[int, int]]:
-    """Offsets in which a new word, and nothing else, starts behind a gap: what whole-word masking looks for.
+    """Offsets with a gap before every word and nowhere else, as Transformers' whole-word masking expects.
 
-    The tokenizer's own offsets would not do: a Unigram piece includes the space before it, so no gap shows.
+    The tokenizer's own offsets have no such gaps: a Unigram piece includes the space before it.
     """
     offsets, end, previous = [], 0, None
     for word in word_ids:

@@ -1,4 +1,4 @@
-"""Questions about texts, in SQuAD's form: loading, checking, cutting into windows."""
+"""Question answering data in SQuAD's format: loading, checking, cutting contexts into windows."""
 
 import bz2
 import gzip
@@ -107,7 +107,7 @@ def load_questions(
             split = load_squad_files(files[name])
         else:
             split = load_named(arguments.dataset_name, arguments.dataset_config_name, names[name], token=token)
-        if limits[name] is not None:  # questions about one text stand together: a prefix would be about few
+        if limits[name] is not None:  # shuffled, as neighbouring questions share their context
             split = split.shuffle(seed=0).take(limits[name])
         splits[name] = check_questions(split, name, arguments.version_2_with_negative)
     return splits
@@ -174,7 +174,7 @@ def check_questions(split: datasets.Dataset, name: str, unanswerable: bool) -> d
 
     Args:
         split: Rows.
-        name: What to call them in messages.
+        name: Name of the split, for messages.
         unanswerable: Whether questions without answers are allowed.
 
     Raises:
@@ -233,11 +233,11 @@ def _checked_answers(answers: Any, context: str, where: str) -> dict[str, list]:
 def make_windows(
     split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, arguments: QuestionDataArguments
 ) -> datasets.Dataset:
-    """Cut contexts into windows, with the place of the first answer.
+    """Cut contexts into windows, with the position of the first answer.
 
     Args:
         split: Questions from `load_questions`.
-        tokenizer: A fast one.
+        tokenizer: A fast tokenizer.
         max_seq_length: Most tokens of a window.
         arguments: Further sizes.
 
@@ -247,7 +247,7 @@ def make_windows(
         and `example`, the index of the question.
 
     Raises:
-        UserError: If the sizes do not fit, or the tokenizer is not a fast one.
+        UserError: If the sizes do not fit, or the tokenizer is not fast.
     """
 
     def encode(rows: dict[str, list], indices: list[int]) -> dict[str, list]:
@@ -271,7 +271,7 @@ def make_windows(
         return windows
 
     try:
-        encode(split[:1], [0])  # outside `map`, whose processes would hide what is wrong
+        encode(split[:1], [0])  # outside `map`, whose processes would hide the reason
     except ValueError as error:
         raise UserError(f"windows of --max_seq_length {max_seq_length} are not possible: {error}") from error
     return split.map(
@@ -285,7 +285,7 @@ def make_windows(
 
 
 def answers_in_no_window(split: datasets.Dataset, windows: datasets.Dataset) -> int:
-    """How many questions have an answer that no window holds whole: training takes them as unanswerable."""
+    """Number of questions whose answer is in no window as a whole; training treats them as unanswerable."""
     places = windows.select_columns(["example", "start_positions", "null_position"]).to_dict()
     held = {
         example

@@ -53,15 +53,15 @@ Tables = dict[str, dict[str, Table]]
 
 
 def load_tables(arguments: TextClassificationArguments, splits: list[str], token: str | None = None) -> Tables:
-    """The rows of some splits.
+    """Load the rows of some splits.
 
     Args:
-        arguments: Where they come from.
-        splits: Of `"train"`, `"validation"` and `"test"`.
+        arguments: The source of the data.
+        splits: Any of `"train"`, `"validation"` and `"test"`.
         token: Hub token.
 
     Raises:
-        UserError: If it is not clear where, or something is missing.
+        UserError: If the source is ambiguous, or something is missing.
     """
     own = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     sources = [arguments.task_name, arguments.dataset_name, next(filter(None, own.values()), None)]
@@ -90,12 +90,12 @@ def _load_own_split(arguments: TextClassificationArguments, split: str, token: s
 
 
 def own_task(arguments: TextClassificationArguments, train: Table | None, config: PreTrainedConfig) -> TextTask:
-    """What is asked in data that belong to no benchmark.
+    """The task of data that belong to no benchmark.
 
     Args:
         arguments: Names of the columns.
-        train: Training rows, which say what classes there are.
-        config: Of the checkpoint, which says so if there are no training rows.
+        train: Training rows, whose labels are the classes.
+        config: The checkpoint's configuration, whose labels are the classes if there are no training rows.
 
     Raises:
         UserError: If a training row has no label, or there are fewer than two classes.
@@ -121,15 +121,15 @@ def own_task(arguments: TextClassificationArguments, train: Table | None, config
 
 
 def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset:
-    """Check rows and make them `index`, `texts` and, if labelled, `label`.
+    """Check rows, and convert them to the columns `index`, `texts` and, if labelled, `label`.
 
     Args:
-        table: Rows as they were found.
-        task: What they mean.
+        table: The rows of a file or split.
+        task: Reads texts and labels of a row.
         labelled: Whether every row must have a label. Otherwise labels are used if the first row has one.
 
     Raises:
-        UserError: If a column, a text or a label is missing or not possible, with the row's place.
+        UserError: If a column, a text or a label is missing or invalid; the message names the row.
     """
     labelled = labelled or task.has_label(table.rows[0][1])
     examples = []
@@ -154,7 +154,7 @@ def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Data
 def tokenize(
     examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, multiple_choice: bool
 ) -> datasets.Dataset:
-    """Add the tokenizer's columns; with choices, each holds a list of sequences per row, one for every choice."""
+    """Tokenize. For multiple choice every column holds a list of sequences per row, one for each choice."""
 
     def encode(rows: dict[str, list]) -> dict[str, list]:
         inputs = rows["texts"]
@@ -173,13 +173,13 @@ def tokenize(
 
 
 class ChoiceCollator:
-    """Pads the choices of all rows of a batch to one length: tensors of shape `(batch, choices, length)`."""
+    """Collator for multiple choice, with tensors of shape `(batch, choices, length)`."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.pad = DataCollatorWithPadding(tokenizer)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """From rows with lists of sequences, and maybe labels."""
+        """Pad all choices of all rows to one length; `label` is optional."""
         names = [name for name in rows[0] if name not in ("label", "index")]
         count = len(rows[0][names[0]])
         choices = [{name: row[name][choice] for name in names} for row in rows for choice in range(count)]

@@ -1,4 +1,4 @@
-"""Text corpora for language modelling: loading, tokenizing, packing, fixed masking of evaluation data."""
+"""Text corpora for language modelling: loading, checking, splitting into training and validation data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 import datasets
 
 from ..base.errors import UserError
-from .loading import Split, load_files, load_named, readable
+from .loading import Split, iterate_rows, load_files, load_named
 
 
 @dataclass
@@ -105,9 +105,9 @@ def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:
 
 def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Split, Split]:
     if arguments.streaming:
-        # Found again by their text, as `skip` would leave out others where files are shared between processes.
+        # By text: `skip` would leave out other documents where processes read different files.
         validation = train.take(arguments.max_eval_samples)
-        held_out = {row["text"] for row in readable(validation, "train")}
+        held_out = {row["text"] for row in iterate_rows(validation, "train")}
         return train.filter(lambda row: row["text"] not in held_out), validation
     held_out = round(len(train) * arguments.validation_split_percentage / 100)
     if not 0 < held_out < len(train):
@@ -120,14 +120,14 @@ def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Sp
 
 
 def _text_only(split: Split, column: str, name: str) -> Split:
-    columns = split.column_names or list(next(readable(split, name), {}))
+    columns = split.column_names or list(next(iterate_rows(split, name), {}))
     if column not in columns:
         raise UserError(f"the {name} data has no column {column!r}; it has {', '.join(map(repr, columns))}.")
     split = split.select_columns([column])
     if column != "text":
         split = split.rename_column(column, "text")
     split = split.filter(_has_text)
-    if next(readable(split, name), None) is None:
+    if next(iterate_rows(split, name), None) is None:
         raise UserError(f"the {name} data holds no text: every row of {column!r} is empty.")
     return split
 
@@ -138,5 +138,5 @@ def _has_text(row: dict[str, Any]) -> bool:
 
 def iterate_texts(split: Split) -> Iterator[str]:
     """The documents of a split, as strings."""
-    for row in readable(split, "train"):
+    for row in iterate_rows(split, "train"):
         yield row["text"]

@@ -1,4 +1,4 @@
-"""Pairs of texts for sequence-to-sequence training: loading from four kinds of data, checking, tokenizing."""
+"""Pairs of source and target texts: loading from four kinds of data, checking, tokenizing."""
 
 import re
 from collections.abc import Iterator
@@ -103,10 +103,10 @@ def load_pairs(
         token: Hub token.
 
     Returns:
-        The columns of `FEATURES` (`target` is the first reference), and the end at which long sources are to be cut.
+        The columns of `FEATURES` (`target` is the first reference), and the side on which long sources are truncated.
 
     Raises:
-        UserError: If data is missing, or not as it should be.
+        UserError: If data are missing or invalid.
     """
     limit = arguments.max_train_samples if split == "train" else arguments.max_eval_samples
     files, sources, targets = (getattr(arguments, f"{split}_{kind}file") for kind in ("", "source_", "target_"))
@@ -203,15 +203,15 @@ def load_dialogues(patterns: list[str], max_history: int | None = None) -> datas
 def pairs_of(
     rows: datasets.Dataset, source: str, target: str, name: str, prefix: str = "", skip_empty: bool = False
 ) -> datasets.Dataset:
-    """The columns of `FEATURES`, made of two columns of any data set.
+    """The columns of `FEATURES`, made from two columns of any data set.
 
     Args:
         rows: The data set.
         source: Column of texts, or of lists of sentences, which are joined by spaces. `a.b` is `b` inside column `a`.
         target: Column of texts, or of lists of references.
-        name: What to call the data in messages.
+        name: Name of the data, for messages.
         prefix: Text before every source.
-        skip_empty: Whether examples with an empty text are left out.
+        skip_empty: Whether to drop examples with an empty text.
 
     Raises:
         UserError: If a column is missing, or a row has no text there.
@@ -281,7 +281,7 @@ def _texts(value: Any, where: str) -> list[str]:
 
 
 def iterate_pair_texts(pairs: datasets.Dataset) -> Iterator[str]:
-    """Sources and targets, one after the other: what a new tokenizer learns from."""
+    """Sources and targets in turn: the training texts of a new tokenizer."""
     for row in pairs.select_columns(["source", "target"]):
         yield from row.values()
 
@@ -301,7 +301,7 @@ def tokenize_pairs(
         tokenizer: Adds its own special tokens to both.
         max_source_length: Most tokens of a source, special ones included.
         max_target_length: Most tokens of a target.
-        truncation_side: Where longer sources lose tokens; targets lose their last.
+        truncation_side: Side on which long sources are truncated; targets are truncated on the right.
         num_workers: Processes.
     """
 
@@ -318,6 +318,6 @@ def tokenize_pairs(
 
 
 def rows_of_length(rows: datasets.Dataset, column: str, length: int) -> int:
-    """How many lists of a column have just this length."""
+    """Number of rows whose list in this column has exactly this length."""
     lengths = compute.list_value_length(rows.with_format("arrow")[:][column])
     return compute.sum(compute.equal(lengths, length)).as_py()

@@ -14,7 +14,7 @@ from ..base.errors import UserError
 from .table_files import Table, load_split, read_conll, read_table
 
 
-#: Label of tokens that nothing is asked about, as in Transformers' losses.
+#: Label that the loss ignores, as in Transformers.
 IGNORED = -100
 
 
@@ -57,7 +57,7 @@ def load_sentences(
     """Sentences with columns `tokens` and, but for untagged test sentences, `tags`, both lists of strings.
 
     Raises:
-        UserError: If something is missing, or a row is not as it should be, with its place.
+        UserError: If something is missing, or a row is invalid; the message names the row.
     """
     files = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
     if (arguments.dataset_name is None) == (not any(files.values())):
@@ -110,7 +110,7 @@ def _tag_name(tag: str | int, names: Sequence[str] | None) -> str:
 
 
 def tag_names(sentences: datasets.Dataset) -> list[str]:
-    """All tags, `O` first. Where entities are marked, each type has both `B-` and `I-`."""
+    """All tags, `O` first. Tags of entities have both `B-` and `I-` of each type."""
     found = {tag for tags in sentences["tags"] for tag in tags}
     if not marks_entities(found):
         return sorted(found, key=lambda tag: (int(tag), tag) if tag.isdecimal() else (len(found), tag))
@@ -119,7 +119,7 @@ def tag_names(sentences: datasets.Dataset) -> list[str]:
 
 
 def marks_entities(tags: set[str]) -> bool:
-    """Whether the tags are `O`, `B-...` and `I-...`; otherwise they are about words, such as parts of speech."""
+    """Whether the tags are `O`, `B-...` and `I-...`. Others label words, such as parts of speech."""
     return all(tag == "O" or tag.startswith(("B-", "I-")) for tag in tags)
 
 
@@ -130,17 +130,18 @@ def tokenize(
     names: Sequence[str],
     label_all_tokens: bool = False,
 ) -> datasets.Dataset:
-    """Turn sentences into sequences, several where one is too long.
+    """Tokenize sentences; those that are too long become several sequences.
 
     Args:
         sentences: From `load_sentences`, with tags in `names`.
-        tokenizer: A fast one.
-        max_seq_length: Tokens per sequence, special ones included.
-        names: The tags in the order of their numbers.
-        label_all_tokens: Whether the further tokens of a word have a label too, for `B-` then the `I-` of its type.
+        tokenizer: A fast tokenizer.
+        max_seq_length: Tokens per sequence, special tokens included.
+        names: The tags in the order of their indices.
+        label_all_tokens: Whether to label all tokens of a word instead of the first only. After `B-` they get the
+            `I-` of the same type.
 
     Returns:
-        The tokenizer's columns, `labels` if there are tags, `sentence` (its number), and the `words` (numbers) whose
+        The tokenizer's columns, `labels` if there are tags, `sentence` (its index), and `words` (their indices), whose
         first tokens are at the positions `starts`.
     """
     numbers = {name: index for index, name in enumerate(names)}
@@ -188,7 +189,7 @@ def tokenize(
 def write_conll(
     path: Path, sentences: datasets.Dataset, rows: datasets.Dataset, predictions: np.ndarray, names: Sequence[str]
 ) -> None:
-    """Write word, tag if known, and predicted tag, as CoNLL's scorer reads them.
+    """Write word, tag if known, and predicted tag in the format of CoNLL's scorer.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""What the language modelling scripts share: corpus, tokenizer, seeded collators, perplexity, the run itself."""
+"""Shared by the language modelling commands: corpus, tokenizing, perplexity, Trainer, the whole run."""
 
 import math
 from collections.abc import Callable
@@ -52,13 +52,13 @@ def load_corpus(
     resume_from: str | None,
     kind: str = "encoder",
 ) -> Corpus:
-    """Load what the command line names.
+    """Load documents, configuration and tokenizer.
 
     Args:
-        model_args: Which configuration and tokenizer.
-        data_args: Which text.
-        args: For seeds and processes.
-        resume_from: Checkpoint to continue from.
+        model_args: Names configuration and tokenizer.
+        data_args: Names the text.
+        args: The Trainer's arguments: seeds and processes.
+        resume_from: Checkpoint to resume from.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:
@@ -66,9 +66,14 @@ def load_corpus(
     """
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the text"):
-        documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
+        documents = load_documents(data_args, _data_seed(args), model_args.token)
     tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
+
+
+def _data_seed(args: TrainingArguments) -> int:
+    """Seed of the split and of streaming: `--data_seed`, by default `--seed`."""
+    return args.seed if args.data_seed is None else args.data_seed
 
 
 def tokenize_corpus(
@@ -79,14 +84,14 @@ def tokenize_corpus(
     shortest_row: int = 1,
     **options: Any,
 ) -> dict[str, Rows]:
-    """Rows of tokens by split name; those for training without end if they are streamed.
+    """Rows of tokens by split name. Streamed training rows are an endless `TextStream`.
 
     Args:
         corpus: Documents and tokenizer.
         data_args: Whether and how to pack.
-        args: For seeds and processes.
+        args: The Trainer's arguments: seeds and processes.
         max_seq_length: Tokens per row.
-        shortest_row: Rows with fewer tokens are left out.
+        shortest_row: Rows with fewer tokens are dropped.
         options: Further arguments of `row_encoder`.
     """
     encode = row_encoder(
@@ -100,8 +105,7 @@ def tokenize_corpus(
     with args.main_process_first(local=False, desc="tokenizing"):
         for name, split in corpus.documents.items():
             if name == "train" and data_args.streaming:
-                seed = args.seed if args.data_seed is None else args.data_seed
-                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
+                rows[name] = TextStream(split, encode, _data_seed(args), data_args.shuffle_buffer_size, shortest_row)
             else:
                 rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
     return rows
@@ -112,15 +116,15 @@ def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     Args:
         logits: Shape `(batch, length, vocab_size)`; a model's further outputs may follow in a tuple.
-        labels: Shape `(batch, length)`, -100 where nothing is asked.
+        labels: Shape `(batch, length)`, -100 = ignored by the loss.
 
     Returns:
         Shape `(batch,)`, in nats.
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
-    asked = labels != -100
-    losses = F.cross_entropy(logits[asked].float(), labels[asked], reduction="none")
-    return torch.zeros(len(labels), device=losses.device).index_add_(0, asked.nonzero()[:, 0], losses)
+    labelled = labels != -100
+    losses = F.cross_entropy(logits[labelled].float(), labels[labelled], reduction="none")
+    return torch.zeros(len(labels), device=losses.device).index_add_(0, labelled.nonzero()[:, 0], losses)
 
 
 def next_token_row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -171,13 +175,16 @@ def build_trainer(
     """A Trainer that reports perplexity.
 
     Args:
-        model: With a loss of its own.
-        corpus: Gives the tokenizer, saved with the model.
+        model: Computes the loss.
+        corpus: Its tokenizer is saved with the model.
         args: The Trainer's arguments.
         train: Tokenized rows.
-        evaluation: Rows with `input_ids` and `labels`, asking the same questions each time.
+        evaluation: Rows with `input_ids` and fixed `labels`, see `precompute_labels`.
         collator: Makes batches of training rows; evaluation rows are padded only.
-        causal: Whether the logits at a token are about the next one.
+        causal: Whether the logits at a token predict the next token.
+
+    Raises:
+        UserError: If the model does not support `seq_idx`, which the rows have.
     """
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -188,7 +195,7 @@ def build_trainer(
             f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
             "Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
         )
-    args.remove_unused_columns = False  # the collators read more than the models do
+    args.remove_unused_columns = False  # the collators need columns that models do not take
     return ScriptTrainer(
         model=model,
         args=args,

@@ -15,7 +15,7 @@ from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import experiments, timing, workloads
 from tokenmixers.run_scripts.benchmarks.timing import (
     Group,
-    model_contestant,
+    model_candidate,
 )
 
 
@@ -39,7 +39,7 @@ def run(tmp_path, *cells, **options):
     )
 
 
-def test_no_contestant_falls_out_of_the_compiler(tmp_path, monkeypatch):
+def test_no_candidate_falls_out_of_the_compiler(tmp_path, monkeypatch):
     """PyTorch's default is to give up compiling shared code after eight graphs."""
 
     class Layer(torch.nn.Linear):
@@ -47,13 +47,12 @@ def test_no_contestant_falls_out_of_the_compiler(tmp_path, monkeypatch):
             return super().forward(x)
 
     def cell(case, sizes):
-        contestants = [
-            model_contestant(str(width), Layer(width, 1), [{"x": torch.ones(1, width)}], case)
-            for width in range(1, 11)
+        candidates = [
+            model_candidate(str(width), Layer(width, 1), [{"x": torch.ones(1, width)}], case) for width in range(1, 11)
         ]
-        yield Group("ten widths", contestants)
+        yield Group("ten widths", candidates)
 
-    monkeypatch.setitem(experiments.CELLS, 7, cell)
+    monkeypatch.setitem(experiments.EXPERIMENTS, 7, cell)
     graphs = []
     compile_model = torch.compile
     monkeypatch.setattr(

@@ -21,7 +21,7 @@ from tokenmixers.run_scripts.benchmarks.model_comparisons import (
     text_against_g_mlp_pytorch,
     transformers_for,
 )
-from tokenmixers.run_scripts.benchmarks.timing import Case, check_agreement, model_contestant
+from tokenmixers.run_scripts.benchmarks.timing import Case, check_agreement, model_candidate
 
 
 CPU = torch.device("cpu")
@@ -58,17 +58,17 @@ def test_g_mlp_pytorch_with_our_weights(case, length):
     ours = gmlp(layer_norm_eps=1e-5)
     peer = as_g_mlp_pytorch(ours, length)
     ids, labels = torch.randint(1, 50, (2, length)), torch.arange(2 * length)
-    contestants = [
-        model_contestant("ours", ours, [{"input_ids": ids}], case, weights="same", labels=labels),
-        model_contestant("theirs", peer, [{"x": ids}], case, weights="same", labels=labels),
+    candidates = [
+        model_candidate("ours", ours, [{"input_ids": ids}], case, weights="same", labels=labels),
+        model_candidate("theirs", peer, [{"x": ids}], case, weights="same", labels=labels),
     ]
-    assert check_agreement(contestants, 1e-5)["theirs"] >= 0
+    assert check_agreement(candidates, 1e-5)["theirs"] >= 0
 
 
 def test_text_models_keep_their_kind_of_spatial_weights_at_every_length(monkeypatch):
     monkeypatch.setattr(model_comparisons, "as_g_mlp_pytorch", lambda model, length: deepcopy(model))
     for group in text_against_g_mlp_pytorch(INFERENCE, replace(SHRUNK, text_lengths=(8, 16))):
-        toeplitz, full = (contestant.facts["parameters"] for contestant in group.contestants[:2])
+        toeplitz, full = (candidate.facts["parameters"] for candidate in group.candidates[:2])
         layers, longest = 2, 512
         assert full - toeplitz == layers * (longest**2 - (2 * longest - 1))
 

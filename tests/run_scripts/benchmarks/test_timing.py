@@ -11,12 +11,12 @@ from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import timing
 from tokenmixers.run_scripts.benchmarks.model_comparisons import randomise_gates
 from tokenmixers.run_scripts.benchmarks.timing import (
+    Candidate,
     Case,
-    Contestant,
     check_agreement,
     compare,
     count_flops,
-    model_contestant,
+    model_candidate,
     products_of,
     profiled,
     quartiles,
@@ -66,41 +66,41 @@ def test_disagreement_is_refused(case):
     ids = torch.randint(1, 50, (2, 6))
     models = {"one": gmlp(), "other": gmlp()}
 
-    def contestants():
+    def candidates():
         labels = torch.arange(12)
         return [
-            model_contestant(name, model, [{"input_ids": ids}], case, weights="same", labels=labels)
+            model_candidate(name, model, [{"input_ids": ids}], case, weights="same", labels=labels)
             for name, model in models.items()
         ]
 
-    assert check_agreement(contestants(), 1e-6) == {"other": 0}
+    assert check_agreement(candidates(), 1e-6) == {"other": 0}
     with torch.no_grad():
         models["other"].model.layers[0].sgu.spatial_proj.weight[0] += 0.1  # is not read: only 6 of 8 tokens are there
-    assert check_agreement(contestants(), 1e-6) == {"other": 0}
+    assert check_agreement(candidates(), 1e-6) == {"other": 0}
     with torch.no_grad():
         models["other"].model.layers[0].sgu.spatial_proj.weight[7] += 0.1
     with pytest.raises(UserError, match=r"other and one have the same weights but differ by"):
-        check_agreement(contestants(), 1e-3)
+        check_agreement(candidates(), 1e-3)
     with torch.no_grad():
         models["other"].model.layers[0].sgu.spatial_proj.weight[7] = float("nan")
     with pytest.raises(UserError, match="nan"):
-        check_agreement(contestants(), 1e-3)
+        check_agreement(candidates(), 1e-3)
 
 
 def test_only_the_same_weights_are_compared():
     outputs = {"a": 1.0, "b": 1.0, "c": 5.0, "d": 6.0}
     weights = {"a": "x", "b": "x", "c": None, "d": "y"}
-    contestants = [
-        Contestant(name, print, lambda value=value: [torch.tensor(value)], weights[name])
+    candidates = [
+        Candidate(name, print, lambda value=value: [torch.tensor(value)], weights[name])
         for name, value in outputs.items()
     ]
-    assert check_agreement(contestants, 1e-6) == {"b": 0}
+    assert check_agreement(candidates, 1e-6) == {"b": 0}
 
 
 def test_a_training_step_moves_the_weights():
     model = gmlp()
     before = [parameter.clone() for parameter in model.parameters()]
-    model_contestant("gMLP", model, [{"input_ids": torch.randint(1, 50, (2, 8))}], TRAINING).call()
+    model_candidate("gMLP", model, [{"input_ids": torch.randint(1, 50, (2, 8))}], TRAINING).call()
     assert all(not torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
 
 
@@ -161,7 +161,7 @@ def test_operations_are_counted_as_they_are_computed(monkeypatch):
     monkeypatch.setattr(unit.spatial_proj, "fourier_lengths", {torch.bfloat16: 1})
     inputs = [{"hidden_states": torch.randn(2, 32, 8)}]
     flops = [
-        model_contestant("unit", unit, inputs, Case("training", dtype, False, CPU)).flops
+        model_candidate("unit", unit, inputs, Case("training", dtype, False, CPU)).flops
         for dtype in (torch.float32, torch.bfloat16)
     ]
     assert flops == [3 * 2 * 2 * 32 * 32 * 4, 0]

@@ -6,7 +6,7 @@ import torch
 from transformers import DataCollatorForLanguageModeling
 
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.data.collators import SeededCollator, labelled_once, pad_rows
+from tokenmixers.run_scripts.data.collators import SeededCollator, pad_rows, precompute_labels
 from tokenmixers.run_scripts.data.packing import row_encoder, tokenize
 
 
@@ -20,7 +20,7 @@ def tokenizer():
 
 def test_evaluation_is_labelled_once(tokenizer):
     rows = tokenize(datasets.Dataset.from_dict({"text": DOCUMENTS}), row_encoder(tokenizer, 16, pack=True))
-    first, second = (labelled_once(rows, DataCollatorForLanguageModeling(tokenizer, seed=5)) for _ in range(2))
+    first, second = (precompute_labels(rows, DataCollatorForLanguageModeling(tokenizer, seed=5)) for _ in range(2))
     assert list(first["labels"]) == list(second["labels"])
     asked = [label != -100 for row in first["labels"] for label in row]
     assert 0.05 < sum(asked) / len(asked) < 0.3

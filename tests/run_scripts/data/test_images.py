@@ -22,7 +22,7 @@ def collate():
         config = GMLPConfig(image_size=8, patch_size=2)
         processor = processor or load_image_processor(ModelArguments(), config)
         collator = ImageCollator(processor, AugmentationArguments(**settings), 3, (8, 8), smoothing, seed)
-        rows = [{"image": Image.fromarray(noise[i]), "label": i % 3, "vary": training} for i in range(4)]
+        rows = [{"image": Image.fromarray(noise[i]), "label": i % 3, "augment": training} for i in range(4)]
         return collator(rows)
 
     return build

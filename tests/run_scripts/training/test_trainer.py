@@ -216,7 +216,7 @@ def test_the_history_is_drawn_and_kept(command, tmp_path):
 def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
     """Freeing it may wait for ever, see `leave_processes`."""
     kept: list = []
-    monkeypatch.setattr(trainer, "_LEFT", kept)
+    monkeypatch.setattr(trainer, "_KEPT_PROCESS_GROUPS", kept)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     group = dist.group.WORLD
     trainer.leave_processes()
