@@ -3,8 +3,8 @@
     cp outputs/images/results.json model_cards/benchmarks/MACHINE/images.json
     python -m tokenmixers.run_scripts.benchmark_page
 
-Each folder beside the page holds the results of one machine. What stands above the page's first `## ` is written by
-hand and stays. In the README, the lines between the two comments that name this command are replaced.
+Each folder beside the page holds the results of one machine. The page's text before its first `## ` is written by hand
+and stays. In the README, the lines between the two comments that name this command are replaced.
 """
 
 from dataclasses import dataclass, field

@@ -22,7 +22,7 @@ from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 
 
-# What timm's gMLP and Mixer models use unless their config.json says otherwise.
+# Defaults of timm's gMLP and Mixer models, which their config.json can override.
 PREPROCESSING = {"crop_pct": 0.875, "interpolation": "bicubic", "mean": [0.5] * 3, "std": [0.5] * 3}
 
 CARD = """---

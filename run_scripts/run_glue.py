@@ -31,9 +31,8 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments, parse_arguments
-from .base.errors import UserError
 from .base.reporting import print_plan, print_table, write_predictions
-from .base.training_arguments import ScriptTrainingArguments
+from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.glue import GlueTask, TextTask, find_task
 from .data.text_classification import (
     ChoiceCollator,
@@ -48,6 +47,7 @@ from .training import hyperparameter_grid
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
+    check_train_tokenizer,
     checkpoint_to_resume,
     fitting_tokenizer,
     load_config,
@@ -59,7 +59,7 @@ from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 @dataclass
 class Experiment:
-    """Everything that all runs share: data, tokenizer, and what to build models from."""
+    """Shared by all runs of a grid: data, tokenizer, and the configuration of new models."""
 
     model_args: ModelArguments
     card: CardFacts
@@ -72,11 +72,11 @@ class Experiment:
 
     @property
     def metric_names(self) -> list[str]:
-        """The results that count, as `train_and_evaluate` names them."""
+        """Names of the results to compare, as in the results of `train_and_evaluate`."""
         return [f"eval_{_joined(part, name)}" for part in self.validation for name in self.task.metrics]
 
     def majority_metrics(self) -> dict[str, float]:
-        """What always answering with the most frequent class of the training data would reach."""
+        """The metrics of always predicting the most frequent class of the training data."""
         if self.train is None or self.task.is_regression:
             return {}
         guess = np.bincount(self.train["label"]).argmax()
@@ -101,11 +101,11 @@ def load_experiment(
     """Load and check everything that the command line names.
 
     Args:
-        model_args: Which configuration and tokenizer.
-        data_args: Which data.
-        card_args: For the model's card.
-        args: What is to be done with them.
-        saved_tokenizer: Where an earlier run of the same command left the tokenizer that it trained.
+        model_args: Names configuration and tokenizer.
+        data_args: Names the data.
+        card_args: Entries of the model card.
+        args: The training arguments.
+        saved_tokenizer: Folder with the tokenizer that an earlier run of the same command has trained.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -123,8 +123,7 @@ def load_experiment(
         split: {part: read_examples(table, task, split != "test") for part, table in parts.items()}
         for split, parts in tables.items()
     }
-    if model_args.train_tokenizer is not None and train is None:
-        raise UserError("--train_tokenizer needs --do_train.")
+    check_train_tokenizer(model_args, args)
     texts = _texts(examples["train"][""]) if args.do_train else ()
     tokenizer = fitting_tokenizer(model_args, config, texts, args, saved_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
@@ -162,7 +161,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
     """A new model and its Trainer.
 
     Args:
-        experiment: What is the same for all runs.
+        experiment: Shared by all runs.
         args: Arguments of this run.
     """
     task, tokenizer = experiment.task, experiment.tokenizer
@@ -170,7 +169,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         experiment.model_args,
         copy.deepcopy(experiment.config),
         AutoModelForMultipleChoice if task.multiple_choice else AutoModelForSequenceClassification,
-        ignore_mismatched_sizes=args.do_train,  # a checkpoint of another task gets a new head
+        ignore_mismatched_sizes=args.do_train,  # a checkpoint for another task gets a new head
     )
     several = len(experiment.validation) > 1
     if several and args.metric_for_best_model == "loss":
@@ -201,12 +200,12 @@ def run_once(experiment: Experiment, args: TrainingArguments) -> dict[str, float
     """One run: train, evaluate and predict as the arguments say.
 
     Args:
-        experiment: What is the same for all runs.
+        experiment: Shared by all runs.
         args: Arguments of this run.
 
     Returns:
-        The metrics under names that start with `eval_`, the majority's under `majority_`, those of a test set with
-        labels under `test_`.
+        The metrics with the prefix `eval_`, those of the most frequent class with `majority_`, those of a labelled
+        test set with `test_`.
     """
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
@@ -225,7 +224,7 @@ def run_once(experiment: Experiment, args: TrainingArguments) -> dict[str, float
 
 
 def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Dataset) -> dict[str, float]:
-    """Write the predictions for a test set: the submission file of a benchmark, or `predictions_test.csv`.
+    """Write the predictions for a test set: a benchmark's submission file, or `predictions_test.csv`.
 
     Returns:
         The metrics if the rows have labels.
@@ -247,7 +246,7 @@ def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Da
 
 
 def print_results(results: Mapping[str, float], experiment: Experiment) -> None:
-    """Print the metrics beside those of the majority."""
+    """Print the metrics beside those of the most frequent class."""
     has_majority = any(key.startswith("majority_") for key in results)
     rows = []
     for name in experiment.metric_names:
@@ -270,16 +269,16 @@ def run_grid(
     args: TrainingArguments,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Several runs with the same data, see `hyperparameter_grid.run_all`.
+    """Perform several runs with the same data, see `hyperparameter_grid.run_all`.
 
     Args:
-        load: `load_experiment` but for its last argument.
-        grid_args: What varies.
-        args: Everything else.
-        settings: What must be the same in all runs in one output folder.
+        load: `load_experiment` without its other arguments than `saved_tokenizer`.
+        grid_args: The values to combine.
+        args: All other arguments.
+        settings: Settings that must be equal in all runs of an output folder.
     """
     runs = hyperparameter_grid.plan(grid_args, args)
-    tokenizer_folder = Path(args.output_dir) / "tokenizer"  # a new one need not be the same when trained again
+    tokenizer_folder = Path(args.output_dir) / "tokenizer"  # training a tokenizer is not reproducible
     experiment = load(str(tokenizer_folder) if tokenizer_folder.is_dir() else None)
     with args.main_process_first(local=False, desc="output folder"):
         hyperparameter_grid.check_folder(args, settings)
@@ -291,7 +290,7 @@ def run_grid(
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Entry point; returns the results of `run_once`, or of several runs those of `hyperparameter_grid.run_all`."""
+    """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
     model_args, data_args, grid_args, card_args, args = parse_arguments(
         (
             ModelArguments,
@@ -302,8 +301,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         ),
         argv,
     )
-    if not (args.do_train or args.do_eval or args.do_predict):
-        raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
+    check_has_work(args, "do_train", "do_eval", "do_predict")
 
     def load(saved_tokenizer: str | None) -> Experiment:
         return load_experiment(model_args, data_args, card_args, args, saved_tokenizer)

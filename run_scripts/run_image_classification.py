@@ -3,8 +3,8 @@
     python -m tokenmixers.run_scripts.run_image_classification recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_image_classification ...
 
-Training pictures can be varied and mixed as ImageNet recipes do, see `image_augmentation.py`. Works for every
-checkpoint that `AutoModelForImageClassification` loads, and needs no torchvision.
+Training images can be augmented as in ImageNet recipes, see `data/image_augmentation.py`. Works for every checkpoint
+that `AutoModelForImageClassification` loads, and needs no torchvision.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ def build(
     augmentation: AugmentationArguments,
     args: TrainingArguments,
 ) -> Trainer:
-    """Load images and model, and join them in a Trainer.
+    """Load images and model, and build the Trainer.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -52,7 +52,7 @@ def build(
             f"--label_smoothing_factor is a share, from 0 to less than 1; got {args.label_smoothing_factor}."
         )
     config = load_config(model_args)
-    # Convolutional networks have no such field, but their checkpoints bring a processor that knows a size.
+    # Configurations of convolutional networks have no such field, but their checkpoints have an image processor.
     from_checkpoint = model_args.model_name_or_path is not None
     if getattr(config, "image_size", 0 if from_checkpoint else None) is None:
         raise UserError("the configuration is one for text: set image_size, e.g. --config_overrides image_size=224.")
@@ -60,9 +60,9 @@ def build(
         splits = load_images(data_args, model_args.token)
     names = splits["train"].features["label"].names
     set_label_names(config, names, trained=True)
-    config.problem_type = "single_label_classification"  # whatever the checkpoint was for
+    config.problem_type = "single_label_classification"  # also if the checkpoint is for another problem
     processor = load_image_processor(model_args, config)
-    args.remove_unused_columns = False  # the collator reads the image
+    args.remove_unused_columns = False  # the collator needs the column `image`
     return ScriptTrainer(
         model=build_model(model_args, config, AutoModelForImageClassification),
         args=args,
@@ -77,7 +77,7 @@ def build(
             seed=args.seed,
         ),
         processing_class=processor,
-        # Not the model's own loss, which would take soft labels for those of several classes at once.
+        # Not the model's own loss, which would treat soft labels as multi-label classification.
         compute_loss_func=classification_loss,
         compute_metrics=accuracy,
     )

@@ -24,11 +24,11 @@ from .training.model_loading import build_model, sequence_length
 def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
-    masking: MaskingArguments,
+    masking_args: MaskingArguments,
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> Trainer:
-    """Load data, tokenizer and model, and join them in a Trainer.
+    """Load data, tokenizer and model, and build the Trainer.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -36,13 +36,13 @@ def build(
     corpus = load_corpus(model_args, data_args, args, resume_from)
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
     try:
-        mask = SeededCollator(MaskingCollator(corpus.tokenizer, **vars(masking)), args.seed)
+        mask = SeededCollator(MaskingCollator(corpus.tokenizer, **vars(masking_args)), args.seed)
     except ValueError as error:
         raise UserError(f"masking is not possible: {error}") from error
-    rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking.whole_word_mask)
+    rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking_args.whole_word_mask)
     model = build_model(model_args, corpus.config, AutoModelForMaskedLM)
     if isinstance(model, MaskedLMHead):
-        model.config.sparse_prediction = True  # training steps need no logits
+        model.config.sparse_prediction = True  # training needs the logits of masked tokens only
     return build_trainer(model, corpus, args, rows["train"], precompute_labels(rows["validation"], mask), mask)
 
 

@@ -23,7 +23,7 @@ from .training.model_loading import build_model, sequence_length
 
 @dataclass
 class SpanCorruptionArguments:
-    """What is hidden."""
+    """How much text is replaced by sentinels."""
 
     noise_density: float = field(default=0.15, metadata={"help": "Share of the tokens to hide."})
     mean_noise_span_length: float = field(default=3.0, metadata={"help": "Mean length of a hidden span, in tokens."})
@@ -32,13 +32,13 @@ class SpanCorruptionArguments:
 def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
-    noise: SpanCorruptionArguments,
+    noise_args: SpanCorruptionArguments,
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> Trainer:
-    """Load data, tokenizer and model, and join them in a Trainer.
+    """Load data, tokenizer and model, and build the Trainer.
 
-    `max_seq_length` is that of the encoder's input; rows of text are longer, so that they fill it once corrupted.
+    `max_seq_length` is the length of the encoder's input. Rows of text are longer: their corrupted form fills it.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -48,11 +48,13 @@ def build(
     corpus = load_corpus(model_args, data_args, args, resume_from, kind="encoder-decoder")
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
     try:
-        tokens, target_length = span_corruption_lengths(length, noise.noise_density, noise.mean_noise_span_length)
-        collator = DataCollatorForSpanCorruption(
-            corpus.tokenizer, noise.noise_density, noise.mean_noise_span_length, length, target_length
+        tokens, target_length = span_corruption_lengths(
+            length, noise_args.noise_density, noise_args.mean_noise_span_length
         )
-        collator([{"input_ids": list(range(tokens))}])  # are there sentinels enough?
+        collator = DataCollatorForSpanCorruption(
+            corpus.tokenizer, noise_args.noise_density, noise_args.mean_noise_span_length, length, target_length
+        )
+        collator([{"input_ids": list(range(tokens))}])  # fails if there are too few sentinels
     except ValueError as error:
         raise UserError(f"span corruption is not possible: {error}") from error
     corrupt = SeededCollator(collator, args.seed)

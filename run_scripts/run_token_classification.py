@@ -29,7 +29,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table
-from .base.training_arguments import ScriptTrainingArguments
+from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.token_classification import (
     IGNORED,
     TokenClassificationArguments,
@@ -43,6 +43,7 @@ from .metrics import classification
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
+    check_train_tokenizer,
     checkpoint_to_resume,
     fitting_tokenizer,
     load_config,
@@ -64,7 +65,7 @@ def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, f
 
 @dataclass
 class TaggedData:
-    """Sentences of each split, the same as sequences, and their tags."""
+    """Sentences and tokenized rows of each split, and the names of the tags."""
 
     sentences: dict[str, datasets.Dataset]
     rows: dict[str, datasets.Dataset]
@@ -77,7 +78,7 @@ def build(
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> tuple[ScriptTrainer, TaggedData]:
-    """Load data, tokenizer and model, and join them in a Trainer.
+    """Load data, tokenizer and model, and build the Trainer.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -91,11 +92,10 @@ def build(
     names = data_args.tag_names or _known_tags(sentences, config)
     _check_tags(sentences, names)
     set_label_names(config, names, args.do_train)
-    if model_args.train_tokenizer is not None and not args.do_train:
-        raise UserError("--train_tokenizer needs --do_train.")
+    check_train_tokenizer(model_args, args)
     texts = (" ".join(row["tokens"]) for row in sentences.get("train", ()))
     tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from)
-    tokenizer.padding_side = "right"  # predictions are then found at the positions of the tokens
+    tokenizer.padding_side = "right"  # so that predictions are at the positions of the tokens
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
     rows = {
         split: tokenize(found, tokenizer, length, names, data_args.label_all_tokens and split == "train")
@@ -131,7 +131,7 @@ def _check_tags(sentences: dict[str, datasets.Dataset], names: Sequence[str]) ->
 
 
 def best_tags(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tensor:
-    """Tag numbers of shape `(batch, length)`, which evaluation gathers instead of the logits."""
+    """Predicted tag indices, shape `(batch, length)`, which evaluation gathers instead of the logits."""
     return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
 
 
@@ -140,8 +140,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     model_args, data_args, card_args, args = parse_arguments(
         (ModelArguments, TokenClassificationArguments, CardArguments, ScriptTrainingArguments), argv
     )
-    if not (args.do_train or args.do_eval or args.do_predict):
-        raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
+    check_has_work(args, "do_train", "do_eval", "do_predict")
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
     trainer, data = build(model_args, data_args, args, resume_from)

@@ -7,6 +7,7 @@ from accelerate.utils import parse_flag_from_env, patch_environment
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.utils import logging
 
+from .errors import UserError
 from .precision import FORMATS, bfloat16_slowdown, device_name, device_type, has_accelerator, native_bfloat16
 
 
@@ -86,6 +87,21 @@ class ScriptTrainingArguments(TrainingArguments):
             return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32", "asked for"
         launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # also the default
         return None if launched == "no" else (launched, "asked for by accelerate launch")
+
+
+def check_has_work(args: TrainingArguments, *jobs: str) -> None:
+    """Check that a command is to do anything.
+
+    Args:
+        args: The training arguments.
+        jobs: Names of the arguments of which at least one must be set, e.g. `"do_train"`.
+
+    Raises:
+        UserError: If none is set.
+    """
+    if not any(getattr(args, job) for job in jobs):
+        *others, last = (f"--{job}" for job in jobs)
+        raise UserError(f"there is nothing to do: give {', '.join(others)} or {last}.")
 
 
 @dataclass(repr=False)

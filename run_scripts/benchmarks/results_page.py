@@ -18,7 +18,7 @@ END = "<!-- end of the table -->"
 
 
 class Comparison(NamedTuple):
-    """Models that one cell of `benchmark.py` compares: each of `ours` with each of `peers`."""
+    """Models of one experiment to compare: each of `ours` with each of `peers`."""
 
     cell: int
     title: str
@@ -26,7 +26,7 @@ class Comparison(NamedTuple):
     peers: tuple[str, ...]
 
 
-#: The tables of the page. `ours` may end in `*`: then there is a row for each model whose name starts so.
+#: The tables of the page. If `ours` ends in `*`, there is a row for each model whose name starts like this.
 COMPARISONS = (
     Comparison(1, "Images: the same weights in timm", "tokenmixers", ("timm",)),
     Comparison(2, "Text: the same weights in g-mlp-pytorch", "tokenmixers, Toeplitz", ("g-mlp-pytorch",)),
@@ -41,7 +41,7 @@ COMPARISONS = (
 
 
 class SummaryRow(NamedTuple):
-    """A row of the README's table: one or several groups of a cell, which share a cell of the table."""
+    """A row of the README's table: one or several groups of an experiment, whose figures share a cell."""
 
     ours: str
     against: str
@@ -120,7 +120,7 @@ SUMMARY = (
 )
 
 
-#: What all results of a folder have in common.
+#: Facts that must be equal in all results of a folder.
 MACHINE_FACTS = ("device", "processor", "instructions", "accelerator", "bfloat16", "versions", "peers", "allocator")
 
 
@@ -129,26 +129,30 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def read_machines(folder: Path) -> dict[str, Results]:
-    """The results of every machine, by a name made of its processor and its vector instructions.
+    """The results of every machine, by its name: the GPU, or the processor and its vector instructions.
 
     Raises:
-        UserError: If there are none, a folder is of several machines or versions, or two folders are of one machine.
+        UserError: If there are none, a folder has several machines or versions, or two folders have the same machine.
     """
     machines: dict[str, Results] = {}
-    for place in sorted({path.parent for path in folder.glob("*/*.json")}):
-        reports = {path.stem: _read_report(path) for path in sorted(place.glob("*.json"))}
+    for subfolder in sorted({path.parent for path in folder.glob("*/*.json")}):
+        reports = {path.stem: _read_report(path) for path in sorted(subfolder.glob("*.json"))}
         for fact in MACHINE_FACTS:
-            told = {json.dumps(report["machine"].get(fact), sort_keys=True): name for name, report in reports.items()}
-            if len(told) > 1:
-                differences = "; ".join(f"{name}: {value}" for value, name in told.items())
+            values = {
+                json.dumps(report["machine"].get(fact), sort_keys=True): name for name, report in reports.items()
+            }
+            if len(values) > 1:
+                differences = "; ".join(f"{name}: {value}" for value, name in values.items())
                 raise UserError(
-                    f"the results in {place} differ in their {fact} ({differences}): a folder is for one machine."
+                    f"the results in {subfolder} differ in their {fact} ({differences}): a folder is for one machine."
                 )
         machine = next(iter(reports.values()))["machine"]
         bfloat16 = " with bfloat16" if machine.get("bfloat16") else ""
         name = machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}{bfloat16}"
         if name in machines:
-            raise UserError(f"two folders of {folder} hold results of {name!r}; one of them is {place}: join them.")
+            raise UserError(
+                f"two folders of {folder} hold results of {name!r}; one of them is {subfolder}: join them."
+            )
         machines[name] = reports
     if not machines:
         raise UserError(f"there are no results in the folders of {folder}.")
@@ -166,10 +170,10 @@ def _read_report(path: Path) -> dict[str, Any]:
 
 
 def command(name: str, arguments: Mapping[str, Any]) -> str:
-    """The command that measures a table again, from the arguments in its results.
+    """The command that repeats a measurement, from the arguments in its results.
 
     Raises:
-        UserError: If an argument exists no more, or has a space in it.
+        UserError: If an argument no longer exists, or contains a space.
     """
     own = {"output_dir": f"outputs/{name}"}
     defaults, words = asdict(BenchmarkArguments(**own)), []
@@ -185,10 +189,10 @@ def command(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def times_as_fast(rows: Sequence[Mapping[str, Any]], ours: str, peer: str) -> float | None:
-    """How many times as fast one candidate of a group is as another; `None` if one of them was not measured.
+    """Speedup of one candidate of a group over another; `None` if one of them was not measured.
 
-    The median of the ratios of neighbouring calls where `ours` is the first of its group, with which all others are
-    compared; else the ratio of the medians.
+    If `ours` is the first of its group, it is the median of the ratios within the rounds, else the ratio of the
+    medians.
     """
     by_name = {row["model"]: row for row in rows}
     if ours not in by_name or peer not in by_name:
@@ -213,13 +217,13 @@ def _figure(
 def _figures_of_one_run(
     reports: Results, figures: Callable[[Mapping[str, Any]], list[float | None]]
 ) -> list[float | None]:
-    """The figures of the one run that has most of them, the newest of several: they are not picked from many runs."""
+    """The figures of a single run: the one with most of them, of several the newest."""
     runs = sorted(reports.values(), key=lambda report: report["machine"]["date"])
     return max(map(figures, reversed(runs)), key=lambda run: sum(figure is not None for figure in run))
 
 
 def _format_figures(figures: Sequence[float | None]) -> str:
-    """Figures as a cell of a table, which stays empty if there are none."""
+    """Figures as a cell of a table, which is empty if there are none."""
     return " / ".join("-" if figure is None else f"{figure:.2f}" for figure in figures) if any(figures) else ""
 
 
@@ -281,7 +285,7 @@ def summary_table(machines: Mapping[str, Results]) -> str:
 
 
 def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
-    """The figures of a row, those of one mode from one run: inference and training may be measured apart."""
+    """The figures of a row. Those of a mode are of one run: inference and training may be measured separately."""
     found: list[float | None] = []
     for mode in dict.fromkeys(mode for _, mode in row.groups):
 
@@ -313,7 +317,7 @@ def machine_section(name: str, reports: Results) -> str:
 
 
 def page(folder: Path) -> str:
-    """The whole page: what README.md says above its first `## `, a table per comparison, a section per machine.
+    """The whole page: the text before README.md's first `## `, a table per comparison, a section per machine.
 
     Raises:
         UserError: As `read_machines`.
@@ -328,7 +332,7 @@ def with_summary(text: str, table: str) -> str:
     """A README with its table replaced.
 
     Raises:
-        UserError: If it has no place for the table.
+        UserError: If it lacks the two comments around the table.
     """
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)

@@ -18,23 +18,17 @@ from transformers import (
 from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
-from .loading import load_named
+from .loading import DatasetArguments, load_named
 
 
 @dataclass
-class ImageDataArguments:
+class ImageDataArguments(DatasetArguments):
     """Where the images come from."""
 
-    dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub, or a local folder of one."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     train_dir: str | None = field(default=None, metadata={"help": "Image folder with one sub-folder per class."})
     validation_dir: str | None = field(default=None, metadata={"help": "As train_dir, for evaluation."})
-    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
-    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
     image_column: str = field(default="image", metadata={"help": "Column that holds the images."})
     label_column: str = field(default="label", metadata={"help": "Column that holds the classes."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training images only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation images only."})
 
 
 def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict[str, datasets.Dataset]:
@@ -46,11 +40,10 @@ def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict
     if (arguments.dataset_name is None) == (arguments.train_dir is None):
         raise UserError("give the training images as either --dataset_name or --train_dir.")
     sources = {"train": arguments.train_dir, "validation": arguments.validation_dir}
-    names = {"train": arguments.train_split, "validation": arguments.validation_split}
     splits = {}
     for name in ("train", "validation"):
         if arguments.dataset_name is not None:
-            split = load_named(arguments.dataset_name, arguments.dataset_config_name, names[name], token=token)
+            split = arguments.load(name, token)
         elif sources[name] is None or not Path(sources[name]).is_dir():
             raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
         else:
@@ -62,7 +55,7 @@ def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict
         split = split.rename_columns({arguments.image_column: "image", arguments.label_column: "label"})
         if not isinstance(split.features["label"], datasets.ClassLabel):
             split = split.class_encode_column("label")
-        # Opened by the collator, which can say which one is damaged.
+        # The collator decodes the images, and can name a damaged one.
         splits[name] = split.cast_column("image", datasets.Image(decode=False))
     classes = [split.features["label"].names for split in splits.values()]
     if classes[0] != classes[1]:
@@ -94,42 +87,42 @@ def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) ->
 
 
 def processed_size(processor: Any) -> tuple[int, int]:
-    """Height and width, in pixels, of what an image processor makes of a square picture."""
+    """Height and width, in pixels, of an image processor's output for a square image."""
     return tuple(processor(Image.new("RGB", (64, 64)), return_tensors="pt").pixel_values.shape[-2:])
 
 
-def open_picture(picture: Image.Image | dict[str, Any]) -> Image.Image:
-    """A picture in RGB, turned upright.
+def open_image(image: Image.Image | dict[str, Any]) -> Image.Image:
+    """Decode an image, rotate it according to its EXIF data, and convert it to RGB.
 
     Args:
-        picture: Decoded, or with its `path` or `bytes`, as `datasets` stores it.
+        image: Decoded, or with its `path` or `bytes`, as `datasets` stores it.
 
     Raises:
         BadDataError: If it is damaged.
     """
-    if not isinstance(picture, Image.Image):
+    if not isinstance(image, Image.Image):
         try:
-            picture = datasets.Image().decode_example(picture)
+            image = datasets.Image().decode_example(image)
         except (OSError, ValueError, SyntaxError) as error:  # Pillow raises all of them
-            name = picture["path"] or "without a path"
-            raise BadDataError(f"the picture {name!r} cannot be read: {error}") from error
-    return picture.convert("RGB")
+            name = image["path"] or "without a path"
+            raise BadDataError(f"the image {name!r} cannot be read: {error}") from error
+    return image.convert("RGB")
 
 
 @dataclass
 class ImageCollator:
-    """Makes batches of pictures: training pictures varied at random, with soft labels.
+    """Makes batches of images. Training images are augmented at random, with soft labels.
 
-    The random numbers depend on a seed and the batch alone: data loaders fetch batches ahead, so numbers from the
-    global generator would differ in a resumed run.
+    The random numbers depend only on a seed and the batch: data loaders prefetch batches, so a resumed run would draw
+    other numbers from the global generator.
 
     Attributes:
         processor: The model's image processor.
-        augmentation: How training pictures are varied and mixed.
+        augmentation: How training images are augmented and mixed.
         num_labels: Number of classes.
-        image_size: Height and width of the model's pictures, in pixels.
+        image_size: Height and width of the model's images, in pixels.
         label_smoothing: Share of a training label that is spread over all classes.
-        seed: Another one varies the same batch differently.
+        seed: Another seed gives other random numbers for the same batch.
     """
 
     processor: Any
@@ -140,20 +133,23 @@ class ImageCollator:
     seed: int = 0
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """From rows with `image`, `label` and `augment`, whether they are training rows.
+        """Open, augment and process a batch.
+
+        Args:
+            rows: With `image`, `label` and `augment`, which is true for training rows.
 
         Returns:
             `pixel_values`, `(batch, channels, height, width)`, and `labels`: probabilities `(batch, num_labels)` of
             training rows, classes `(batch,)` of others.
         """
-        images = [open_picture(row["image"]) for row in rows]
+        images = [open_image(row["image"]) for row in rows]
         classes = torch.tensor([row["label"] for row in rows])
         if not rows[0]["augment"]:
             return {"pixel_values": self.processor(images, return_tensors="pt").pixel_values, "labels": classes}
         content = zlib.crc32(b"".join(image.tobytes() for image in images), self.seed & 0xFFFFFFFF)
         random = np.random.default_rng(content)
         images = [augment(image, self.augmentation, self.image_size, random) for image in images]
-        # A processor may enlarge pictures before it cuts their middle out, which a random crop replaces.
+        # A random crop replaces the processor's resizing and centre crop.
         sizing = {"do_resize": False, "do_center_crop": False} if self.augmentation.random_resized_crop else {}
         pixel_values = self.processor(images, return_tensors="pt", **sizing).pixel_values
         labels = soft_labels(classes, self.num_labels, self.label_smoothing)

@@ -3,6 +3,7 @@
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,34 @@ READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datase
 
 
 _COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".lz4"}
+
+
+@dataclass
+class DatasetArguments:
+    """A data set on the Hub or in a local folder, and how many of its examples are used."""
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Data set on the Hub, or a local data set folder."}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
+    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
+    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training examples only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation examples only."})
+
+    def load(self, split: str, token: str | None = None, streaming: bool = False) -> Split:
+        """Load a split of `dataset_name`.
+
+        Args:
+            split: `"train"` or `"validation"`, or `"test"` where there is an argument `test_split`.
+            token: Hub token.
+            streaming: Whether to read while iterating.
+
+        Raises:
+            UserError: If it cannot be loaded.
+        """
+        name = getattr(self, f"{split}_split")
+        return load_named(self.dataset_name, self.dataset_config_name, name, streaming, token)
 
 
 def _builder_for(file: str) -> str:

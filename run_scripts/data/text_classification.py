@@ -9,11 +9,12 @@ from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTo
 
 from ..base.errors import UserError
 from .glue import TASKS, GlueTask, TextTask, columns, find_task
+from .loading import DatasetArguments
 from .table_files import Table, load_split, read_table
 
 
 @dataclass
-class TextClassificationArguments:
+class TextClassificationArguments(DatasetArguments):
     """Which task, or which texts and labels."""
 
     task_name: str | None = field(default=None, metadata={"help": f"One of {', '.join(TASKS)}."})
@@ -24,14 +25,11 @@ class TextClassificationArguments:
     dataset_name: str | None = field(
         default=None, metadata={"help": "Instead of a task: data set on the Hub, or a local folder of one."}
     )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     train_file: str | None = field(
         default=None, metadata={"help": "Instead of a task: file with texts and labels; tsv, csv, json(l), parquet."}
     )
     validation_file: str | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
     test_file: str | None = field(default=None, metadata={"help": "As train_file, to predict; labels may be missing."})
-    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
-    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
     test_split: str = field(default="test", metadata={"help": "Name of its test split."})
     text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
     text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second text of a pair."})
@@ -44,8 +42,6 @@ class TextClassificationArguments:
             "the model's maximum by default."
         },
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training rows only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation rows only."})
 
 
 #: Split -> name of an evaluation set (`""` where there is one only) -> rows.

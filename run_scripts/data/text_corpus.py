@@ -7,17 +7,13 @@ from typing import Any
 import datasets
 
 from ..base.errors import UserError
-from .loading import Split, iterate_rows, load_files, load_named
+from .loading import DatasetArguments, Split, iterate_rows, load_files
 
 
 @dataclass
-class TextDataArguments:
+class TextDataArguments(DatasetArguments):
     """Where the text comes from and how it is cut into sequences."""
 
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Data set on the Hub, or a local data set folder."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     train_file: list[str] | None = field(
         default=None,
         metadata={
@@ -25,8 +21,6 @@ class TextDataArguments:
         },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
-    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
-    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
     validation_split_percentage: float = field(
         default=5.0, metadata={"help": "Share of the training documents held out when there is no validation data."}
     )
@@ -38,8 +32,6 @@ class TextDataArguments:
             "help": "Documents that are shuffled together when streaming, in the memory of each reader; 1: none."
         },
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training documents only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation documents only."})
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Tokens per sequence, special ones included; the model's maximum by default."}
     )
@@ -65,7 +57,7 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
     """Load the documents, one per row, in a single column `text`.
 
     Args:
-        arguments: Where they come from.
+        arguments: Names the data.
         seed: Decides which documents are held out when there is no validation data.
         token: Hub token.
 
@@ -83,10 +75,9 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
     if arguments.train_file is not None:
         train = load_files(arguments.train_file, arguments.streaming)
     else:
-        source = arguments.dataset_name, arguments.dataset_config_name
-        train = load_named(*source, arguments.train_split, arguments.streaming, token)
+        train = arguments.load("train", token, arguments.streaming)
         if arguments.validation_file is None and arguments.validation_split in _split_names(arguments, token):
-            validation = load_named(*source, arguments.validation_split, arguments.streaming, token)
+            validation = arguments.load("validation", token, arguments.streaming)
     if arguments.validation_file is not None:
         validation = load_files(arguments.validation_file, arguments.streaming)
     train = _text_only(train, arguments.text_column, "train")

@@ -11,7 +11,7 @@ from pyarrow import compute
 from transformers import PreTrainedTokenizerBase
 
 from ..base.errors import UserError
-from .loading import find_files, load_files, load_named
+from .loading import DatasetArguments, find_files, load_files
 
 
 FEATURES = datasets.Features(
@@ -27,15 +27,9 @@ _PERSONA = ("your persona:", "partner's persona:")
 
 
 @dataclass
-class Seq2SeqDataArguments:
+class Seq2SeqDataArguments(DatasetArguments):
     """Where the pairs of texts come from, and how long they may be."""
 
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Data set on the Hub, e.g. wmt/wmt14, or a local data set folder."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of it, e.g. de-en."})
-    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
-    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
     test_split: str = field(default="test", metadata={"help": "Name of its test split."})
     train_file: list[str] | None = field(
         default=None,
@@ -98,7 +92,7 @@ def load_pairs(
     """Load and check the examples of one split.
 
     Args:
-        arguments: Where they come from.
+        arguments: Names the data.
         split: One of `SPLITS`.
         token: Hub token.
 
@@ -123,16 +117,7 @@ def load_pairs(
         rows, side = load_dialogues(files, arguments.max_history), "left"
     else:
         columns = arguments.source_column, arguments.target_column
-        rows = (
-            load_files(files)
-            if files is not None
-            else load_named(
-                arguments.dataset_name,
-                arguments.dataset_config_name,
-                getattr(arguments, f"{split}_split"),
-                token=token,
-            )
-        )
+        rows = load_files(files) if files is not None else arguments.load(split, token)
     if limit is not None:
         rows = rows.take(limit)
     skip_empty = arguments.skip_empty_examples and split == "train"

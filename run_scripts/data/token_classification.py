@@ -11,6 +11,7 @@ from transformers import (
 )
 
 from ..base.errors import UserError
+from .loading import DatasetArguments
 from .table_files import Table, load_split, read_conll, read_table
 
 
@@ -19,11 +20,9 @@ IGNORED = -100
 
 
 @dataclass
-class TokenClassificationArguments:
+class TokenClassificationArguments(DatasetArguments):
     """Where the tagged sentences come from."""
 
-    dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub, or a local folder of one."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     train_file: str | None = field(
         default=None,
         metadata={
@@ -33,8 +32,6 @@ class TokenClassificationArguments:
     )
     validation_file: str | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
     test_file: str | None = field(default=None, metadata={"help": "As train_file, to predict; tags may be missing."})
-    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
-    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
     test_split: str = field(default="test", metadata={"help": "Name of its test split."})
     tokens_column: str = field(default="tokens", metadata={"help": "Column that holds the words."})
     tags_column: str = field(default="ner_tags", metadata={"help": "Column that holds the tags."})
@@ -47,8 +44,6 @@ class TokenClassificationArguments:
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Tokens per sequence, special ones included; the model's maximum by default."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training sentences only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation sentences only."})
 
 
 def load_sentences(

@@ -19,7 +19,7 @@ class DigitsArguments:
     """Where to, and how many are held out."""
 
     output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
-    held_out: float = field(default=0.2, metadata={"help": "Share of the pictures for validation."})
+    held_out: float = field(default=0.2, metadata={"help": "Share of the images for validation."})
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
             "label": [int(digits.target[i]) for i in chosen],
         }
         datasets.Dataset.from_dict(rows, features=features).to_parquet(Path(folder) / f"{name}.parquet")
-        print(f"{name}: {len(chosen):,} pictures of 8 x 8 pixels")
+        print(f"{name}: {len(chosen):,} images of 8 x 8 pixels")
 
 
 if __name__ == "__main__":

@@ -22,22 +22,22 @@ def library_files(root: Path) -> list[Path]:
 
 
 def definitions(source: bytes) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """A module and everything defined in it, outer things first; nothing if it is not valid Python."""
+    """A module and its classes and functions, breadth first; nothing if it is not valid Python."""
     try:
         waiting = deque([ast.parse(source)])
-    except (SyntaxError, ValueError):  # files that are broken on purpose, as lib2to3's test data
+    except (SyntaxError, ValueError):  # files that are invalid on purpose, such as lib2to3's test data
         return
     while waiting:
         node = waiting.popleft()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
-        # Not `ast.walk`: most nodes are parts of expressions, which define nothing.
+        # Not `ast.walk`, as most nodes are expressions, without definitions.
         for name in ("body", "handlers", "orelse", "finalbody", "cases"):
             waiting.extend(getattr(node, name, ()))
 
 
 def docstrings(source: bytes) -> Iterator[str]:
-    """The docstrings of a module and of everything defined in it; none if it is not valid Python."""
+    """The docstrings of a module and its classes and functions; none if it is not valid Python."""
     for node in definitions(source):
         text = ast.get_docstring(node, clean=False)
         if text:
@@ -45,5 +45,5 @@ def docstrings(source: bytes) -> Iterator[str]:
 
 
 def is_held_out(name: str, percentage: float) -> bool:
-    """Whether a document belongs to the validation set: decided by its name alone, so the same on every machine."""
+    """Whether a document belongs to the validation set: depends on a hash of its name, equal on all machines."""
     return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 10_000 < percentage * 100

@@ -1,8 +1,8 @@
 """Write a text corpus: Python's own documentation.
 
-It is made of the language reference inside CPython (`pydoc_data.topics`) and the docstrings of the standard library,
-which are read with `ast`: nothing is executed. A document is one topic, or one module's docstrings. A docstring that
-several modules repeat counts once, so that none stands in both the training and the validation set.
+The texts are the language reference inside CPython (`pydoc_data.topics`) and the docstrings of the standard library,
+read with `ast`: nothing is executed. A document is one topic, or the docstrings of one module. Repeated docstrings
+are written once, so that the training and the validation set have none in common.
 
     python -m tokenmixers.run_scripts.small_data.python_docs_corpus --output_dir outputs/corpus
 """

@@ -209,11 +209,11 @@ def build_trainer(
 
 
 def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, argv: list[str] | None) -> dict:
-    """A whole language modelling script.
+    """A whole language modelling command.
 
     Args:
-        build: Makes a Trainer of the parsed arguments (model, data, own, training) and the checkpoint to resume.
-        own_arguments: The script's own argument dataclass.
+        build: Builds the Trainer from the parsed arguments (model, data, own, training) and the checkpoint to resume.
+        own_arguments: The command's own argument dataclass.
         task: The Hub's name of the model's task.
         argv: Command line; `sys.argv` by default.
 
@@ -254,14 +254,19 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         results["trained"] = results.pop("eval_perplexity")
     results = {key: results[key] for key in ("unigram", "untrained", "trained", "tokens_per_second") if key in results}
     if trainer.is_world_process_zero():
-        names = {
-            "unigram": "unigram model",
-            "untrained": f"{trainer.model.config.model_type}, before training",
-            "trained": f"{trainer.model.config.model_type}, trained" if args.do_train else "the model",
-        }
-        rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
-        if "tokens_per_second" in results:
-            rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
-        print_table(("on the validation text", "perplexity"), rows)
+        _print_results(results, trainer)
     leave_processes()
     return results
+
+
+def _print_results(results: dict[str, float], trainer: Trainer) -> None:
+    model_type = trainer.model.config.model_type
+    names = {
+        "unigram": "unigram model",
+        "untrained": f"{model_type}, before training",
+        "trained": f"{model_type}, trained" if trainer.args.do_train else "the model",
+    }
+    rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
+    if "tokens_per_second" in results:
+        rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
+    print_table(("on the validation text", "perplexity"), rows)

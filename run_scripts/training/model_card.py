@@ -205,36 +205,8 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
     name = (repo_id or str(Path(args.output_dir).resolve())).rpartition("/")[2]
     results = last_evaluation(trainer.state.log_history, facts.metrics)
-    from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
     ours = config.model_type in FAMILIES
-    task = HUB_TASKS.get(facts.task, facts.task)
-    data = ModelCardData(
-        license=facts.author.license,
-        language=facts.author.language,
-        library_name="transformers",
-        pipeline_tag=task,
-        tags=[
-            config.model_type.replace("_", "-"),
-            *(["tokenmixers"] if ours else []),
-            *([facts.task] if facts.task != task else []),
-        ],
-        datasets=[facts.dataset_id] if facts.dataset_id else None,
-        base_model=facts.base_model if from_hub else None,
-        metrics=sorted({facts.metrics[key] for key in results}) or None,
-        model_name=name,
-        eval_results=[
-            EvalResult(
-                task_type=task,
-                dataset_type=facts.dataset_id or "local",
-                dataset_name=facts.data,
-                metric_type=facts.metrics[key],
-                metric_name=key.replace("_", " "),
-                metric_value=value,
-            )
-            for key, value in results.items()
-        ]
-        or None,
-    )
+    data = metadata(facts, config.model_type, name, results)
     start = "trained from scratch" if facts.base_model is None else f"finetuned from {Path(facts.base_model).name}"
     tokenizer = trainer.processing_class
     return ModelCard.from_template(
@@ -257,6 +229,47 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         versions=versions(),
         limits=limits(config),
         citation=textwrap.dedent(CITATIONS.get(config.model_type, "")).strip(),
+    )
+
+
+def metadata(facts: CardFacts, model_type: str, name: str, results: Mapping[str, float]) -> ModelCardData:
+    """The metadata at the head of a card.
+
+    Args:
+        facts: Facts that the Trainer does not know.
+        model_type: The model's type.
+        name: The model's name on the card.
+        results: Metrics of the evaluation.
+    """
+    from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
+    ours = model_type in FAMILIES
+    task = HUB_TASKS.get(facts.task, facts.task)
+    return ModelCardData(
+        license=facts.author.license,
+        language=facts.author.language,
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=[
+            model_type.replace("_", "-"),
+            *(["tokenmixers"] if ours else []),
+            *([facts.task] if facts.task != task else []),
+        ],
+        datasets=[facts.dataset_id] if facts.dataset_id else None,
+        base_model=facts.base_model if from_hub else None,
+        metrics=sorted({facts.metrics[key] for key in results}) or None,
+        model_name=name,
+        eval_results=[
+            EvalResult(
+                task_type=task,
+                dataset_type=facts.dataset_id or "local",
+                dataset_name=facts.data,
+                metric_type=facts.metrics[key],
+                metric_name=key.replace("_", " "),
+                metric_value=value,
+            )
+            for key, value in results.items()
+        ]
+        or None,
     )
 
 

@@ -221,7 +221,7 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
     classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])
     assert f"{file}: top " in capsys.readouterr().out
     classify_images.main(["--model", str(tmp_path / "run"), "--data", str(tmp_path / "one.parquet")])
-    assert "a picture of class 'top': top " in capsys.readouterr().out
+    assert "an image of class 'top': top " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="either --images or --data"):
         classify_images.main(["--model", str(tmp_path / "run")])
     with pytest.raises(SystemExit, match=r"no file 'missing\.png'"):
@@ -245,7 +245,7 @@ def test_a_damaged_picture_is_named(command, pictures, tmp_path, content, worker
     with pytest.raises(SystemExit) as caught:
         run_image_classification.main(command(**options, dataloader_num_workers=workers))
     message = str(caught.value)
-    assert message.startswith(f"error: the picture '{bad}' cannot be read: ")
+    assert message.startswith(f"error: the image '{bad}' cannot be read: ")
     assert "\n" not in message
     for checkpoint in (tmp_path / "run").glob("checkpoint-*"):
         load_file(checkpoint / "model.safetensors")
