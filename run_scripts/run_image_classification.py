@@ -35,6 +35,7 @@ from .base.reporting import print_plan, print_table, write_predictions
 from .base.training_arguments import ScriptTrainingArguments
 from .data.image_augmentation import AugmentationArguments, classification_loss, mix, soft_labels, vary
 from .data.text_corpus import load_named
+from .metrics import load_metric
 from .training.language_modeling import build_model
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import checkpoint_to_resume, load_config, set_label_names
@@ -183,7 +184,8 @@ class ImageCollator:
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:
     """Share of images whose highest score is that of their class."""
-    return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}
+    best = prediction.predictions.argmax(axis=-1)
+    return load_metric("accuracy").compute(predictions=best, references=prediction.label_ids)
 
 
 def build(

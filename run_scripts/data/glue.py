@@ -24,7 +24,7 @@ class TextTask:
     Args:
         texts: A row's text, or pair of texts, or question and choices. Raises `KeyError` with a missing column's name.
         labels: Names of the classes in the order of their numbers; `None` if the label is a number.
-        metrics: Names in `metrics.METRICS`.
+        metrics: Keys of `SCORES` of `run_glue.py`.
         multiple_choice: Whether the label says which choice is right.
         score_range: Least and highest label, if labels are numbers and limited.
         label_column: Where the label is.
