@@ -43,7 +43,7 @@ from ..base.arguments import import_optional
 
 
 if TYPE_CHECKING:  # `evaluate` takes a second to import, most of it for scipy
-    from .base import LocalMetric
+    from .local_metric import LocalMetric
 
 
 class _Definition(NamedTuple):

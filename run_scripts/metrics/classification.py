@@ -8,7 +8,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from .base import LocalMetric
+from .local_metric import LocalMetric
 
 
 _SKLEARN = """@article{scikit-learn,
@@ -223,7 +223,7 @@ class Spearmanr(LocalMetric):
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
-            description="Spearman correlation: the Pearson correlation of ranks, equal numbers having their mean rank.",
+            description="Spearman correlation: the Pearson correlation of ranks, equal numbers having a mean rank.",
             citation=_SCIPY,
             inputs_description=_NUMBERS
             + """

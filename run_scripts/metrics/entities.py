@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import datasets
 import evaluate
 
-from .base import LocalMetric
+from .local_metric import LocalMetric
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:

@@ -9,7 +9,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from .base import LocalMetric
+from .local_metric import LocalMetric
 
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")

@@ -6,7 +6,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from .base import LocalMetric
+from .local_metric import LocalMetric
 
 
 class TopKAccuracy(LocalMetric):
@@ -38,7 +38,9 @@ Returns:
             ),
         )
 
-    def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[int], k: int = 5) -> dict[str, float]:
+    def _compute(
+        self, predictions: Sequence[Sequence[int]], references: Sequence[int], k: int = 5
+    ) -> dict[str, float]:
         if k < 1 or any(len(row) < k for row in predictions):
             raise ValueError(
                 f"`k={k}` must be at least 1, and not more than the {min(map(len, predictions))} classes that are "

@@ -7,7 +7,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from .base import LocalMetric
+from .local_metric import LocalMetric
 
 
 class TokenPerplexity(LocalMetric):

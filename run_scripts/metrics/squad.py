@@ -13,7 +13,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from .base import LocalMetric
+from .local_metric import LocalMetric
 
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
