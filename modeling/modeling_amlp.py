@@ -17,11 +17,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_amlp import AMLPConfig
-from .attention import eager_attention_forward, fastest
-from .linear import linear
-from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
-from .spatial_gating_unit import TokenPositions
-from .task_heads import (
+from .heads.task_heads import (
     CausalLMHead,
     ImageClassificationHead,
     MaskedLMHead,
@@ -30,6 +26,9 @@ from .task_heads import (
     SequenceClassificationHead,
     TokenClassificationHead,
 )
+from .layers.attention import eager_attention_forward
+from .layers.spatial_gating_unit import TokenPositions
+from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 
 
 class AMLPAttention(nn.Module):
@@ -47,7 +46,7 @@ class AMLPAttention(nn.Module):
 
     def project(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, `(batch, 1, length, attention_size)` each, of `(batch, length, hidden_size)`."""
-        query, key, value = linear(self.qkv_proj, hidden_states)[:, None].chunk(3, dim=-1)
+        query, key, value = self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
         return query, key, value
 
     def forward(
@@ -74,7 +73,7 @@ class AMLPAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        attended, weights = fastest(attention_interface)(
+        attended, weights = attention_interface(
             self,
             query,
             key,
@@ -84,7 +83,7 @@ class AMLPAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        return linear(self.out_proj, attended.flatten(2)), weights
+        return self.out_proj(attended.flatten(2)), weights
 
 
 class AMLPLayer(GMLPLayer):
@@ -107,7 +106,7 @@ class AMLPLayer(GMLPLayer):
         residual = hidden_states
         hidden_states = self.norm(hidden_states)
         query, key, value = self.attention.project(hidden_states)
-        hidden_states = linear(self.proj_in, hidden_states, self.activation)
+        hidden_states = self.activation(self.proj_in(hidden_states))
         gates = None
         if past_key_values is not None:
             # One update per layer, as Transformers' caches expect: keys and values travel together.
@@ -116,7 +115,7 @@ class AMLPLayer(GMLPLayer):
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
         tiny_attention, _ = self.attention(query, key, value, attention_mask, **kwargs)
         hidden_states = self.sgu(hidden_states, padding_mask, positions, tiny_attention, gates)
-        return residual + self.drop_path(self.dropout(linear(self.proj_out, hidden_states)))
+        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
 class AMLPPreTrainedModel(GMLPPreTrainedModel):

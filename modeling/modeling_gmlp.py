@@ -17,16 +17,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ..configuration.configuration_gmlp import GMLPConfig
-from .decoder_cache import update_cache_without_keys
-from .drop_path import DropPath
-from .flops import CountsFlops
-from .linear import linear
-from .padding import padding_and_positions
-from .patch_embeddings import PatchEmbeddings
-from .self_contained import SelfContained
-from .spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
-from .spatial_resizing import ResizableTokens, TokenMixing
-from .task_heads import (
+from .heads.task_heads import (
     CausalLMHead,
     ImageClassificationHead,
     MaskedLMHead,
@@ -36,6 +27,14 @@ from .task_heads import (
     TokenClassificationHead,
     pool,
 )
+from .inputs.caches import update_cache_without_keys
+from .inputs.padding import padding_and_positions
+from .layers.drop_path import DropPath
+from .layers.patch_embeddings import PatchEmbeddings
+from .layers.spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
+from .mixins.flops import CountsFlops
+from .mixins.resizing import ResizableTokens, TokenMixing
+from .mixins.saving import SelfContained
 
 
 class GMLPLayer(GradientCheckpointingLayer):
@@ -69,13 +68,13 @@ class GMLPLayer(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
         residual = hidden_states
-        hidden_states = linear(self.proj_in, self.norm(hidden_states), self.activation)
+        hidden_states = self.activation(self.proj_in(self.norm(hidden_states)))
         gates = None
         if past_key_values is not None:
             gates = self.sgu.gate_inputs(hidden_states, padding_mask)[:, None]
             gates = update_cache_without_keys(past_key_values, gates, self.layer_idx)[:, 0]
         hidden_states = self.sgu(hidden_states, padding_mask, positions, gate_inputs=gates)
-        return residual + self.drop_path(self.dropout(linear(self.proj_out, hidden_states)))
+        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
 class GMLPPreTrainedModel(SelfContained, CountsFlops, ResizableTokens, PreTrainedModel):

@@ -13,11 +13,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_mlp_mixer import MLPMixerConfig
-from .drop_path import DropPath
-from .linear import linear
-from .modeling_gmlp import GMLPModel, GMLPPreTrainedModel
-from .spatial_gating_unit import TokenPositions
-from .task_heads import (
+from .heads.task_heads import (
     ImageClassificationHead,
     MaskedLMHead,
     MultipleChoiceHead,
@@ -25,6 +21,9 @@ from .task_heads import (
     SequenceClassificationHead,
     TokenClassificationHead,
 )
+from .layers.drop_path import DropPath
+from .layers.spatial_gating_unit import TokenPositions
+from .modeling_gmlp import GMLPModel, GMLPPreTrainedModel
 
 
 class TokenMixingMLP(nn.Module):
@@ -118,8 +117,8 @@ class MLPMixerLayer(GradientCheckpointingLayer):
         if padding_mask is not None:
             tokens = tokens * padding_mask.to(tokens.dtype)
         hidden_states = hidden_states + self.drop_path(self.dropout(self.token_mixing(tokens, positions)))
-        channels = linear(self.proj_in, self.channel_norm(hidden_states), self.activation)
-        channels = linear(self.proj_out, channels)
+        channels = self.activation(self.proj_in(self.channel_norm(hidden_states)))
+        channels = self.proj_out(channels)
         return hidden_states + self.drop_path(self.dropout(channels))
 
 

@@ -28,16 +28,21 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
-from .attention import attention_from_logits, eager_attention_forward, fastest
-from .decoder_cache import mask_for_generate, update_cache_without_keys
-from .feed_forward import FeedForward
-from .flops import CountsFlops
-from .linear import linear
-from .mixins import ModelMixin
-from .patch_embeddings import PatchEmbeddings
-from .self_contained import SelfContained
-from .spatial_resizing import grid_interpolation
-from .synthetic_attention import (
+from .heads.task_heads import (
+    CausalLMHead,
+    ImageClassificationHead,
+    MaskedLMHead,
+    MultipleChoiceHead,
+    QuestionAnsweringHead,
+    SequenceClassificationHead,
+    TokenClassificationHead,
+    pool,
+)
+from .inputs.caches import mask_for_generate, update_cache_without_keys
+from .layers.attention import attention_from_logits, eager_attention_forward
+from .layers.feed_forward import FeedForward
+from .layers.patch_embeddings import PatchEmbeddings
+from .layers.synthetic_logits import (
     COMPONENTS,
     TOKEN_DEPENDENT,
     ComponentMixture,
@@ -55,16 +60,10 @@ from .synthetic_attention import (
     shared_attention,
     token_layout,
 )
-from .task_heads import (
-    CausalLMHead,
-    ImageClassificationHead,
-    MaskedLMHead,
-    MultipleChoiceHead,
-    QuestionAnsweringHead,
-    SequenceClassificationHead,
-    TokenClassificationHead,
-    pool,
-)
+from .mixins.flops import CountsFlops
+from .mixins.resizing import grid_interpolation
+from .mixins.saving import SelfContained
+from .mixins.typing import ModelMixin
 
 
 class SynthesizerRMSNorm(nn.Module):
@@ -147,9 +146,9 @@ class SynthesizerAttention(nn.Module):
         Returns:
             Shape `(batch, queries, hidden_size)`, and the weights if the implementation is `"eager"`.
         """
-        queries = self._heads(linear(self.q_proj, hidden_states)) if self.has_queries else None
-        values = self._heads(linear(self.v_proj, hidden_states))
-        keys = self._heads(linear(self.k_proj, hidden_states)) if self.has_keys else None
+        queries = self._heads(self.q_proj(hidden_states)) if self.has_queries else None
+        values = self._heads(self.v_proj(hidden_states))
+        keys = self._heads(self.k_proj(hidden_states)) if self.has_keys else None
         if past_key_values is not None:
             if keys is not None:
                 keys, values = past_key_values.update(keys, values, self.layer_idx)
@@ -170,7 +169,7 @@ class SynthesizerAttention(nn.Module):
             mask = layout.visible if layout.full_mask is None else layout.full_mask
             output, weights = attention_from_logits(logits, values, mask, dropout)
         output = output.reshape(*hidden_states.shape[:-1], -1)
-        return linear(self.o_proj, output), weights if eager else None
+        return self.o_proj(output), weights if eager else None
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -213,7 +212,7 @@ class SynthesizerAttention(nn.Module):
             batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
             bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        return fastest(attend)(
+        return attend(
             self,
             queries,
             keys,
@@ -269,18 +268,18 @@ class SynthesizerCrossAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `(batch, queries, hidden_size)` to `(batch, keys, hidden_size)`."""
-        queries = self._heads(linear(self.q_proj, hidden_states))
+        queries = self._heads(self.q_proj(hidden_states))
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
             keys, values = layer.keys, layer.values  # of the encoder: they stay the same while decoding
         else:
-            keys = self._heads(linear(self.k_proj, encoder_hidden_states))
-            values = self._heads(linear(self.v_proj, encoder_hidden_states))
+            keys = self._heads(self.k_proj(encoder_hidden_states))
+            values = self._heads(self.v_proj(encoder_hidden_states))
             if past_key_values is not None:
                 keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
                 past_key_values.is_updated[self.layer_idx] = True
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        output, weights = fastest(attend)(
+        output, weights = attend(
             self,
             queries,
             keys,
@@ -290,7 +289,7 @@ class SynthesizerCrossAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        return linear(self.o_proj, output.reshape(*hidden_states.shape[:-1], -1)), weights
+        return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -797,7 +796,7 @@ class SynthesizerForMaskedLM(_EncoderHead, MaskedLMHead, SynthesizerPreTrainedMo
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return linear(self.lm_head, self.scale_for_lm_head(hidden_states))
+        return self.lm_head(self.scale_for_lm_head(hidden_states))
 
 
 class SynthesizerForSequenceClassification(_EncoderHead, SequenceClassificationHead, SynthesizerPreTrainedModel):
@@ -829,7 +828,7 @@ class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, Generatio
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""
-        return linear(self.lm_head, self.scale_for_lm_head(hidden_states))
+        return self.lm_head(self.scale_for_lm_head(hidden_states))
 
 
 class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, GenerationMixin):
@@ -888,7 +887,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = linear(self.lm_head, self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
+        logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

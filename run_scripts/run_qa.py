@@ -21,7 +21,7 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..modeling.question_answering import Window, null_odds, select_spans
+from ..modeling.pipelines.question_answering import Window, null_odds, select_spans
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table

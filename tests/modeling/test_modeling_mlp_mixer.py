@@ -7,8 +7,8 @@ from torch.nn import functional as F
 import tokenmixers
 from tokenmixers import MLPMixerConfig, MLPMixerForImageClassification, MLPMixerForMaskedLM, MLPMixerModel
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.modeling.spatial_gating_unit import TokenPositions
-from tokenmixers.modeling.spatial_resizing import grid_interpolation
+from tokenmixers.modeling.layers.spatial_gating_unit import TokenPositions
+from tokenmixers.modeling.mixins.resizing import grid_interpolation
 
 
 TEXT_MODELS = sorted({name for name in FAMILIES["mlp_mixer"].models.values() if "Image" not in name})
