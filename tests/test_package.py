@@ -246,6 +246,16 @@ for name in tokenmixers.__all__:
 
 
 @pytest.mark.slow
+def test_the_installed_command_lists_and_runs_commands(installed, tmp_path):
+    command = installed.with_name("tokenmixers")
+    assert _run(command, "--version", cwd=tmp_path) == f"tokenmixers {tokenmixers.__version__}\n"
+    assert "  run_mlm  " in _run(command, "--help", cwd=tmp_path)
+    counts = ("--train_count", "5", "--validation_count", "2")
+    _run(command, "number_names", *counts, "--output_dir", "numbers", cwd=tmp_path)
+    assert len((tmp_path / "numbers" / "train.words.txt").read_text().splitlines()) == 5
+
+
+@pytest.mark.slow
 def test_type_checkers_know_every_public_name(installed, tmp_path):
     """In the code of somebody who has the package installed; without what it is built on, which takes a minute."""
     pytest.importorskip("mypy")

@@ -1,1 +1,1 @@
-"""What every script needs: arguments, errors, precision, reports."""
+"""Shared by all commands: arguments, errors, precision, reports."""

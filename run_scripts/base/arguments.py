@@ -1,56 +1,25 @@
-"""Command lines and recipe files, alike for all scripts.
+"""Command lines and recipe files of all commands.
 
-A script is called as `run_x.py [recipe.yaml] [--name value ...]`: the recipe (YAML or JSON, one flat mapping) sets
+A command is called as `run_x [recipe.yaml] [--name value ...]`: the recipe (YAML or JSON, one flat mapping) sets
 defaults, and the command line overrides it.
 """
 
 import dataclasses
 import difflib
-import importlib
-import importlib.metadata
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
 from transformers import HfArgumentParser
 
+from .errors import UserError
+from .shipped_files import RECIPES, find_shipped
 
-RECIPES = Path(__file__).parents[1] / "recipes"
-ACCELERATE = Path(__file__).parents[1] / "accelerate"
-MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
+
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
-
-#: The scripts that train.
-SCRIPTS = ("run_mlm", "run_clm", "run_span_corruption", "run_seq2seq", "run_qa", "run_glue")
-SCRIPTS += ("run_token_classification", "run_image_classification")
-
-
-class UserError(SystemExit):
-    """A mistake in what the user gave. Scripts end with the message alone and exit status 1."""
-
-    def __init__(self, message: str):
-        super().__init__(f"error: {message}")
-
-
-class BadDataError(ValueError):
-    """Damaged data, found while they are read; `report_bad_data` makes a `UserError` of it.
-
-    That is no ordinary exception, so it would end a data loader's worker without a word.
-    """
-
-
-@contextmanager
-def report_bad_data() -> Iterator[None]:
-    """Turn a `BadDataError`, also one of a worker with its traceback, into a `UserError`."""
-    try:
-        yield
-    except BadDataError as error:
-        raise UserError(str(error).rpartition("BadDataError: ")[2].strip()) from error
 
 
 @dataclass
@@ -99,46 +68,15 @@ class ModelArguments:
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
-#: Three ways to say one thing: what the command line says replaces whatever a recipe says.
+#: Arguments that all set the precision: any of them on the command line replaces all of them in a recipe.
 PRECISION_ARGUMENTS = ("precision", "bf16", "fp16")
 
 
-def install_hint(extra: str) -> str:
-    """How to get the packages of an extra: by their own names or from a checkout, as no package index has this one."""
-    from_checkout = f"pip install '.[{extra}]' in a checkout of tokenmixers"
-    try:
-        requirements = importlib.metadata.requires("tokenmixers") or []
-    except importlib.metadata.PackageNotFoundError:  # imported from a folder
-        return from_checkout
-    wanted = [name.partition(";")[0].strip() for name in requirements if f'extra == "{extra}"' in name]
-    return f"pip install {' '.join(map(repr, wanted))}, or {from_checkout}" if wanted else from_checkout
-
-
-def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
-    """A package that only some uses need.
-
-    Args:
-        module: What to import.
-        extra: The extra of this package that brings it.
-        purpose: What needs it, for the message.
-
-    Raises:
-        UserError: If it cannot be imported.
-    """
-    try:
-        return importlib.import_module(module)
-    # A RuntimeError is what a torchvision raises that was built for another torch.
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"{purpose} needs {module}, which cannot be imported ({error}): {install_hint(extra)}."
-        ) from error
-
-
 def check_new_folder(path: str) -> Path:
-    """The folder for a script's result, which must be new or empty.
+    """Check that the folder for a command's result is new or empty.
 
     Raises:
-        UserError: If there is something already.
+        UserError: If the path exists and is not an empty folder.
     """
     folder = Path(path)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -170,29 +108,11 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
                 action.required = False
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
-    except ValueError as error:  # TrainingArguments explains itself
+    except ValueError as error:  # of TrainingArguments, with a full explanation
         raise UserError(str(error)) from error
     if unknown:
         raise UserError(f"unknown arguments: {' '.join(unknown)}. See --help.")
     return tuple(parsed)
-
-
-def find_shipped(path: str, folder: Path, kind: str) -> Path:
-    """A YAML file, looked for as given and then among those that come with this package.
-
-    Args:
-        path: File, or name of a shipped one.
-        folder: Where the shipped ones are.
-        kind: What it is, for the message.
-
-    Raises:
-        UserError: If there is none.
-    """
-    file = Path(path) if Path(path).is_file() else folder / path
-    if not file.is_file():
-        shipped = ", ".join(sorted(file.name for file in folder.glob("*.yaml")))
-        raise UserError(f"there is no {kind} {path!r}. Shipped {kind}s: {shipped}.")
-    return file
 
 
 def read_recipe(path: str, allowed: Sequence[str]) -> dict[str, Any]:

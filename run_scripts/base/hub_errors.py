@@ -1,4 +1,4 @@
-"""What can go wrong between a script and the Hub, said in one sentence each."""
+"""Errors of the Hub as one sentence each: names, tokens, model cards, connections."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import get_session, hf_raise_for_status, validate_repo_id
 
-from .arguments import UserError
+from .errors import UserError
 
 
 try:
@@ -22,8 +22,8 @@ try:
 except ImportError:  # before huggingface_hub 2
     import httpx
 
-#: What huggingface_hub and hf_xet raise: a broken upload is a RuntimeError, bad metadata in a card a ValueError, and
-#: hf_xet knows only Python's own kinds.
+#: Exceptions of huggingface_hub and hf_xet: a broken upload is a RuntimeError, invalid metadata are a ValueError, and
+#: hf_xet raises built-in exceptions only.
 RAISED = (httpx.HTTPError, OSError, RuntimeError, ValueError)
 _LOGIN = "make one with write access at https://huggingface.co/settings/tokens and run `hf auth login`"
 
@@ -31,7 +31,7 @@ _METADATA = "the Hub refused the metadata at the head of README.md"
 
 
 def check_repo_id(repo_id: str) -> None:
-    """Refuse a name that the Hub would refuse.
+    """Check the name of a repository.
 
     Raises:
         UserError: If it is not of the form `<name>` or `<user or organisation>/<name>`.
@@ -43,11 +43,11 @@ def check_repo_id(repo_id: str) -> None:
 
 
 def check_token(token: str | None, repo_id: str) -> str:
-    """The token to push with, which may write as far as the Hub can tell beforehand.
+    """The token to push with, checked for write access.
 
     Args:
-        token: As given; the stored login if there is none.
-        repo_id: Where to push, for the message.
+        token: A token; the stored login by default.
+        repo_id: The repository, for the message.
 
     Raises:
         UserError: If there is no token, or the Hub does not know it, or it can only read.
@@ -63,10 +63,13 @@ def check_token(token: str | None, repo_id: str) -> str:
 
 
 def check_card(card: ModelCard | str) -> None:
-    """Have the Hub look at the metadata of a card, or of its text.
+    """Validate the metadata of a model card on the Hub.
+
+    Args:
+        card: The card, or its text.
 
     Raises:
-        UserError: If it would not take them.
+        UserError: If the metadata are invalid.
     """
     # As `card.validate()`, which asks huggingface.co before huggingface_hub 2, whatever HF_ENDPOINT says.
     request = {"repoType": "model", "content": str(card)}
@@ -82,15 +85,15 @@ def check_card(card: ModelCard | str) -> None:
 
 
 def explain(error: BaseException, repo_id: str, again: str = "try again") -> str | None:
-    """What went wrong and what to do, as a clause to go on from.
+    """The cause of an error and what to do, as a sentence without its full stop.
 
     Args:
-        error: What was raised.
-        repo_id: Where to.
+        error: The exception.
+        repo_id: The repository.
         again: What to do after a lost connection.
 
     Returns:
-        `None` if huggingface_hub had no part in it.
+        `None` if the error does not come from huggingface_hub.
     """
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
@@ -100,7 +103,7 @@ def explain(error: BaseException, repo_id: str, again: str = "try again") -> str
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing can be sent"
     status = next((cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)), None)
-    # hf_xet's own errors have no number of the operating system.
+    # A PermissionError of hf_xet has no errno, unlike one of the file system.
     refused_by_storage = isinstance(error, PermissionError) and error.errno is None
     if status in (401, 403) or refused_by_storage or isinstance(error, LocalTokenNotFoundError):
         number = f" (status {status})" if status else ""
@@ -126,7 +129,7 @@ def _one_line(error: BaseException | str) -> str:
 
 
 def _from_the_hub(error: BaseException) -> bool:
-    """Whether an exception came through huggingface_hub, and not from writing a file, say."""
+    """Whether an exception passed through huggingface_hub; one from writing a file has not."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__", "").startswith("huggingface_hub."):
@@ -136,16 +139,16 @@ def _from_the_hub(error: BaseException) -> bool:
 
 
 @contextmanager
-def explained(repo_id: str, kept: str, again: str = "try again") -> Iterator[None]:
-    """Turn what the Hub's client raises into one sentence.
+def report_hub_errors(repo_id: str, kept: str, again: str = "try again") -> Iterator[None]:
+    """Turn errors of the Hub's client into a `UserError`.
 
     Args:
-        repo_id: Where to.
-        kept: What has not suffered, as a sentence.
+        repo_id: The repository.
+        kept: A sentence that says what is unharmed.
         again: What to do after a lost connection.
 
     Raises:
-        UserError: In place of huggingface_hub's and hf_xet's errors; others pass.
+        UserError: In place of errors of huggingface_hub and hf_xet; others are raised unchanged.
     """
     try:
         yield

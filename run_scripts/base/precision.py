@@ -1,7 +1,7 @@
-"""Which number format a machine trains in: bfloat16 where its processor or GPU computes that natively, else float32.
+"""The precision of training: bfloat16 where the processor or GPU supports it natively, else float32.
 
-Natively is not the same as at all: PyTorch computes bfloat16 everywhere, but without instructions for it mostly slower
-than float32, on many processors more than ten times.
+PyTorch computes bfloat16 everywhere. Without native instructions it is mostly slower than float32, on many processors
+more than ten times.
 """
 
 import platform
@@ -12,24 +12,27 @@ from torch import nn
 from transformers.utils import is_torch_xla_available
 
 
-#: What `--precision` takes beside auto -> its name in sentences.
+#: Value of `--precision`, other than auto -> its full name.
 FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
-#: What PyTorch calls a processor's instructions -> what their makers do. All that multiply matrices of bfloat16.
+#: PyTorch's name of an instruction set -> the maker's name. All of them multiply bfloat16 matrices.
 X86_INSTRUCTIONS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}
 ARM_INSTRUCTIONS = {"bf16": "Arm's bfloat16 instructions"}
 
-#: How the names of AMD's GPU architectures without bfloat16 instructions begin: all before CDNA 1 and RDNA 3.
+#: Prefixes of AMD's GPU architectures without bfloat16 instructions: all before CDNA 1 and RDNA 3.
 ROCM_WITHOUT = ("gfx7", "gfx8", "gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c", "gfx10")
 
 
 def has_accelerator() -> bool:
-    """Whether there is a GPU, or another device, that training would use by itself."""
+    """Whether there is a GPU or another accelerator."""
     return torch.accelerator.is_available() or is_torch_xla_available()
 
 
 def device_type(use_cpu: bool) -> torch.device:
-    """The kind of device that training is going to use; asking the Trainer's arguments would start the processes."""
+    """The type of device that training will use.
+
+    `TrainingArguments.device` says it too, but initialises the process group.
+    """
     accelerator = None if use_cpu else torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None and not use_cpu and is_torch_xla_available():
         return torch.device("xla")
@@ -37,7 +40,7 @@ def device_type(use_cpu: bool) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """What a device is called, for readers: `CPU, AMD EPYC` or `cuda:0, NVIDIA H100`."""
+    """A readable name of a device: `CPU, AMD EPYC` or `cuda:0, NVIDIA H100`."""
     if device.type == "cpu":
         return f"CPU, {torch.cpu.get_capabilities().get('cpu_name') or platform.processor() or platform.machine()}"
     ask = getattr(getattr(torch, device.type, None), "get_device_name", None)
@@ -45,7 +48,7 @@ def device_name(device: torch.device) -> str:
 
 
 def native_bfloat16(device: torch.device) -> tuple[bool, str]:
-    """Whether a device has instructions for bfloat16, and by what that is known."""
+    """Whether a device has instructions for bfloat16, and the evidence."""
     if device.type == "cpu":
         return _of_processor()
     if device.type == "cuda" and torch.version.hip:
@@ -81,9 +84,9 @@ def _of_processor() -> tuple[bool, str]:
 def bfloat16_slowdown(device: torch.device) -> float:
     """How many times longer a feed-forward layer takes in bfloat16 than in float32, forward and backward.
 
-    It is measured, in some tenths of a second; on a CPU as the time of one thread, which other work does not lengthen.
+    The measurement takes some tenths of a second. On a CPU it is the process time, which other work does not affect.
     """
-    from torch.utils import benchmark  # other runs do without
+    from torch.utils import benchmark  # imported by the runs that need it only
 
     on_cpu = device.type == "cpu"
     tokens, width = (128, 128) if on_cpu else (1024, 1024)

@@ -1,20 +1,23 @@
-"""What the scripts tell: the plan before a run, tables and a picture after it."""
+"""Output of the commands: the plan before a run, tables, prediction files and a plot after it."""
 
 import csv
+import platform
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from .arguments import install_hint
+from .optional_packages import install_hint
 
 
 def print_plan(trainer: Trainer, resume_from: str | None) -> None:
-    """Say what a run will do, before it does it."""
+    """Print what a run will do: model, data, device, precision, length."""
     if not trainer.is_world_process_zero():
         return
     args, config = trainer.args, trainer.model.config
@@ -37,7 +40,7 @@ def print_plan(trainer: Trainer, resume_from: str | None) -> None:
 
 
 class ProgressLines(ProgressCallback):
-    """Transformers' progress bars, with one short line per report instead of a dictionary."""
+    """Transformers' progress bars, with one short line per log entry instead of a dictionary."""
 
     def on_log(
         self,
@@ -47,7 +50,7 @@ class ProgressLines(ProgressCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Write the loss, or the metrics of an evaluation; the speed is left to the bar and to the saved history."""
+        """Print the loss or the metrics; speeds are left to the progress bar and the saved history."""
         if state.is_world_process_zero and self.training_bar is not None:
             line = progress_line(state.global_step, logs or {})
             if line:
@@ -55,19 +58,19 @@ class ProgressLines(ProgressCallback):
 
 
 def progress_line(step: int, logs: Mapping[str, Any]) -> str:
-    """What a person reads of a Trainer's report; empty for the summary at the end of a training."""
+    """A Trainer's log entry as one line; empty for the summary at the end of training."""
     evaluation = {key.removeprefix("eval_"): value for key, value in logs.items() if key.startswith("eval_")}
-    told = evaluation or {key: logs[key] for key in ("loss", "learning_rate") if key in logs}
+    values = evaluation or {key: logs[key] for key in ("loss", "learning_rate") if key in logs}
     figures = [
         f"{key.replace('_', ' ')} {value:.4g}"
-        for key, value in told.items()
+        for key, value in values.items()
         if isinstance(value, Real) and not key.endswith(("runtime", "per_second"))
     ]
     return f"step {step:,}{', evaluation' if evaluation else ''}: " + ", ".join(figures) if figures else ""
 
 
-def shown(value: float | None, form: str, scale: float = 1.0) -> str:
-    """A number in a table's cell, which stays empty for `None`."""
+def format_optional(value: float | None, form: str, scale: float = 1.0) -> str:
+    """Format a number for a table; `None` gives an empty cell."""
     return "" if value is None else form.format(value * scale)
 
 
@@ -120,7 +123,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     Args:
         history: A Trainer's `state.log_history`.
-        path: The picture to write. Without matplotlib, which is in the extra `plot`, it is not, and that is said.
+        path: The image file to write. Without matplotlib (extra `plot`) a message says that it is skipped.
     """
     try:
         from matplotlib.figure import Figure
@@ -146,11 +149,11 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def training_tokens_per_second(trainer: Trainer, resume_from: str | None = None) -> float:
-    """Real tokens per second of training, all processes together, without the time of evaluations.
+    """Training tokens per second of all processes, without padding and without the time of evaluations.
 
     Args:
         trainer: After `train`.
-        resume_from: The checkpoint that training continued from; what came before it does not count.
+        resume_from: The checkpoint that training resumed from; steps before it do not count.
     """
     state, start = trainer.state, TrainerState()
     if resume_from is not None:
@@ -159,3 +162,10 @@ def training_tokens_per_second(trainer: Trainer, resume_from: str | None = None)
     runtime = next(entry["train_runtime"] for entry in reversed(history) if "train_loss" in entry)
     evaluations = sum(entry.get("eval_runtime", 0.0) for entry in history)
     return (state.num_input_tokens_seen - start.num_input_tokens_seen) / max(runtime - evaluations, 1e-9)
+
+
+def versions() -> str:
+    """Versions of the packages and of Python, and the device, for reports."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch", "datasets", "tokenizers"))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return f"{packages}, Python {platform.python_version()}, on {device}"

@@ -1,4 +1,4 @@
-"""The training arguments of all scripts: Transformers', with a device and a precision that fit the machine."""
+"""Training arguments: Transformers', with a device and a precision that fit the machine."""
 
 import os
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from accelerate.utils import parse_flag_from_env, patch_environment
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.utils import logging
 
+from .errors import UserError
 from .precision import FORMATS, bfloat16_slowdown, device_name, device_type, has_accelerator, native_bfloat16
 
 
@@ -15,15 +16,15 @@ logger = logging.get_logger(__name__)
 
 @dataclass(repr=False)  # Transformers' hides tokens
 class ScriptTrainingArguments(TrainingArguments):
-    """Transformers' arguments, which say `bf16`, `fp16` and `use_cpu` by themselves.
+    """`transformers.TrainingArguments` that choose `bf16`, `fp16` and `use_cpu` for this machine.
 
     Without a GPU the CPU is used. With `precision="auto"` training is in bfloat16 mixed precision where the device
-    computes that natively, else in float32. What `bf16`, `fp16`, `precision` or `accelerate launch` ask for is done;
-    if that is bfloat16 on a device without it, a warning says how slow it is. Afterwards `bf16` and `fp16` are what
-    was decided.
+    supports it natively, else in float32. `bf16`, `fp16`, `precision` and `accelerate launch` override that; bfloat16
+    on a device without native support gives a warning with its measured slowdown. Afterwards `bf16` and `fp16` have
+    the chosen values.
 
     Attributes:
-        decision: The device and the precision with the reasons, one line.
+        decision: The chosen device and precision with the reasons, in one line.
 
     Raises:
         ValueError: If the arguments contradict each other, or ask for float16 without a GPU.
@@ -45,7 +46,7 @@ class ScriptTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self):
-        chosen, reason = self._asked_for() or (None, "")
+        chosen, reason = self._requested_precision() or (None, "")
         found = has_accelerator()
         place = ""
         if not found or self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU"):
@@ -59,7 +60,7 @@ class ScriptTrainingArguments(TrainingArguments):
                 f"float16 is for GPUs, and training is on the CPU{place}: leave the choice to --precision auto."
             )
         self.bf16, self.fp16 = chosen == "bf16", chosen == "fp16"
-        # Transformers and DeepSpeed take from the environment what is not asked for otherwise.
+        # Transformers and DeepSpeed read the precision from the environment if no argument sets it.
         with patch_environment(ACCELERATE_MIXED_PRECISION="no" if chosen == "fp32" else chosen):
             super().__post_init__()
         precision = f"{FORMATS.get(chosen, chosen)} ({reason})"
@@ -70,8 +71,8 @@ class ScriptTrainingArguments(TrainingArguments):
                 f"{bfloat16_slowdown(self.device):.1f} times as long in bfloat16 as in float32."
             )
 
-    def _asked_for(self) -> tuple[str, str] | None:
-        """A precision and who asked for it, `None` if it is ours to choose."""
+    def _requested_precision(self) -> tuple[str, str] | None:
+        """The requested precision and where the request comes from; `None` if there is none."""
         if self.precision != "auto" and self.precision not in FORMATS:
             raise ValueError(f"--precision {self.precision} is not possible; there are auto, {', '.join(FORMATS)}.")
         if self.bf16 and self.fp16:
@@ -84,13 +85,28 @@ class ScriptTrainingArguments(TrainingArguments):
             return self.precision, "asked for"
         if self.bf16 or self.fp16 or self.bf16 is False:
             return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32", "asked for"
-        launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # "no" is also what nobody asked for
+        launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # also the default
         return None if launched == "no" else (launched, "asked for by accelerate launch")
+
+
+def check_has_work(args: TrainingArguments, *jobs: str) -> None:
+    """Check that a command is to do anything.
+
+    Args:
+        args: The training arguments.
+        jobs: Names of the arguments of which at least one must be set, e.g. `"do_train"`.
+
+    Raises:
+        UserError: If none is set.
+    """
+    if not any(getattr(args, job) for job in jobs):
+        *others, last = (f"--{job}" for job in jobs)
+        raise UserError(f"there is nothing to do: give {', '.join(others)} or {last}.")
 
 
 @dataclass(repr=False)
 class GenerationTrainingArguments(ScriptTrainingArguments, Seq2SeqTrainingArguments):
-    """The same for texts that are generated: evaluation generates them unless told otherwise."""
+    """The same for sequence-to-sequence models: evaluation generates texts by default."""
 
     predict_with_generate: bool = field(
         default=True, metadata={"help": "Generate texts in evaluations; without it they give perplexity alone."}

@@ -1,1 +1,1 @@
-"""What is compared in the benchmarks, and how it is timed."""
+"""The benchmarks: models side by side, timing, results and their tables."""

@@ -1,4 +1,4 @@
-"""What is compared with what: one function per cell, which yields its groups for one `Case`."""
+"""Experiments that compare models and layers: one function each, which yields its groups for one `Case`."""
 
 import subprocess
 import sys
@@ -40,8 +40,9 @@ from ...modeling.linear import linear, pointwise_convolution, swapped_product
 from ...modeling.spatial_gating_unit import SpatialGatingUnit
 from ...modeling.t5_conversion import synthesizer_from_t5
 from ...modeling.timm_conversion import convert_timm_state_dict, timm_config
-from ..base.arguments import MODEL_CARDS, import_optional
-from .timing import Case, Contestant, Group, model_contestant, products_of
+from ..base.optional_packages import import_optional
+from ..base.shipped_files import MODEL_CARDS
+from .timing import Candidate, Case, Group, model_candidate, products_of
 
 
 IMAGE_MODELS = ("ti16", "s16", "b16")
@@ -49,7 +50,7 @@ IMAGE_MODELS = ("ti16", "s16", "b16")
 
 @dataclass
 class Sizes:
-    """How much is measured. `shrunk` are fields of configurations that make every model smaller."""
+    """How much is measured. `shrunk` are configuration fields that make every model smaller."""
 
     batch_size: int
     presets: list[str]
@@ -64,7 +65,7 @@ class Sizes:
     attention: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
 
     def quick(self) -> "Sizes":
-        """A few minutes for everything."""
+        """Small sizes: everything takes a few minutes."""
         return replace(
             self,
             batch_size=2,
@@ -89,9 +90,7 @@ def shipped_config(name: str, **changes: Any) -> PreTrainedConfig:
 
 @torch.no_grad()
 def randomise_gates(model: nn.Module) -> nn.Module:
-    """Leave the start of training, where our and timm's spatial weights and timm's head hide every mistake: all are
-    next to zero, or zero.
-    """
+    """Randomise spatial weights, and the head of timm's models: they start at or near zero, which hides mistakes."""
     for name, parameter in model.named_parameters():
         if any(part in f".{name}" for part in (".spatial_proj.", ".gate.proj.", ".head.")):
             parameter.normal_(mean=float(name.endswith("proj.bias")), std=parameter.shape[-1] ** -0.5)
@@ -99,7 +98,7 @@ def randomise_gates(model: nn.Module) -> nn.Module:
 
 
 def tokens(vocab_size: int, *shape: int) -> torch.Tensor:
-    """Random token ids, none of them special."""
+    """Random token ids without special tokens."""
     return torch.randint(3, vocab_size, shape)
 
 
@@ -113,19 +112,19 @@ def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
         ours.load_state_dict(convert_timm_state_dict(peer.state_dict()))
         pixels, labels = torch.randn(sizes.batch_size, 3, 224, 224), torch.randint(1000, (sizes.batch_size,))
         common = {"labels": labels, "weights": "shared", "items": sizes.batch_size}
-        contestants = [
-            model_contestant("tokenmixers", ours, [{"pixel_values": pixels}], case, **common),
-            model_contestant("timm", peer, [{"x": pixels}], case, **common),
+        candidates = [
+            model_candidate("tokenmixers", ours, [{"pixel_values": pixels}], case, **common),
+            model_candidate("timm", peer, [{"x": pixels}], case, **common),
         ]
-        contestants += products_of(ours, [{"pixel_values": pixels}], case)
-        yield Group(f"gmlp-{size}-224", contestants, {"batch": sizes.batch_size, "unit": "images"})
+        candidates += products_of(ours, [{"pixel_values": pixels}], case)
+        yield Group(f"gmlp-{size}-224", candidates, {"batch": sizes.batch_size, "unit": "images"})
 
 
 def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
     """The same function as a `gMLP` of g-mlp-pytorch.
 
-    That package has full spatial weights (what it calls circulant looks to the left alone), reads exactly `length`
-    tokens, and its head is a matrix of its own: here the embeddings, as in ours.
+    That package has full spatial weights (its circulant ones are causal) and reads exactly `length` tokens. Its head
+    has its own matrix, which is set to the embeddings here.
     """
     config = model.config
     package = import_optional("g_mlp_pytorch", "bench", "--cells 2")
@@ -168,17 +167,17 @@ def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
         ids = tokens(config.vocab_size, sizes.batch_size, length)
         labels = tokens(config.vocab_size, ids.numel())
         common = {"labels": labels, "weights": "shared", "items": ids.numel()}
-        contestants = [
-            model_contestant("tokenmixers, Toeplitz", ours, [{"input_ids": ids}], case, **common),
-            model_contestant("tokenmixers, full", full, [{"input_ids": ids}], case, **common),
-            model_contestant("g-mlp-pytorch", peer, [{"x": ids}], case, **common),
+        candidates = [
+            model_candidate("tokenmixers, Toeplitz", ours, [{"input_ids": ids}], case, **common),
+            model_candidate("tokenmixers, full", full, [{"input_ids": ids}], case, **common),
+            model_candidate("g-mlp-pytorch", peer, [{"x": ids}], case, **common),
         ]
-        contestants += products_of(ours, [{"input_ids": ids}], case)
-        yield Group(f"gmlp-base, {length} tokens", contestants, {"batch": sizes.batch_size, "length": length})
+        candidates += products_of(ours, [{"input_ids": ids}], case)
+        yield Group(f"gmlp-base, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
 
 
 def matched_transformer(config_class: type, parameters: int, **settings: Any) -> PreTrainedModel:
-    """A BERT or ModernBERT with this many parameters, by the width of its feed-forward layers.
+    """A BERT or ModernBERT with this many parameters, by choice of the width of its feed-forward layers.
 
     Raises:
         ValueError: If the rest of the model already has more.
@@ -191,14 +190,14 @@ def matched_transformer(config_class: type, parameters: int, **settings: Any) ->
 
     with torch.device("meta"):
         small, large = (build(size).num_parameters() for size in (32, 64))
-    size = 32 * (1 + round((parameters - small) / (large - small)))  # matrix products like multiples of 32
+    size = 32 * (1 + round((parameters - small) / (large - small)))  # multiples of 32 suit matrix products
     if size < 32:
         raise ValueError(f"No {model_class.__name__} with {settings} has only {parameters:,} parameters.")
     return build(size)
 
 
 def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrainedModel]:
-    """BERT and ModernBERT with as many parameters, of the papers' base sizes, or of T5-small's width."""
+    """BERT and ModernBERT with as many parameters, with the papers' base sizes or T5-small's width."""
     parameters, config = model.num_parameters(), model.config
     wide = parameters > 80e6
     width = 768 if wide else 512
@@ -233,11 +232,11 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
         for length in sorted({min(length, config.max_position_embeddings) for length in sizes.text_lengths}):
             ids = tokens(config.vocab_size, sizes.batch_size, length)
             inputs = [{"input_ids": ids}]
-            contestants = [
-                model_contestant(kind, model, inputs, case, items=ids.numel()) for kind, model in models.items()
+            candidates = [
+                model_candidate(kind, model, inputs, case, items=ids.numel()) for kind, model in models.items()
             ]
-            contestants += products_of(ours, inputs, case)
-            yield Group(f"{name}, {length} tokens", contestants, {"batch": sizes.batch_size, "length": length})
+            candidates += products_of(ours, inputs, case)
+            yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
 
 
 def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
@@ -259,17 +258,17 @@ def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     if case.training:
         inputs = [{"input_ids": source, "decoder_input_ids": target, "use_cache": False}]
         common = {"labels": target.flatten(), "items": source.numel() + target.numel()}
-        contestants = [model_contestant(k, m, inputs, case, weights=shared[k], **common) for k, m in models.items()]
-        yield Group("seq2seq step", contestants, facts)
+        candidates = [model_candidate(k, m, inputs, case, weights=shared[k], **common) for k, m in models.items()]
+        yield Group("seq2seq step", candidates, facts)
         return
     inputs = [{"input_ids": source}]
-    contestants = [
-        model_contestant(name, model.get_encoder(), inputs, case, weights=shared[name], items=source.numel())
+    candidates = [
+        model_candidate(name, model.get_encoder(), inputs, case, weights=shared[name], items=source.numel())
         for name, model in models.items()
     ]
-    yield Group("seq2seq encoding", contestants, facts)
-    contestants = [_decoding(name, model, source, target, case, shared[name]) for name, model in models.items()]
-    yield Group("seq2seq decoding", contestants, facts)
+    yield Group("seq2seq encoding", candidates, facts)
+    candidates = [_decoding(name, model, source, target, case, shared[name]) for name, model in models.items()]
+    yield Group("seq2seq decoding", candidates, facts)
 
 
 def _decoding(
@@ -279,7 +278,7 @@ def _decoding(
     target: torch.Tensor,
     case: Case,
     weights: str | None,
-) -> Contestant:
+) -> Candidate:
     """Greedy decoding of as many tokens as `target` has, from a source that is already encoded.
 
     Outputs are the logits of the same steps with the tokens of `target`. Compiled models have static caches.
@@ -317,7 +316,7 @@ def _decoding(
         for key, side in sides.items()
     }
     facts["parameters"] = model.num_parameters()
-    return Contestant(name, generate, outputs, weights, items=target.numel(), facts=facts)
+    return Candidate(name, generate, outputs, weights, items=target.numel(), facts=facts)
 
 
 def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
@@ -340,20 +339,20 @@ def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
         units["Toeplitz, Fourier"].load_state_dict(units["Toeplitz, matrix"].state_dict())
         units["Toeplitz, Fourier"].spatial_proj.fourier_lengths = {case.dtype: 1}
         inputs = [{"hidden_states": torch.randn(1, length, config.intermediate_size)}]
-        contestants = [
-            model_contestant(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()
+        candidates = [
+            model_candidate(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()
         ]
-        yield Group(f"spatial gating unit, {length} tokens", contestants, {"batch": 1, "length": length})
+        yield Group(f"spatial gating unit, {length} tokens", candidates, {"batch": 1, "length": length})
 
 
 def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
     """7: fresh processes, from the interpreter's start: imports, and the first prediction of a saved checkpoint."""
     if case.training or case.compiled or case.dtype != torch.float32:
-        return  # nothing of this changes then
+        return  # start-up does not depend on the case
 
-    def process(name: str, code: str) -> Contestant:
+    def process(name: str, code: str) -> Candidate:
         call = partial(subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True)
-        return Contestant(name, call, is_profiled=False)
+        return Candidate(name, call, is_profiled=False)
 
     ours = process("with tokenmixers", "import transformers, tokenmixers")
     yield Group("import", [ours, process("transformers alone", "import transformers")])
@@ -363,14 +362,14 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
         "torch.inference_mode()(model)(torch.full((1, 16), 5))"
     )
     with tempfile.TemporaryDirectory() as folder:
-        contestants = []
+        candidates = []
         for name, model, also in (
             ("gMLP-base", gmlp, ", tokenmixers"),
             ("BERT", transformers_for(gmlp, sizes)["BERT"], ""),
         ):
             model.save_pretrained(Path(folder) / name)
-            contestants.append(process(name, predict.format(also, str(Path(folder) / name))))
-        yield Group("first prediction", contestants)
+            candidates.append(process(name, predict.format(also, str(Path(folder) / name))))
+        yield Group("first prediction", candidates)
 
 
 class _Products(nn.Module):
@@ -388,14 +387,14 @@ class _Products(nn.Module):
 
 
 def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """9: products of linear layers in the ways that `linear` chooses from, of small, base and vocabulary layers."""
+    """9: products of small, base and vocabulary layers by the implementations that `linear` chooses from."""
     ways = {
         "as tokenmixers chooses": linear,
         "PyTorch's": lambda layer, inputs: F.linear(inputs, layer.weight, layer.bias),
         "as a convolution": lambda layer, inputs: pointwise_convolution(inputs, layer.weight, layer.bias),
         "the other way round": lambda layer, inputs: swapped_product(inputs, layer.weight, layer.bias),
     }
-    # So many that the processor's caches don't hold those of all contestants, as in a model.
+    # More weights than the CPU caches hold, as in a model.
     for narrow, wide, pairs in ((128, 512, 48), (768, 3072, 4), (768, sizes.shrunk.get("vocab_size", 30522), 1)):
         layers = nn.ModuleList(
             nn.Linear(*size) for _ in range(1 if sizes.shrunk else pairs) for size in ((narrow, wide), (wide, narrow))
@@ -403,16 +402,16 @@ def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
         for rows in sizes.rows:
             inputs = [{"hidden_states": torch.randn(rows, narrow)}]
             common = {"inputs": inputs, "case": case, "weights": "shared", "items": len(layers) * rows}
-            contestants = [
-                replace(model_contestant(name, _Products(deepcopy(layers), way), **common), is_profiled=False)
+            candidates = [
+                replace(model_candidate(name, _Products(deepcopy(layers), way), **common), is_profiled=False)
                 for name, way in ways.items()
                 if rows <= 4 or name != "the other way round"
             ]
-            yield Group(f"{narrow} x {wide}, {rows} rows", contestants, {"batch": 1, "length": rows})
+            yield Group(f"{narrow} x {wide}, {rows} rows", candidates, {"batch": 1, "length": rows})
 
 
 class _Attention(nn.Module):
-    """A function of Transformers' attention interface, with projections that all heads share."""
+    """A function of Transformers' attention interface, with projections shared by all heads."""
 
     is_causal = False
 
@@ -453,9 +452,9 @@ def attention_by_length(case: Case, sizes: Sizes) -> Iterator[Group]:
                 {name: torch.randn(sizes.batch_size, heads, length, head_dim) for name, length in lengths.items()}
             ]
             common = {"inputs": inputs, "case": case, "weights": "shared", "items": sizes.batch_size * queries}
-            contestants = [
-                model_contestant(name, deepcopy(module), **common)
+            candidates = [
+                model_candidate(name, deepcopy(module), **common)
                 for name, module in zip(ways, (first, *others), strict=True)
             ]
             facts = {"batch": sizes.batch_size, "length": queries, "keys": keys}
-            yield Group(f"{heads} heads, {queries} queries, {keys} keys", contestants, facts)
+            yield Group(f"{heads} heads, {queries} queries, {keys} keys", candidates, facts)

@@ -1,4 +1,4 @@
-"""What makes a comparison fair: contestants that compute the same, take turns, and wait for the device."""
+"""Timing side by side: candidates with equal outputs, alternating calls, synchronised devices."""
 
 import gc
 import json
@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
 from torch.autograd import DeviceType
 from torch.nn import functional as F
@@ -21,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...modeling.linear import pointwise_convolution
-from ..base.arguments import UserError
+from ..base.errors import UserError
 
 
 Inputs = Sequence[Mapping[str, Any]]
@@ -42,7 +44,7 @@ _PRODUCTS = {
 
 @dataclass
 class Case:
-    """How the contestants of a group run: `mode` is `"inference"` or `"training"`."""
+    """How the candidates of a group run; `mode` is `"inference"` or `"training"`."""
 
     mode: str
     dtype: torch.dtype
@@ -58,17 +60,17 @@ class Case:
 
 
 @dataclass
-class Contestant:
-    """One of the programs that are timed side by side.
+class Candidate:
+    """One of the functions that are timed side by side.
 
     Args:
-        name: For the report.
-        call: What is timed. A number that it returns is taken for its seconds.
-        outputs: Results that contestants of the same `weights` have to share.
-        weights: Name of the weights; `None` if no other contestant has them.
-        items: Tokens or images per call, padding not counted.
+        name: Name in the report.
+        call: The function to time. If it returns a float, these are the seconds that count.
+        outputs: Outputs that must be equal for candidates with the same `weights`.
+        weights: Name of the weights; `None` if no other candidate has the same.
+        items: Tokens or images per call, without padding.
         flops: Operations per call.
-        is_profiled: Whether the peak of the memory and the operators are of interest.
+        is_profiled: Whether to measure peak memory and operators.
         facts: Further columns of the report.
     """
 
@@ -84,14 +86,14 @@ class Contestant:
 
 @dataclass
 class Group:
-    """Contestants that take turns. The first is the one that the others are compared with."""
+    """Candidates whose calls alternate. The others are compared with the first."""
 
     name: str
-    contestants: list[Contestant]
+    candidates: list[Candidate]
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def model_contestant(
+def model_candidate(
     name: str,
     model: nn.Module,
     inputs: Inputs,
@@ -101,28 +103,28 @@ def model_contestant(
     weights: str | None = None,
     comparable: Callable[[list[torch.Tensor]], list[torch.Tensor]] | None = None,
     items: int | None = None,
-) -> Contestant:
+) -> Candidate:
     """A model that reads all of `inputs` in one call: forward passes, or training steps with AdamW.
 
     Inference in bfloat16 has weights of that type, training has float32 weights and autocast. The loss is the
     cross-entropy with `labels`, else the mean square of the first output.
 
     Args:
-        name: For the report.
-        model: Of any origin; its first output counts.
+        name: Name in the report.
+        model: Any model; its first output counts.
         inputs: Keyword arguments for one or more calls of the model.
         case: How it runs.
         labels: Classes, one for each row of logits.
-        weights: As for `Contestant`.
-        comparable: Brings the outputs into the form in which they are to be the same as another's.
-        items: As for `Contestant`.
+        weights: As for `Candidate`.
+        comparable: Converts the outputs to a form that can be compared with another candidate's.
+        items: As for `Candidate`.
     """
     model = model.to(case.device).train(case.training)
     if not case.training:
         model = model.to(case.dtype)
     inputs = [{key: _placed(value, model, case) for key, value in batch.items()} for batch in inputs]
     labels = None if labels is None else labels.to(case.device)
-    with _autocast(case):  # which way a product takes can depend on its type
+    with _autocast(case):  # the implementation of a product can depend on its type
         flops = count_flops(model, inputs) * (3 if case.training else 1)
     forward = torch.compile(model) if case.compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None
@@ -146,7 +148,7 @@ def model_contestant(
     def outputs() -> list[torch.Tensor]:
         if not case.training:
             return comparable(infer()) if comparable else infer()
-        # All layers behind the first parameter, that of the embedding, have a part in its gradient.
+        # The gradient of the first parameter, of the embedding, depends on all layers after it.
         first, found = next(model.parameters()), []
         for loss in losses():
             loss.backward()
@@ -155,7 +157,7 @@ def model_contestant(
         return found
 
     call = train if case.training else infer
-    return Contestant(name, call, outputs, weights, items, flops, facts={"parameters": count_parameters(model)})
+    return Candidate(name, call, outputs, weights, items, flops, facts={"parameters": count_parameters(model)})
 
 
 def _autocast(case: Case) -> torch.autocast:
@@ -180,7 +182,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def count_flops(model: nn.Module, inputs: Inputs) -> int:
-    """Operations of the forward passes: by our formula, or else as PyTorch counts them."""
+    """Operations of the forward passes: by `forward_flops`, for other models by PyTorch's counter."""
     if hasattr(model, "forward_flops"):
         shapes = [next(iter(batch.values())).shape for batch in inputs]
         targets = [batch["decoder_input_ids"].shape[1] if "decoder_input_ids" in batch else None for batch in inputs]
@@ -197,7 +199,7 @@ def count_flops(model: nn.Module, inputs: Inputs) -> int:
 
 @contextmanager
 def _attention_written_out(model: nn.Module) -> Iterator[None]:
-    """Attention as matrix products, not as a fused kernel, which neither PyTorch's counter nor ours knows."""
+    """Eager attention: neither PyTorch's counter nor the recorder of products sees into a fused kernel."""
     implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if implementation != "sdpa":
         yield
@@ -210,7 +212,7 @@ def _attention_written_out(model: nn.Module) -> Iterator[None]:
 
 
 class _ProductRecorder(TorchDispatchMode):
-    """Collects the matrix products of a model, with its own weights and one activation of each shape."""
+    """Records the matrix products of a model, with its weights and one activation of each shape."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -230,11 +232,11 @@ class _ProductRecorder(TorchDispatchMode):
         return self.activations.setdefault((argument.shape, argument.stride(), argument.dtype), argument)
 
 
-def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Contestant]:
-    """The matrix products of a model's forward passes and nothing else, which no implementation can do without.
+def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Candidate]:
+    """The matrix products of a model's forward passes alone: a lower bound for every implementation.
 
     Returns:
-        One contestant; none in training or on other devices than the CPU.
+        One candidate; none in training or on devices other than the CPU.
     """
     if case.training or case.device.type != "cpu":
         return []
@@ -247,46 +249,46 @@ def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Contestant
             for func, args, kwargs in recorder.calls:
                 func(*args, **kwargs)
 
-    return [Contestant("matrix products of the first", call, is_profiled=False)]
+    return [Candidate("matrix products of the first", call, is_profiled=False)]
 
 
-def check_agreement(contestants: Sequence[Contestant], tolerance: float) -> dict[str, float]:
-    """Compare the outputs of contestants that have the same weights.
+def check_agreement(candidates: Sequence[Candidate], tolerance: float) -> dict[str, float]:
+    """Compare the outputs of candidates with the same weights.
 
     Args:
-        contestants: Those with `weights` are compared with the first that has the same.
-        tolerance: Largest norm of the difference, as a share of the norm.
+        candidates: Those with `weights` are compared with the first that has the same.
+        tolerance: Largest norm of the difference, relative to the norm.
 
     Returns:
-        The differences by name, for all but the first of each.
+        The relative differences by name, except for the first of each.
 
     Raises:
-        UserError: If one is larger, or not a number.
+        UserError: If one is larger, or NaN.
     """
     references: dict[str, tuple[str, list[torch.Tensor]]] = {}
     differences = {}
-    for contestant in contestants:
-        if contestant.weights is None:
+    for candidate in candidates:
+        if candidate.weights is None:
             continue
-        found = [tensor.double() for tensor in contestant.outputs()]
-        if contestant.weights not in references:
-            references[contestant.weights] = contestant.name, found
+        found = [tensor.double() for tensor in candidate.outputs()]
+        if candidate.weights not in references:
+            references[candidate.weights] = candidate.name, found
             continue
-        name, expected = references[contestant.weights]
+        name, expected = references[candidate.weights]
         difference = max(
             ((one - other).norm() / other.norm()).item() for one, other in zip(found, expected, strict=True)
         )
         if not difference <= tolerance:
             raise UserError(
-                f"{contestant.name} and {name} have the same weights but differ by {difference:.2g} of the outputs' "
+                f"{candidate.name} and {name} have the same weights but differ by {difference:.2g} of the outputs' "
                 f"norm, more than rounding ({tolerance:g}): their times cannot be compared."
             )
-        differences[contestant.name] = difference
+        differences[candidate.name] = difference
     return differences
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was asked to."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -294,9 +296,9 @@ def synchronise(device: torch.device) -> None:
 def take_turns(
     calls: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device, warm_up: int = 2
 ) -> dict[str, list[float]]:
-    """Seconds of each call in each round. Every round starts with another, so that none always follows the same.
+    """Seconds of each call in each round. The order rotates, so that no call always follows the same one.
 
-    A call that returns a number says itself how many seconds of it count.
+    If a call returns a float, these are its seconds.
     """
     names, seconds = list(calls), {name: [] for name in calls}
     for number in range(-warm_up, rounds):
@@ -319,7 +321,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
-    """Milliseconds of each contestant, and how many times as long the first took in the same round.
+    """Milliseconds of each candidate, and the ratio of the first's time to its time in the same round.
 
     Returns:
         By name: `milliseconds`, `ratio` (below 1: the first is faster), each with `_q1` and `_q3`, its quartiles.
@@ -339,9 +341,9 @@ def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[s
     """Memory and operators of a call.
 
     Returns:
-        Bytes that PyTorch holds at the most during the call, beyond those it held before; and the operators' shares of
-        the time that `device` spends in them, longest first, by their names without namespace. `compiled loops` is
-        what `torch.compile` wrote itself, with the graphs around it.
+        The peak of PyTorch's memory during the call in bytes, beyond the memory before it; and the operators' shares
+        of the time on `device`, largest first, by their names without namespace. `compiled loops` are the kernels that
+        `torch.compile` generates, with the graphs around them.
     """
     gc.collect()
     is_cuda = device.type == "cuda"
@@ -356,7 +358,7 @@ def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[s
     seconds: Counter[str] = Counter()
     for event in profiler.key_averages():
         if event.device_type != DeviceType.CPU:
-            continue  # kernels, whose time is that of the operators that started them
+            continue  # kernels: their time is included in the operators that launch them
         own = event.self_device_time_total if is_cuda else event.self_cpu_time_total
         is_graph = event.key.startswith("## Call CompiledFxGraph")
         seconds["compiled loops" if is_graph else event.key.split("::")[-1]] += own
@@ -378,13 +380,13 @@ def _peak_on_cpu(profiler: profile) -> int:
 
 
 def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[str, float]:
-    """Operations per second of the fastest of ten products of two square matrices, by what computed them: PyTorch's
-    `product`, or its `convolution`, which may be another library's.
+    """Operations per second of the fastest of ten products of two square matrices, by two functions of PyTorch:
+    `product` and `convolution`, which may use different libraries.
 
     Args:
-        dtype: Of the matrices.
-        device: Where they are.
-        size: Their rows and columns at the most; fewer where one product would take longer than two seconds.
+        dtype: Type of the matrices.
+        device: Device of the matrices.
+        size: Most rows and columns; fewer if one product would take longer than two seconds.
     """
 
     def seconds(side: int, rounds: int) -> dict[str, list[float]]:
@@ -397,3 +399,43 @@ def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[st
     while 2 * side <= size and 8 * max(times[0] for times in seconds(side, 1).values()) < 2:
         side *= 2
     return {name: 2 * side**3 / min(times) for name, times in seconds(side, 10).items()}
+
+
+def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str, Any]]:
+    """One row of results for each candidate.
+
+    Args:
+        group: The candidates; the others are compared with the first.
+        case: How they run.
+        rounds: Timed calls of each candidate.
+        peak: Operations per second of the fastest matrix product of this type.
+
+    Raises:
+        UserError: If outputs disagree.
+    """
+    differences = check_agreement(group.candidates, TOLERANCE[case.dtype])
+    calls = {candidate.name: candidate.call for candidate in group.candidates}
+    summaries = compare(take_turns(calls, rounds, case.device))
+    rows = []
+    for candidate in group.candidates:
+        summary = summaries[candidate.name]
+        seconds = summary["milliseconds"] / 1000
+        peak_bytes, shares = profiled(candidate.call, case.device) if candidate.is_profiled else (None, {})
+        rows.append(
+            {
+                "group": group.name,
+                "model": candidate.name,
+                "mode": case.mode,
+                "dtype": str(case.dtype).removeprefix("torch."),
+                "compiled": case.compiled,
+                **group.facts,
+                **summary,
+                "difference": differences.get(candidate.name),
+                "per_second": candidate.items / seconds if candidate.items else None,
+                "peak_bytes": peak_bytes,
+                "operators": {name: round(share, 4) for name, share in islice(shares.items(), 10)},
+                "utilisation": candidate.flops / seconds / peak if candidate.flops else None,
+                **candidate.facts,
+            }
+        )
+    return rows

@@ -1,4 +1,4 @@
-"""Cells that measure whole jobs rather than models: texts of real lengths, and masked language modelling."""
+"""Experiments that measure whole jobs: texts of real lengths, and masked language modelling."""
 
 import tempfile
 import time
@@ -20,21 +20,22 @@ from transformers import (
 
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
-from ..base.arguments import UserError
-from ..data.text_corpus import first_fit
-from ..run_mlm import MaskingArguments, MaskingCollator
-from ..training.language_modeling import Corpus, SeededCollator, build_trainer
+from ..base.errors import UserError
+from ..data.collators import SeededCollator
+from ..data.masking import MaskingArguments, MaskingCollator
+from ..data.packing import first_fit
+from ..training.language_modeling import Corpus, build_trainer
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
-from .timing import Case, Contestant, Group, Inputs, model_contestant, synchronise
+from .timing import Candidate, Case, Group, Inputs, model_candidate, synchronise
 
 
 def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]:
-    """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to be tokenised.
+    """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to tokenize.
 
     Args:
-        file: Its path.
-        tokenizer_name: For texts: a tokenizer's folder, or its name on the Hub.
-        count: How many lines to read, empty ones aside.
+        file: Path of the file.
+        tokenizer_name: For texts: folder or Hub id of a tokenizer.
+        count: Number of lines to read; empty lines do not count.
 
     Raises:
         UserError: If the file is missing or empty, or there is no tokenizer for its text.
@@ -62,14 +63,14 @@ def _padded_batch(lengths: list[int], rows: list[int], length: int, ids: torch.T
 
 
 def _padded_batches(lengths: list[int], batch_size: int, length: int, ids: torch.Tensor) -> tuple[Inputs, list[int]]:
-    """Batches of a fixed number of rows of a fixed length, and which text each row holds."""
+    """Batches of a fixed number of rows of a fixed length, and the text in each row."""
     order = list(range(len(lengths)))
     starts = range(0, len(order), batch_size)
     return [_padded_batch(lengths, order[start : start + batch_size], length, ids) for start in starts], order
 
 
 def _batches_by_length(lengths: list[int], room: int, ids: torch.Tensor) -> tuple[Inputs, list[int]]:
-    """Batches of texts of like length, of up to `room` tokens with padding, and which text each row holds."""
+    """Batches of texts of similar length, of up to `room` tokens with padding, and the text in each row."""
     batches: list[list[int]] = []
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     for text in order:
@@ -82,7 +83,7 @@ def _batches_by_length(lengths: list[int], room: int, ids: torch.Tensor) -> tupl
 def _packed_batches(
     lengths: list[int], batch_size: int, length: int, ids: torch.Tensor
 ) -> tuple[Inputs, list[list[int]]]:
-    """Batches of rows that hold several whole texts each, and which texts each row holds."""
+    """Batches of rows with several whole texts each, and the texts in each row."""
     packed = first_fit(lengths, length)
     rows = {"input_ids": torch.zeros(len(packed), length, dtype=torch.long)}
     rows |= {"attention_mask": rows["input_ids"].clone(), "seq_idx": rows["input_ids"] - 1}
@@ -99,7 +100,7 @@ def _packed_batches(
 
 
 def _texts_of(lengths: list[int], order: list[int] | list[list[int]]) -> Callable:
-    """Undoes batching, as `comparable` of `model_contestant`: one tensor for each text, in the given order."""
+    """Undo batching, for `comparable` of `model_candidate`: one tensor for each text, in the given order."""
 
     def select(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         found = {}
@@ -132,8 +133,8 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
             "packed": _packed_batches(lengths, room // row, row, ids),
             "padded": _padded_batches(lengths, sizes.batch_size, longest, ids),
         }
-        contestants = [
-            model_contestant(
+        candidates = [
+            model_candidate(
                 f"{kind}, {way}",
                 model,
                 batches,
@@ -144,14 +145,14 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
             )
             for kind, model in {"gMLP": gmlp, "BERT": transformers_for(gmlp, sizes)["BERT"]}.items()
             for way, (batches, order) in ways.items()
-            if (kind, way) != ("BERT", "packed")  # it cannot keep the texts of a row apart
+            if (kind, way) != ("BERT", "packed")  # which does not support `seq_idx`
         ]
         facts = {"batch": sizes.batch_size, "texts": len(lengths), "length": sum(lengths) / len(lengths)}
-        yield Group(f"lengths: {source}", contestants, facts)
+        yield Group(f"lengths: {source}", candidates, facts)
 
 
 def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """8: masked language modelling: logits of masked tokens or of all, and what the Trainer adds to bare steps."""
+    """8: masked language modelling: logits of masked tokens or of all, and the Trainer against bare steps."""
     if not case.training:
         return
     config = shipped_config("gmlp-base", **sizes.shrunk)
@@ -162,22 +163,22 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
     by_kind = {"logits of masked tokens": masked, "logits of all tokens": everywhere}
     ids = tokens(config.vocab_size, sizes.batch_size, length)
     labels = ids.masked_fill(torch.rand(ids.shape) > 0.15, -100)
-    labels[:, 0] = ids[:, 0]  # no row without one
+    labels[:, 0] = ids[:, 0]  # every row has a label
     facts = {"batch": sizes.batch_size, "length": length}
     for name in ("gmlp-base, MLM step", "gmlp-base, MLM step, layers checkpointed"):
         if "checkpointed" in name:
             for model in by_kind.values():
                 model.gradient_checkpointing_enable()
-        contestants = [
-            model_contestant(
+        candidates = [
+            model_candidate(
                 kind, model, [{"input_ids": ids, "labels": labels}], case, weights="shared", items=ids.numel()
             )
             for kind, model in by_kind.items()
         ]
-        sparse, _ = contestants
-        # Not computed: a multiplication and an addition for each weight, forwards and twice backwards.
+        sparse, _ = candidates
+        # Saved: a multiplication and an addition for each weight, once forward and twice backward.
         sparse.flops -= 3 * 2 * (labels == -100).sum().item() * config.hidden_size * config.vocab_size
-        yield Group(name, contestants, facts)
+        yield Group(name, candidates, facts)
     if not case.compiled:
         small = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "vocab_size": 4096}
         many = 3 if sizes.shrunk else 21
@@ -186,12 +187,12 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
             ("gmlp-base", sizes.shrunk, sizes.batch_size, sizes.text_lengths[-1], 3),
         ):
             with tempfile.TemporaryDirectory() as folder:
-                contestants = _trainer_and_bare_steps(changes, rows, length, steps, case, folder)
-                yield Group(f"{name}, {steps - 1} steps", contestants, {"batch": rows, "length": length})
+                candidates = _trainer_and_bare_steps(changes, rows, length, steps, case, folder)
+                yield Group(f"{name}, {steps - 1} steps", candidates, {"batch": rows, "length": length})
 
 
 class _StepClock(TrainerCallback):
-    """Notes when the first and the last step of a run end."""
+    """Records when the first and the last step of a run end."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -206,9 +207,10 @@ class _StepClock(TrainerCallback):
 
 def _trainer_and_bare_steps(
     changes: dict[str, int], batch_size: int, length: int, steps: int, case: Case, folder: str
-) -> list[Contestant]:
-    """`run_mlm`'s Trainer with its data, and the same steps on batches that are there already. The first step of each
-    run does not count: it fills the pipeline.
+) -> list[Candidate]:
+    """`run_mlm`'s Trainer with its data, and the same steps on precomputed batches.
+
+    The first step of each run does not count: it fills the pipeline.
     """
     config = shipped_config("gmlp-base", sparse_prediction=True, **changes)
     special = {name: f"[{name[:-6].upper()}]" for name in ("pad_token", "mask_token")}
@@ -256,6 +258,6 @@ def _trainer_and_bare_steps(
 
     common = {"items": rows.numel() // steps * (steps - 1), "is_profiled": False}
     return [
-        Contestant("bare steps", bare_steps, **common),
-        Contestant("run_mlm's Trainer and data", all_but_the_first, **common),
+        Candidate("bare steps", bare_steps, **common),
+        Candidate("run_mlm's Trainer and data", all_but_the_first, **common),
     ]

@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arguments import UserError
+from ..base.errors import UserError
 from .table_files import Row, Table, load_split, read_table
 
 
 @dataclass(frozen=True)
 class TextTask:
-    """What is asked about a text or a pair of texts, and how answers are judged.
+    """A classification, regression or multiple-choice task on texts: its columns, labels and metrics.
 
     Args:
-        texts: A row's text, or pair of texts, or question and choices. Raises `KeyError` with a missing column's name.
-        labels: Names of the classes in the order of their numbers; `None` if the label is a number.
-        metrics: Keys of `SCORES` of `run_glue.py`.
-        multiple_choice: Whether the label says which choice is right.
-        score_range: Least and highest label, if labels are numbers and limited.
-        label_column: Where the label is.
+        texts: Returns a row's text, pair of texts, or question and choices. Raises `KeyError` if a column is missing.
+        labels: Names of the classes in the order of their indices; `None` for regression.
+        metrics: Names of the metrics, keys of `SCORES` in `run_glue.py`.
+        multiple_choice: Whether the label is the index of the right choice.
+        score_range: Lowest and highest label of a regression task, if limited.
+        label_column: Column of the label.
     """
 
     texts: Callable[[Row], tuple[str, ...]]
@@ -43,11 +43,11 @@ class TextTask:
         return self.labels is None
 
     def has_label(self, row: Row) -> bool:
-        """Whether a row says its label; those of test sets are hidden."""
+        """Whether a row has a label; the labels of test sets are hidden."""
         return row.get(self.label_column) not in (None, "", -1, "-1", -1.0)
 
     def read_label(self, value: Any) -> int | float:
-        """The number of a class, given by its name or its number; or the number itself.
+        """The index of a class, given its name or index; for regression the score.
 
         Raises:
             ValueError: If there is no such class, or the number is out of range.
@@ -77,23 +77,23 @@ class TextTask:
 
 
 def columns(*names: str) -> Callable[[Row], tuple[str, ...]]:
-    """Texts that stand in columns of their own."""
+    """A function that returns the texts in these columns of a row."""
     return lambda row: tuple(row[name] for name in names)
 
 
 @dataclass(frozen=True)
 class GlueTask(TextTask):
-    """A task of one of the two benchmarks.
+    """A task of GLUE or SuperGLUE.
 
     Args:
-        folder: Its folder in the download, and the stem of its submission file.
-        hub_config: Its configuration of the benchmark's data set on the Hub.
-        superglue: Which benchmark.
-        local_names: Column of the download's files -> the Hub's name of it.
-        headerless: Columns of training and validation files that have no header.
+        folder: The task's folder in the download, and the stem of its submission file.
+        hub_config: Configuration of the benchmark's data set on the Hub.
+        superglue: Whether the task belongs to SuperGLUE instead of GLUE.
+        local_names: Column name in the download -> column name on the Hub.
+        headerless: Column names of training and validation files without a header.
         drop_incomplete: Whether the download is known to have broken lines.
-        sets: Names of its evaluation sets, if there are several.
-        submitted_labels: What the server calls the classes; `None` for numbers.
+        sets: Names of the evaluation sets, if there are several.
+        submitted_labels: Class names in submission files; `None` for class indices.
     """
 
     folder: str = ""
@@ -107,7 +107,7 @@ class GlueTask(TextTask):
 
     @property
     def benchmark(self) -> str:
-        """Its name."""
+        """Name of the benchmark."""
         return "SuperGLUE" if self.superglue else "GLUE"
 
     @property
@@ -139,31 +139,31 @@ class GlueTask(TextTask):
             header = self.headerless if split != "test" else None
             table = read_table(folder / name, header, self.drop_incomplete)
         renamed = [(number, {self.local_names.get(key, key): row[key] for key in row}) for number, row in table.rows]
-        if self.folder == "WSC":  # whose spans stand in an object of their own
+        if self.folder == "WSC":  # its spans are in a nested object
             renamed = [(number, row | row.get("target", {})) for number, row in renamed]
         return dataclasses.replace(table, rows=renamed)
 
     def _load(self, split: str, token: str | None) -> Table:
-        if self.superglue:  # a script, which datasets no longer runs: the Hub's own conversion has the same rows
+        if self.superglue:  # a loading script, which datasets no longer runs: the Hub's conversion has the same rows
             return load_split(
                 self.hub_name, None, split, token, data_dir=self.hub_config, revision="refs/convert/parquet"
             )
         return load_split(self.hub_name, self.hub_config, split, token)
 
     def submission(self, part: str = "") -> str:
-        """Name of the file that the benchmark's server takes for one of the `sets`."""
+        """Name of the submission file of one of the `sets`."""
         if self.superglue:
             return f"{self.folder}.jsonl"
         short = {"matched": "-m", "mismatched": "-mm"}.get(part, "")
         return f"{self.folder}{short}.tsv"
 
     def write_submission(self, predictions: np.ndarray, indices: Sequence[int], path: Path) -> None:
-        """Write predictions for a test set as the benchmark's server wants them.
+        """Write predictions for a test set in the format of the benchmark's server.
 
         Args:
-            predictions: Class numbers, or scores, shape `(rows,)`.
-            indices: What the benchmark calls each row.
-            path: The file.
+            predictions: Class indices or scores, shape `(rows,)`.
+            indices: The benchmark's index of each row.
+            path: The file to write.
         """
         if self.labels is None:
             answers = [f"{score:.4f}" for score in predictions]
@@ -209,7 +209,7 @@ _NLI = columns("premise", "hypothesis")
 _ENTAILMENT = ("entailment", "not_entailment")
 _NLI3 = ("entailment", "neutral", "contradiction")
 
-#: Value of `--task_name` -> task. Labels stand in the Hub's order.
+#: Value of `--task_name` -> task. Labels are in the Hub's order.
 TASKS: dict[str, GlueTask] = {
     "cola": GlueTask(
         columns("sentence"),

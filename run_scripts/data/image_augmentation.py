@@ -1,4 +1,4 @@
-"""Random changes of training pictures, on PIL and PyTorch alone: AutoAugment, crops, Mixup, CutMix, soft labels.
+"""Augmentation of training images with PIL and PyTorch: AutoAugment, random crops, Mixup, CutMix, soft labels.
 
 All random numbers come from the generator that is passed in.
 """
@@ -12,10 +12,10 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch.nn import functional as F
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from ..base.arguments import UserError
+from ..base.errors import UserError
 
 
-#: AutoAugment's policy for ImageNet, from the appendix of arXiv 1805.09501: one of these pairs is drawn per picture.
+#: AutoAugment's policy for ImageNet, from the appendix of arXiv 1805.09501: one pair is drawn per image.
 #: Each operation has its probability and its level, 0 to 9.
 IMAGENET_POLICY = (
     (("Posterize", 0.4, 8), ("Rotate", 0.6, 9)),
@@ -50,7 +50,7 @@ GREY = (128, 128, 128)
 
 @dataclass
 class AugmentationArguments:
-    """How training pictures are varied; validation pictures never are."""
+    """How training images are augmented; validation images never are."""
 
     random_shift: int = field(default=0, metadata={"help": "Move training images by up to this many pixels."})
     horizontal_flip: bool = field(default=False, metadata={"help": "Mirror half of the training images."})
@@ -100,16 +100,16 @@ class AugmentationArguments:
         return settings
 
 
-def vary(
+def augment(
     image: Image.Image, arguments: AugmentationArguments, size: tuple[int, int], random: np.random.Generator
 ) -> Image.Image:
-    """Crop, mirror, recolour and move a picture, as far as the arguments say so.
+    """Crop, flip, apply AutoAugment to and shift an image, as the arguments say.
 
     Args:
-        image: An RGB picture.
-        arguments: What to do.
+        image: An RGB image.
+        arguments: The augmentations.
         size: Height and width of `random_resized_crop`'s result, in pixels; otherwise the size stays.
-        random: Source of all randomness.
+        random: Random generator.
     """
     if arguments.random_resized_crop:
         box = random_box(image.width, image.height, arguments.crop_min_area, random)
@@ -126,10 +126,11 @@ def vary(
 
 
 def random_box(width: int, height: int, min_area: float, random: np.random.Generator) -> tuple[int, int, int, int]:
-    """A random part of a picture: left, upper, right and lower edge, in pixels.
+    """The box of a random resized crop: left, upper, right and lower edge, in pixels.
 
-    Its share of the area is uniform in [`min_area`, 1], the logarithm of its width/height in that of [3/4, 4/3]. If
-    ten draws do not fit into the picture it is the largest box in the middle with an allowed ratio.
+    Its share of the area is uniform in [`min_area`, 1], and the logarithm of its aspect ratio (width/height) uniform
+    between log(3/4) and log(4/3). If ten draws do not fit into the image, it is the largest central box with an
+    allowed ratio.
     """
     for _ in range(10):
         area = width * height * random.uniform(min_area, 1)
@@ -144,7 +145,7 @@ def random_box(width: int, height: int, min_area: float, random: np.random.Gener
 
 
 def auto_augment(image: Image.Image, random: np.random.Generator) -> Image.Image:
-    """Change an RGB picture by a random pair of operations of `IMAGENET_POLICY`."""
+    """Apply a random pair of operations of `IMAGENET_POLICY` to an RGB image."""
     for name, probability, level in IMAGENET_POLICY[random.integers(len(IMAGENET_POLICY))]:
         if random.random() < probability:
             image = apply_operation(image, name, level, -1 if random.random() < 0.5 else 1)
@@ -157,11 +158,11 @@ def apply_operation(image: Image.Image, name: str, level: int, sign: int = 1) ->
     Its ten levels divide the paper's ranges evenly: 4 to 8 bits to keep for Posterize, thresholds of 0 to 256 for
     Solarize, 0.1 to 1.9 for the enhancers, where 1 changes nothing, 30 degrees and a shear of 0.3 to either side. The
     paper leaves open which end is level 0: as in its authors' published code, a higher level is a stronger change for
-    Posterize and Solarize, and a higher factor for the enhancers. What a shear or rotation uncovers is grey.
+    Posterize and Solarize, and a higher factor for the enhancers. Pixels outside of the image are grey.
 
     Args:
-        image: An RGB picture.
-        name: One of those in `IMAGENET_POLICY`.
+        image: An RGB image.
+        name: An operation in `IMAGENET_POLICY`.
         level: 0 to 9; without effect for AutoContrast, Equalize and Invert.
         sign: Direction of a shear or rotation, 1 or -1.
 
@@ -186,23 +187,23 @@ def apply_operation(image: Image.Image, name: str, level: int, sign: int = 1) ->
 
 
 def soft_labels(classes: torch.Tensor, num_labels: int, smoothing: float = 0.0) -> torch.Tensor:
-    """Classes `(batch,)` as probabilities `(batch, num_labels)`, of which `smoothing` is spread over all classes."""
+    """One-hot labels with label smoothing: classes `(batch,)` to probabilities `(batch, num_labels)`."""
     return F.one_hot(classes, num_labels) * (1 - smoothing) + smoothing / num_labels
 
 
-def mix(
+def mixup_or_cutmix(
     pixel_values: torch.Tensor, labels: torch.Tensor, arguments: AugmentationArguments, random: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mix every picture of a batch with another one, by Mixup or CutMix, or leave the batch as it is.
+    """Mix every image of a batch with another one, by Mixup (arXiv 1710.09412) or CutMix (arXiv 1905.04899).
 
     Args:
         pixel_values: Shape `(batch, channels, height, width)`.
         labels: Soft labels, shape `(batch, num_labels)`.
-        arguments: Which of the two, and how often.
-        random: Source of all randomness.
+        arguments: Which of the two, and with which probability.
+        random: Random generator.
 
     Returns:
-        Pictures and labels, of the same shapes. A label has the shares that the two pictures have in the new one.
+        Images and labels, of the same shapes. Labels are mixed in the proportions of the images.
     """
     mixup, cutmix = arguments.mixup_alpha, arguments.cutmix_alpha
     if not (mixup or cutmix) or random.random() >= arguments.mixup_prob:
@@ -222,17 +223,17 @@ def mix(
 def paste_box(
     pixel_values: torch.Tensor, others: torch.Tensor, share: float, centre_y: float, centre_x: float
 ) -> tuple[torch.Tensor, float]:
-    """CutMix: a box of other pictures in the place of a batch's own.
+    """CutMix: replace a box of every image by the same box of another image.
 
     Args:
         pixel_values: Shape `(batch, channels, height, width)`.
         others: Of the same shape.
-        share: What to keep of the area. The box has the picture's shape; what lies outside of the picture is cut off.
-        centre_y: Height of the box's centre, as a share of the picture's.
-        centre_x: The same from the left.
+        share: Share of the area to keep. The box has the image's aspect ratio and is clipped to the image.
+        centre_y: Vertical centre of the box, as a share of the height.
+        centre_x: Horizontal centre of the box, as a share of the width.
 
     Returns:
-        The new pictures, and the share of the area that was indeed kept.
+        The new images, and the share of the area that was kept.
     """
     edges = []
     for length, centre in zip(pixel_values.shape[-2:], (centre_y, centre_x), strict=True):
@@ -248,13 +249,13 @@ def paste_box(
 def classification_loss(
     outputs: ImageClassifierOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
-    """Cross entropy per picture, for hard and soft labels alike: the Trainer's `compute_loss_func`.
+    """Mean cross-entropy per image for hard or soft labels, as the Trainer's `compute_loss_func`.
 
     Args:
         outputs: With logits `(batch, num_labels)`.
         labels: Classes `(batch,)` or probabilities `(batch, num_labels)`.
-        num_items_in_batch: How many numbers the labels of the whole step have, those of all accumulated batches and
-            processes together, as the Trainer counts them; this batch's own by default.
+        num_items_in_batch: Number of elements of the labels in the whole step, over all accumulated batches and
+            processes, as counted by the Trainer; those of this batch by default.
     """
     labels = labels.to(outputs.logits.device)
     total = F.cross_entropy(outputs.logits.float(), labels, reduction="sum")

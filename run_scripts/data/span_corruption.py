@@ -1,4 +1,4 @@
-"""T5's denoising objective (arXiv 1910.10683, section 3.1.4): spans of text become sentinels, and are predicted."""
+"""T5's span corruption (arXiv 1910.10683, section 3.1.4): spans are replaced by sentinels, and predicted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,10 +83,10 @@ def random_spans_noise_mask(
     mean_noise_span_length: float = 3.0,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """Choose what to hide: spans of random lengths at random places, none at the very beginning.
+    """Choose the spans to hide: random lengths and positions; the first token is always kept.
 
-    The number of tokens and of spans is fixed by the arguments (rounded). Kept and hidden spans alternate; how the
-    kept tokens are split over the kept spans, and the hidden over the hidden, is uniform among all possible ways.
+    The arguments fix the numbers of tokens and of spans (rounded). Kept and hidden spans alternate. The lengths of the
+    kept spans, and those of the hidden spans, are uniform among all ways to split the tokens.
 
     Args:
         length: Number of tokens, at least 2.
@@ -139,10 +139,10 @@ def replace_spans(token_ids: Sequence[int], mask: Sequence[bool], sentinels: Seq
 
 @dataclass
 class DataCollatorForSpanCorruption:
-    """Makes batches for an encoder-decoder out of plain token ids, with new spans each time.
+    """Makes batches for an encoder-decoder from token ids, with new random spans each time.
 
-    The input has a sentinel for each hidden span; the target a sentinel for each kept span, so that the two
-    interlock. Both end with the end-of-sequence token:
+    In the input a sentinel replaces each hidden span; in the target a sentinel replaces each kept span. Both end with
+    the end-of-sequence token:
 
         text      Thank you for inviting me to your party last week
         hidden              for inviting                  last week

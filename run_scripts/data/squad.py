@@ -1,4 +1,4 @@
-"""Questions about texts, in SQuAD's form: loading, checking, cutting into windows."""
+"""Question answering data in SQuAD's format: loading, checking, cutting contexts into windows."""
 
 import bz2
 import gzip
@@ -13,8 +13,8 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from ...modeling.question_answering import answer_tokens, encode_windows
-from ..base.arguments import UserError
-from .text_corpus import find_files, load_files, load_named
+from ..base.errors import UserError
+from .loading import DatasetArguments, find_files, load_files
 
 
 FEATURES = datasets.Features(
@@ -32,13 +32,9 @@ _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 @dataclass
-class QuestionDataArguments:
+class QuestionDataArguments(DatasetArguments):
     """Where the questions come from, how contexts are cut into windows, and which answers count."""
 
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Data set on the Hub, e.g. rajpurkar/squad, or a local data set folder."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     train_file: list[str] | None = field(
         default=None,
         metadata={
@@ -47,10 +43,6 @@ class QuestionDataArguments:
         },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
-    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
-    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training questions only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation questions only."})
     version_2_with_negative: bool = field(
         default=False, metadata={"help": "SQuAD 2.0: some questions have no answer, and the model may say so."}
     )
@@ -83,7 +75,7 @@ def load_questions(
     """Load and check the questions that a run needs.
 
     Args:
-        arguments: Where they come from.
+        arguments: Names the data.
         training: Whether training questions are needed.
         evaluation: Whether validation questions are.
         token: Hub token.
@@ -95,7 +87,6 @@ def load_questions(
         UserError: If data is missing or wrong, see `check_questions`.
     """
     files = {"train": arguments.train_file, "validation": arguments.validation_file}
-    names = {"train": arguments.train_split, "validation": arguments.validation_split}
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
     splits = {}
     for name, needed in (("train", training), ("validation", evaluation)):
@@ -103,11 +94,8 @@ def load_questions(
             continue
         if (arguments.dataset_name is None) == (files[name] is None):
             raise UserError(f"give the {name} questions as either --dataset_name or --{name}_file.")
-        if files[name] is not None:
-            split = load_squad_files(files[name])
-        else:
-            split = load_named(arguments.dataset_name, arguments.dataset_config_name, names[name], token=token)
-        if limits[name] is not None:  # questions about one text stand together: a prefix would be about few
+        split = load_squad_files(files[name]) if files[name] is not None else arguments.load(name, token)
+        if limits[name] is not None:  # shuffled: neighbouring questions share their context
             split = split.shuffle(seed=0).take(limits[name])
         splits[name] = check_questions(split, name, arguments.version_2_with_negative)
     return splits
@@ -174,7 +162,7 @@ def check_questions(split: datasets.Dataset, name: str, unanswerable: bool) -> d
 
     Args:
         split: Rows.
-        name: What to call them in messages.
+        name: Name of the split, for messages.
         unanswerable: Whether questions without answers are allowed.
 
     Raises:
@@ -230,14 +218,19 @@ def _checked_answers(answers: Any, context: str, where: str) -> dict[str, list]:
     return checked
 
 
+def question_texts(split: datasets.Dataset) -> list[str]:
+    """All different contexts and questions: the training texts of a new tokenizer."""
+    return list({**dict.fromkeys(split["context"]), **dict.fromkeys(split["question"])})
+
+
 def make_windows(
     split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, arguments: QuestionDataArguments
 ) -> datasets.Dataset:
-    """Cut contexts into windows, with the place of the first answer.
+    """Cut contexts into windows, with the position of the first answer.
 
     Args:
         split: Questions from `load_questions`.
-        tokenizer: A fast one.
+        tokenizer: A fast tokenizer.
         max_seq_length: Most tokens of a window.
         arguments: Further sizes.
 
@@ -247,7 +240,7 @@ def make_windows(
         and `example`, the index of the question.
 
     Raises:
-        UserError: If the sizes do not fit, or the tokenizer is not a fast one.
+        UserError: If the sizes do not fit, or the tokenizer is not fast.
     """
 
     def encode(rows: dict[str, list], indices: list[int]) -> dict[str, list]:
@@ -271,7 +264,7 @@ def make_windows(
         return windows
 
     try:
-        encode(split[:1], [0])  # outside `map`, whose processes would hide what is wrong
+        encode(split[:1], [0])  # outside `map`, whose processes would hide the reason
     except ValueError as error:
         raise UserError(f"windows of --max_seq_length {max_seq_length} are not possible: {error}") from error
     return split.map(
@@ -285,7 +278,7 @@ def make_windows(
 
 
 def answers_in_no_window(split: datasets.Dataset, windows: datasets.Dataset) -> int:
-    """How many questions have an answer that no window holds whole: training takes them as unanswerable."""
+    """Number of questions whose answer is in no window as a whole; training treats them as unanswerable."""
     places = windows.select_columns(["example", "start_positions", "null_position"]).to_dict()
     held = {
         example

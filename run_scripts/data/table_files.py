@@ -1,4 +1,4 @@
-"""Rows of files and data sets that know where they stand, so that a mistake in the data can be found and put right."""
+"""Tables from tsv, csv, json, parquet and CoNLL files, with line numbers so that errors can name the row."""
 
 import csv
 import io
@@ -10,8 +10,8 @@ from typing import Any
 
 import datasets
 
-from ..base.arguments import UserError
-from .text_corpus import load_named
+from ..base.errors import UserError
+from .loading import load_named
 
 
 Row = dict[str, Any]
@@ -24,9 +24,9 @@ class Table:
     """Rows with their numbers.
 
     Args:
-        source: The file or split they are from, for messages.
+        source: The file or split, for messages.
         rows: Line or row number, and the row.
-        unit: What the numbers count.
+        unit: What the numbers count, `"line"` or `"row"`.
     """
 
     source: str
@@ -34,14 +34,14 @@ class Table:
     unit: str = "line"
 
     def error(self, number: int, problem: str) -> UserError:
-        """A mistake in one row, to be raised."""
+        """An error that names the row."""
         return UserError(f"{self.source}, {self.unit} {number}: {problem}")
 
     def value(self, number: int, row: Row, column: str) -> Any:
-        """What a row has in a column.
+        """The value of a column.
 
         Raises:
-            UserError: If it has no such column.
+            UserError: If the row has no such column.
         """
         if column not in row:
             raise self.error(number, f"there is no column {column!r}; the columns are {', '.join(map(repr, row))}.")
@@ -51,13 +51,13 @@ class Table:
 def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_incomplete: bool = False) -> Table:
     r"""Read a file of one of the `KINDS`.
 
-    In tsv files tabs and line ends separate and nothing is quoted, as in the benchmarks' own; csv files are quoted as
-    spreadsheets do. A json file holds a list of objects, or an object a line as jsonl does.
+    Tsv files have no quoting, as in GLUE; csv files are quoted as by spreadsheets. A json file holds a list of
+    objects, or one object per line as in jsonl.
 
     Args:
         path: UTF-8, with or without byte order mark.
         columns: Names of the columns of a tsv file without a header.
-        drop_incomplete: Whether to leave out lines of a tsv file that are too short, and say so, instead of failing.
+        drop_incomplete: Whether to drop lines of a tsv file with too few columns, with a message.
 
     Raises:
         UserError: If the file is missing, empty, of no known kind, not UTF-8, or a row does not fit.
@@ -90,15 +90,15 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_inco
 
 
 def read_conll(path: str | Path, tokens_column: str = "tokens", tags_column: str = "ner_tags") -> Table:
-    """Read sentences with a word a line and an empty line between them, as rows with a list of words and one of tags.
+    """Read sentences in CoNLL's format: a word per line, an empty line between sentences.
 
-    White space separates columns; the first is the word, the last its tag. A file with words alone has no tags.
-    Lines that start with `-DOCSTART-` are left out.
+    White space separates columns; the first is the word, the last its tag. A file with one column has no tags. Lines
+    that start with `-DOCSTART-` are dropped.
 
     Args:
         path: UTF-8, with or without byte order mark.
-        tokens_column: What the rows call the words.
-        tags_column: What they call the tags.
+        tokens_column: Name of the column with the list of words in the result.
+        tags_column: Name of the column with the list of tags.
 
     Raises:
         UserError: If the file is missing, empty or not UTF-8, or has lines with different numbers of columns.
@@ -150,7 +150,7 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
 
 
 def _named_rows(rows: datasets.Dataset) -> Iterator[tuple[int, Row]]:
-    """Rows with the names of classes, `None` for a hidden one (-1), also inside lists."""
+    """Rows with class names in place of indices, also inside lists; `None` for a hidden class (-1)."""
 
     def named(feature: Any, value: Any) -> Any:
         if isinstance(feature, datasets.ClassLabel) and value is not None:
@@ -168,7 +168,7 @@ def _tsv_rows(
     text: str, path: Path, columns: Sequence[str] | None, drop_incomplete: bool
 ) -> Iterator[tuple[int, Row]]:
     dropped = 0
-    # Not `splitlines`: sentences contain other characters that it takes for the end of a line.
+    # Not `splitlines`, which also splits at other characters that sentences contain.
     for number, line in enumerate(text.split("\n"), start=1):
         fields = line.removesuffix("\r").split("\t")
         if fields == [""]:

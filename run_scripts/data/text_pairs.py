@@ -1,4 +1,4 @@
-"""Pairs of texts for sequence-to-sequence training: loading from four kinds of data, checking, tokenizing."""
+"""Pairs of source and target texts: loading from four kinds of data, checking, tokenizing."""
 
 import re
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ import datasets
 from pyarrow import compute
 from transformers import PreTrainedTokenizerBase
 
-from ..base.arguments import UserError
-from .text_corpus import find_files, load_files, load_named
+from ..base.errors import UserError
+from .loading import DatasetArguments, find_files, load_files
 
 
 FEATURES = datasets.Features(
@@ -27,15 +27,9 @@ _PERSONA = ("your persona:", "partner's persona:")
 
 
 @dataclass
-class Seq2SeqDataArguments:
+class Seq2SeqDataArguments(DatasetArguments):
     """Where the pairs of texts come from, and how long they may be."""
 
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Data set on the Hub, e.g. wmt/wmt14, or a local data set folder."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of it, e.g. de-en."})
-    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
-    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
     test_split: str = field(default="test", metadata={"help": "Name of its test split."})
     train_file: list[str] | None = field(
         default=None,
@@ -98,15 +92,15 @@ def load_pairs(
     """Load and check the examples of one split.
 
     Args:
-        arguments: Where they come from.
+        arguments: Names the data.
         split: One of `SPLITS`.
         token: Hub token.
 
     Returns:
-        The columns of `FEATURES` (`target` is the first reference), and the end at which long sources are to be cut.
+        The columns of `FEATURES` (`target` is the first reference), and the side on which long sources are truncated.
 
     Raises:
-        UserError: If data is missing, or not as it should be.
+        UserError: If data are missing or invalid.
     """
     limit = arguments.max_train_samples if split == "train" else arguments.max_eval_samples
     files, sources, targets = (getattr(arguments, f"{split}_{kind}file") for kind in ("", "source_", "target_"))
@@ -123,16 +117,7 @@ def load_pairs(
         rows, side = load_dialogues(files, arguments.max_history), "left"
     else:
         columns = arguments.source_column, arguments.target_column
-        rows = (
-            load_files(files)
-            if files is not None
-            else load_named(
-                arguments.dataset_name,
-                arguments.dataset_config_name,
-                getattr(arguments, f"{split}_split"),
-                token=token,
-            )
-        )
+        rows = load_files(files) if files is not None else arguments.load(split, token)
     if limit is not None:
         rows = rows.take(limit)
     skip_empty = arguments.skip_empty_examples and split == "train"
@@ -203,15 +188,15 @@ def load_dialogues(patterns: list[str], max_history: int | None = None) -> datas
 def pairs_of(
     rows: datasets.Dataset, source: str, target: str, name: str, prefix: str = "", skip_empty: bool = False
 ) -> datasets.Dataset:
-    """The columns of `FEATURES`, made of two columns of any data set.
+    """The columns of `FEATURES`, made from two columns of any data set.
 
     Args:
         rows: The data set.
         source: Column of texts, or of lists of sentences, which are joined by spaces. `a.b` is `b` inside column `a`.
         target: Column of texts, or of lists of references.
-        name: What to call the data in messages.
+        name: Name of the data, for messages.
         prefix: Text before every source.
-        skip_empty: Whether examples with an empty text are left out.
+        skip_empty: Whether to drop examples with an empty text.
 
     Raises:
         UserError: If a column is missing, or a row has no text there.
@@ -281,7 +266,7 @@ def _texts(value: Any, where: str) -> list[str]:
 
 
 def iterate_pair_texts(pairs: datasets.Dataset) -> Iterator[str]:
-    """Sources and targets, one after the other: what a new tokenizer learns from."""
+    """Sources and targets in turn: the training texts of a new tokenizer."""
     for row in pairs.select_columns(["source", "target"]):
         yield from row.values()
 
@@ -301,7 +286,7 @@ def tokenize_pairs(
         tokenizer: Adds its own special tokens to both.
         max_source_length: Most tokens of a source, special ones included.
         max_target_length: Most tokens of a target.
-        truncation_side: Where longer sources lose tokens; targets lose their last.
+        truncation_side: Side on which long sources are truncated; targets are truncated on the right.
         num_workers: Processes.
     """
 
@@ -318,6 +303,6 @@ def tokenize_pairs(
 
 
 def rows_of_length(rows: datasets.Dataset, column: str, length: int) -> int:
-    """How many lists of a column have just this length."""
+    """Number of rows whose list in this column has exactly this length."""
     lengths = compute.list_value_length(rows.with_format("arrow")[:][column])
     return compute.sum(compute.equal(lengths, length)).as_py()

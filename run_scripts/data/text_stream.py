@@ -1,9 +1,9 @@
-"""Corpora read while training: shared between processes, shuffled, packed, and continued exactly where a run stopped.
+"""Streamed text corpora: split over processes, shuffled, packed, and resumed exactly.
 
-A reader is a process, or a data loader worker of one. Each reads documents of its own in blocks, shuffles a block,
-tokenizes it in parts and shuffles the rows of a part. All random numbers depend on the seed and the place alone. So
-the place of a row is a few integers and the state of the file reader at the start of its block, and reading on from it
-means reading that block again, and nothing before it.
+A reader is a process, or one of its data loader workers. It reads its own documents in blocks, shuffles a block,
+tokenizes it in parts and shuffles the rows of each part. Random numbers depend on the seed and the position only. A
+position is therefore a few integers and the state of the file reader at the start of the block. Resuming reads that
+block again, and nothing before it.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,25 +22,26 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 
-from ..base.arguments import BadDataError, UserError
-from .text_corpus import Encoder, readable
+from ..base.errors import BadDataError, UserError
+from .loading import iterate_rows
+from .packing import Encoder
 
 
-#: Documents that are tokenized, and packed, together.
-PART = 1000
+#: Documents in a part of a block, which are tokenized and packed together.
+PART_SIZE = 1000
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a reader stands: behind the rows that it has given so far.
+class StreamPosition:
+    """The position of a reader, behind the rows that it has yielded.
 
     Args:
-        epoch: Passes over the corpus before this one.
-        block: Blocks of this pass before this one.
-        shard: Shards (files) of this pass that were read to their end before this block.
-        source: State of the `datasets.IterableDataset` of the next shard at the start of the block.
-        part: Parts of the block before this one.
-        row: Rows of the part that were given.
+        epoch: Number of the pass over the corpus, from 0.
+        block: Number of the block in this pass.
+        shard: Number of shards (files) of this pass that were read completely before this block.
+        source: State of the next shard's `datasets.IterableDataset` at the start of the block.
+        part: Number of the part in the block.
+        row: Number of rows of the part that were yielded.
     """
 
     epoch: int = 0
@@ -52,20 +53,20 @@ class Place:
 
 
 class TextStream(torch.utils.data.IterableDataset):
-    """Rows of tokens, without end: a pass over the corpus follows another, the files in another order.
+    """An endless stream of token rows. Every pass over the corpus has another order.
 
     Args:
         documents: In a column `text`.
-        encoder: Makes rows of a batch of documents.
-        seed: Of all shuffling.
+        encoder: Turns a batch of documents into rows, see `row_encoder`.
+        seed: Seed of all shuffling.
         shuffle_buffer_size: Documents in a block, or up to a thousand more.
-        shortest_row: Rows with fewer tokens are left out.
+        shortest_row: Rows with fewer tokens are dropped.
 
     Raises:
-        BadDataError: While iterating, if a reader finds no document at all, or the data are damaged.
+        BadDataError: While iterating, if a reader finds no document, or the data are damaged.
     """
 
-    column_names = None  # as of a `datasets.IterableDataset` that has not been looked into
+    column_names = None  # unknown, as for a `datasets.IterableDataset` without features
 
     def __init__(
         self,
@@ -82,26 +83,26 @@ class TextStream(torch.utils.data.IterableDataset):
         self.shortest_row = shortest_row
         self.process, self.processes = 0, 1
         self.first = 0
-        self.places = [Place()]
+        self.positions = [StreamPosition()]
 
-    def __iter__(self) -> Iterator[tuple[dict[str, list], int, Place, int]]:
-        """Rows, each with the number of its reader within the process, its part's place and its number in the part."""
+    def __iter__(self) -> Iterator[tuple[dict[str, list], int, StreamPosition, int]]:
+        """Yield a row, the index of its reader, the position of its part, and its index in the part."""
         worker = get_worker_info()
         if worker is not None:
-            reset_lock()  # remote files would hang in a forked process
-        # The loader asks its workers in turn, from the first one on, which has to be whoever's turn it was.
+            reset_lock()  # otherwise remote files hang in a forked process
+        # The loader polls its workers in order. After resuming, the first has to be the one whose turn it was.
         reader = 0 if worker is None else (worker.id + self.first) % worker.num_workers
-        for row, place, number in self._rows(reader, self.places[reader]):
-            yield row, reader, place, number
+        for row, position, number in self._rows(reader, self.positions[reader]):
+            yield row, reader, position, number
 
-    def _rows(self, reader: int, start: Place) -> Iterator[tuple[dict[str, list], Place, int]]:
-        place, readers = start, self.processes * len(self.places)
+    def _rows(self, reader: int, start: StreamPosition) -> Iterator[tuple[dict[str, list], StreamPosition, int]]:
+        position, readers = start, self.processes * len(self.positions)
         while True:
-            found = place != Place()
-            for block, begun in self._blocks(self.process * len(self.places) + reader, readers, place):
-                for part in range(begun.part, -(-len(block) // PART)):
+            found = position != StreamPosition()
+            for block, begun in self._blocks(self.process * len(self.positions) + reader, readers, position):
+                for part in range(begun.part, -(-len(block) // PART_SIZE)):
                     here = replace(begun, part=part, row=begun.row if part == begun.part else 0)
-                    for number, row in self._encode(block[part * PART : (part + 1) * PART], here):
+                    for number, row in self._encode(block[part * PART_SIZE : (part + 1) * PART_SIZE], here):
                         found = True
                         yield row, here, number
             if not found:
@@ -109,10 +110,10 @@ class TextStream(torch.utils.data.IterableDataset):
                     f"one of {readers} readers found no text to train on: give fewer processes, or fewer "
                     "--dataloader_num_workers."
                 )
-            place = Place(epoch=place.epoch + 1)
+            position = StreamPosition(epoch=position.epoch + 1)
 
-    def _blocks(self, reader: int, readers: int, begun: Place) -> Iterator[tuple[list[str], Place]]:
-        """The rest of a pass, from the block at a place on."""
+    def _blocks(self, reader: int, readers: int, begun: StreamPosition) -> Iterator[tuple[list[str], StreamPosition]]:
+        """The blocks of a pass, from a position on."""
         shards, state, texts = self._shards(reader, readers, begun.epoch), begun.source, []
         for number in range(begun.shard, len(shards)):
             source = shards[number]
@@ -120,61 +121,64 @@ class TextStream(torch.utils.data.IterableDataset):
                 source.load_state_dict(state)
                 state = None
             if not texts and number > begun.shard:
-                begun = Place(begun.epoch, begun.block, number)
+                begun = StreamPosition(begun.epoch, begun.block, number)
             for new in self._read(source):
                 texts += new
                 if len(texts) >= self.shuffle_buffer_size:
                     yield self._shuffled(texts, reader, begun), begun
                     texts = []
-                    begun = Place(begun.epoch, begun.block + 1, number, source.state_dict())
+                    begun = StreamPosition(begun.epoch, begun.block + 1, number, source.state_dict())
         if texts:
             yield self._shuffled(texts, reader, begun), begun
 
     def _shards(self, reader: int, readers: int, epoch: int) -> list[datasets.IterableDataset]:
-        """What a reader reads in a pass: files of its own, or where they are too few, some lines of every file."""
+        """The shards of a reader in a pass: its own files, or some lines of every file if there are too few files."""
         count = self.documents.num_shards
-        order = np.random.default_rng((self.seed, epoch)).permutation(count)
+        order = self._permutation((epoch,), count)
         by_file = count >= readers
         shards = [self.documents.shard(count, int(index)) for index in (order[reader::readers] if by_file else order)]
         return shards if by_file else [split_dataset_by_node(shard, reader, readers) for shard in shards]
 
+    def _permutation(self, numbers: tuple[int, ...], length: int) -> np.ndarray:
+        return np.random.default_rng((self.seed, *numbers)).permutation(length)
+
     def _read(self, source: datasets.IterableDataset) -> Iterator[list[str]]:
-        # Not `iter(source)`, which would share the documents between workers once more.
-        batches = source.iter(batch_size=min(self.shuffle_buffer_size, PART))
-        for batch in readable(batches, "train"):
+        # Not `iter(source)`, which would split the documents between workers a second time.
+        batches = source.iter(batch_size=min(self.shuffle_buffer_size, PART_SIZE))
+        for batch in iterate_rows(batches, "train"):
             yield batch["text"]
 
-    def _shuffled(self, texts: list[str], reader: int, place: Place) -> list[str]:
-        order = np.random.default_rng((self.seed, reader, place.epoch, place.block)).permutation(len(texts))
+    def _shuffled(self, texts: list[str], reader: int, position: StreamPosition) -> list[str]:
+        order = self._permutation((reader, position.epoch, position.block), len(texts))
         return [texts[index] for index in order]
 
-    def _encode(self, texts: list[str], place: Place) -> Iterator[tuple[int, dict[str, list]]]:
+    def _encode(self, texts: list[str], position: StreamPosition) -> Iterator[tuple[int, dict[str, list]]]:
         columns = self.encoder({"text": texts})
         rows = [index for index, ids in enumerate(columns["input_ids"]) if len(ids) >= self.shortest_row]
-        order = np.random.default_rng((self.seed, place.epoch, place.block, place.part)).permutation(len(rows))
-        for number in range(place.row, len(rows)):
+        order = self._permutation((position.epoch, position.block, position.part), len(rows))
+        for number in range(position.row, len(rows)):
             index = rows[order[number]]
             yield number, {name: values[index] for name, values in columns.items()}
 
 
 class StreamLoader(DataLoader):
-    """Batches of a `TextStream`, and where its readers stand after those that were taken, whatever was fetched ahead.
+    """Batches of a `TextStream`, with the readers' positions after the batches that were used, not those prefetched.
 
     Args:
         stream: The rows.
-        collator: Makes batches of rows.
+        collator: Turns rows into a batch.
         options: Further arguments of `DataLoader`.
     """
 
     def __init__(self, stream: TextStream, collator: Callable[[list[dict[str, Any]]], Any], **options: Any):
-        # A generator of its own: the workers' seed is not to be drawn from the model's random numbers.
+        # Its own generator: seeding the workers must not draw from the model's random numbers.
         super().__init__(stream, collate_fn=_Collator(collator), generator=torch.Generator(), **options)
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches from where the stream stands, which moves on with each of them."""
-        for batch, reader, place in super().__iter__():
-            self.dataset.places[reader] = Place(**place)
-            self.dataset.first = (reader + 1) % len(self.dataset.places)
+        """Batches from the stream's positions on. Every batch advances them."""
+        for batch, reader, position in super().__iter__():
+            self.dataset.positions[reader] = StreamPosition(**position)
+            self.dataset.first = (reader + 1) % len(self.dataset.positions)
             yield batch
 
 
@@ -182,17 +186,20 @@ class _Collator:
     def __init__(self, collator: Callable[[list[dict[str, Any]]], Any]):
         self.collator = collator
 
-    def __call__(self, rows: list[tuple[dict[str, list], int, Place, int]]) -> tuple[Any, int, dict[str, Any]]:
-        _, reader, place, number = rows[-1]
-        return self.collator([row for row, *_ in rows]), reader, asdict(replace(place, row=number + 1))
+    def __call__(
+        self, rows: list[tuple[dict[str, list], int, StreamPosition, int]]
+    ) -> tuple[Any, int, dict[str, Any]]:
+        _, reader, position, number = rows[-1]
+        next_position = replace(position, row=number + 1)
+        return self.collator([row for row, *_ in rows]), reader, asdict(next_position)
 
 
 class StreamState(TrainerCallback, ExportableState):
-    """Saves where the readers of all processes stand in a checkpoint's `trainer_state.json`.
+    """Saves the positions of all readers in a checkpoint's `trainer_state.json`.
 
     Args:
-        stream: What is trained on.
-        args: The Trainer's arguments: their processes and workers share the stream.
+        stream: The training data.
+        args: The Trainer's arguments, which give the numbers of processes and workers.
     """
 
     def __init__(self, stream: TextStream, args: TrainingArguments):
@@ -200,13 +207,13 @@ class StreamState(TrainerCallback, ExportableState):
         self.step = 0
         self.readers: list[dict[str, Any]] = []
         stream.process, stream.processes = args.process_index, args.world_size
-        stream.places = [Place()] * max(1, args.dataloader_num_workers)
+        stream.positions = [StreamPosition()] * max(1, args.dataloader_num_workers)
 
     def restore(self, checkpoint: str) -> None:
-        """Put the readers where they stood.
+        """Restore the readers' positions.
 
         Raises:
-            UserError: If the checkpoint was written by another number of readers, or without a stream.
+            UserError: If the checkpoint was written with another number of readers, or without streaming.
         """
         state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
         saved = (state.stateful_callbacks.get(type(self).__name__) or {}).get("attributes", {})
@@ -217,24 +224,24 @@ class StreamState(TrainerCallback, ExportableState):
                 "was written so, or from another checkpoint."
             )
         counts = len(readers), len(readers[0]["places"])
-        if counts != (stream.processes, len(stream.places)):
+        if counts != (stream.processes, len(stream.positions)):
             raise UserError(
                 f"{checkpoint!r} was written by {counts[0]} processes with {counts[1]} readers each, this run has "
-                f"{stream.processes} with {len(stream.places)}: streamed data are read on only by as many. Start "
+                f"{stream.processes} with {len(stream.positions)}: streamed data are read on only by as many. Start "
                 "with the same number of processes and --dataloader_num_workers."
             )
         stream.first = readers[stream.process]["first"]
-        stream.places = [Place(**place) for place in readers[stream.process]["places"]]
+        stream.positions = [StreamPosition(**position) for position in readers[stream.process]["places"]]
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Collect the places, in all processes, before a checkpoint is written in one."""
+        """Gather the positions of all processes before the main process writes a checkpoint."""
         state.epoch = state.global_step / state.max_steps  # the Trainer counts a resumed run from 0
-        if control.should_save or control.should_evaluate:  # an evaluation may find the best model so far
-            here = {"first": self.stream.first, "places": [asdict(place) for place in self.stream.places]}
+        if control.should_save or control.should_evaluate:  # after an evaluation the best model is saved
+            here = {"first": self.stream.first, "places": [asdict(position) for position in self.stream.positions]}
             self.step, self.readers = state.global_step, gather_object([here])
 
     def state(self) -> dict[str, Any]:
-        """What goes into the checkpoint."""
+        """The state that the Trainer saves in the checkpoint."""
         return {"args": {}, "attributes": {"step": self.step, "readers": self.readers}}

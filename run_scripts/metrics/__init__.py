@@ -39,7 +39,7 @@ scripts do. With `num_process` and `process_id` processes share files instead, a
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..base.arguments import import_optional
+from ..base.optional_packages import import_optional
 
 
 if TYPE_CHECKING:  # `evaluate` takes a second to import, most of it for scipy

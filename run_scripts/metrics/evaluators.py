@@ -20,7 +20,7 @@ import evaluate
 from evaluate.evaluator import Evaluator
 from transformers import Pipeline, PreTrainedModel, pipeline
 
-from ..base.arguments import import_optional
+from ..base.optional_packages import import_optional
 from . import load_metric
 
 

@@ -1,1 +1,1 @@
-"""Makers of small data sets to try things out without a download; each is a command."""
+"""Commands that write small data sets, to try things out without a download."""

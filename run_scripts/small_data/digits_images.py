@@ -1,4 +1,4 @@
-"""Write scikit-learn's handwritten digits as a local data set of pictures: 1,797 images, no download.
+"""Write scikit-learn's handwritten digits as an image data set.
 
 python -m tokenmixers.run_scripts.small_data.digits_images --output_dir outputs/quickstart/digits
 """
@@ -10,7 +10,8 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from ..base.arguments import check_new_folder, import_optional, parse_arguments
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.optional_packages import import_optional
 
 
 @dataclass
@@ -18,7 +19,7 @@ class DigitsArguments:
     """Where to, and how many are held out."""
 
     output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
-    held_out: float = field(default=0.2, metadata={"help": "Share of the pictures for validation."})
+    held_out: float = field(default=0.2, metadata={"help": "Share of the images for validation."})
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -39,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
             "label": [int(digits.target[i]) for i in chosen],
         }
         datasets.Dataset.from_dict(rows, features=features).to_parquet(Path(folder) / f"{name}.parquet")
-        print(f"{name}: {len(chosen):,} pictures of 8 x 8 pixels")
+        print(f"{name}: {len(chosen):,} images of 8 x 8 pixels")
 
 
 if __name__ == "__main__":

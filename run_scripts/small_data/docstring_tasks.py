@@ -1,10 +1,10 @@
-"""Write two small data sets made from the docstrings of the running Python: no download.
+"""Write a text and a token classification task, made from Python's docstrings.
 
-- `packages/{train,validation}.jsonl`: the first paragraph of a docstring (`text`), and the package of the standard
-  library that it is from (`label`).
-- `mentions/{train,validation}.conll`: paragraphs with the built-in exceptions (`ERROR`), the constants `True`, `False`
-  and `None` (`CONSTANT`) and standards such as "RFC 2822" (`STANDARD`) tagged. Rules found them, so that this shows
-  that a model learns from tags, and nothing about real entities.
+- `packages/{train,validation}.jsonl`: the first paragraph of a docstring (`text`), and its package in the standard
+  library (`label`).
+- `mentions/{train,validation}.conll`: paragraphs with tags for built-in exceptions (`ERROR`), the constants `True`,
+  `False` and `None` (`CONSTANT`) and standards such as "RFC 2822" (`STANDARD`). The tags come from rules: the data
+  show that training works, not how well a model finds real entities.
 
     python -m tokenmixers.run_scripts.small_data.docstring_tasks --output_dir outputs/docstrings
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.arguments import check_new_folder, parse_arguments
-from .python_docs_corpus import docstrings, is_held_out
+from .python_docs import docstrings, is_held_out
 
 
 PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")
@@ -35,7 +35,7 @@ class DocstringArguments:
 
 
 def paragraphs() -> Iterator[tuple[str, list[str]]]:
-    """Each different docstring of the `PACKAGES`: the package, and its paragraphs with white space folded."""
+    """Each different docstring of the `PACKAGES`: the package, and its paragraphs with single spaces."""
     root, seen = Path(sysconfig.get_path("stdlib")), set()
     for package in PACKAGES:
         for file in sorted((root / package).rglob("*.py")):
@@ -47,7 +47,7 @@ def paragraphs() -> Iterator[tuple[str, list[str]]]:
 
 
 def tag(text: str) -> list[tuple[str, str]]:
-    """The words and signs of a text, each with its tag."""
+    """The words and punctuation marks of a text, each with its tag."""
     words = re.findall(r"\w+|[^\w\s]", text)
     tags = ["O"] * len(words)
     for index, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""Write pictures in the format of MNIST, as Fashion-MNIST's, EMNIST's and others are, as a local data set.
+"""Convert images in MNIST's file format (idx) to an image data set.
 
 python -m tokenmixers.run_scripts.small_data.idx_images --input_dir fashion-mnist --output_dir outputs/fashion-mnist
 """
@@ -13,12 +13,13 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from ..base.arguments import UserError, check_new_folder, parse_arguments
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.errors import UserError
 
 
-#: Split of the data set -> how its files begin.
+#: Split of the data set -> prefix of its files.
 SPLITS = {"train": "train", "validation": "t10k"}
-UNSIGNED_BYTES = 8  # the only type of number that these data sets have
+UNSIGNED_BYTES = 8  # the only type in these data sets
 
 
 @dataclass
@@ -37,8 +38,8 @@ class IdxArguments:
 def read_idx(path: Path) -> np.ndarray:
     """An array of bytes from an idx file, compressed if its name ends in .gz.
 
-    The file has two zero bytes, the type of its numbers, the number of dimensions, each dimension as four bytes,
-    highest first, and the numbers.
+    Format: two zero bytes, the type, the number of dimensions, each dimension as a big-endian 32-bit integer, and the
+    data.
 
     Raises:
         UserError: If it is another kind of file, or damaged.
@@ -82,19 +83,19 @@ def main(argv: list[str] | None = None) -> None:
     for split, (images, labels) in arrays.items():
         if images.ndim != 3 or images.size == 0 or labels.shape != images.shape[:1]:
             raise UserError(
-                f"the {split} files are no pictures with their classes: shapes {images.shape} and {labels.shape}; "
-                "expected are (pictures, height, width) and (pictures,)."
+                f"the {split} files are no images with classes: shapes {images.shape} and {labels.shape}; "
+                "expected are (images, height, width) and (images,)."
             )
     num_labels = 1 + max(int(labels.max()) for _, labels in arrays.values())
     names = arguments.class_names or [str(label) for label in range(num_labels)]
     if len(names) != num_labels:
-        raise UserError(f"--class_names has {len(names)} names; the pictures have {num_labels} classes.")
+        raise UserError(f"--class_names has {len(names)} names; the images have {num_labels} classes.")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
     folder.mkdir(parents=True, exist_ok=True)
     for split, (images, labels) in arrays.items():
         rows = {"image": [Image.fromarray(image) for image in images], "label": labels.tolist()}
         datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{split}.parquet")
-        print(f"{split}: {len(labels):,} pictures of {images.shape[2]} x {images.shape[1]} pixels")
+        print(f"{split}: {len(labels):,} images of {images.shape[2]} x {images.shape[1]} pixels")
 
 
 if __name__ == "__main__":

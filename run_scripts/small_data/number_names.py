@@ -1,7 +1,7 @@
-"""Write pairs of lines to try translation on: whole numbers as digits and as English words.
+"""Write pairs of lines for translation: numbers in digits and in English words.
 
-No language is translated here: it is a task that a small model learns within a minute on a processor, and that cannot
-be done word by word. No number stands in both sets.
+A small model learns this task within a minute on a CPU, although it cannot be solved word by word. The two sets have
+no number in common.
 
     python -m tokenmixers.run_scripts.small_data.number_names --output_dir outputs/numbers
 """
@@ -9,7 +9,8 @@ be done word by word. No number stands in both sets.
 import random
 from dataclasses import dataclass, field
 
-from ..base.arguments import UserError, check_new_folder, parse_arguments
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.errors import UserError
 
 
 LIMIT = 1_000_000

@@ -1,28 +1,22 @@
-"""Write a corpus of real English that every machine already has: Python's own documentation.
+"""Write a text corpus: Python's own documentation.
 
-It is made of the language reference inside CPython (`pydoc_data.topics`) and the docstrings of the standard library,
-which are read with `ast`: nothing is executed. A document is one topic, or one module's docstrings. A docstring that
-several modules repeat counts once, so that none stands in both the training and the validation set.
+The texts are the language reference inside CPython (`pydoc_data.topics`) and the docstrings of the standard library,
+read with `ast`: nothing is executed. A document is one topic, or the docstrings of one module. Repeated docstrings
+are written once, so that the training and the validation set have none in common.
 
     python -m tokenmixers.run_scripts.small_data.python_docs_corpus --output_dir outputs/corpus
 """
 
-import ast
-import hashlib
-import inspect
 import json
-import os
 import sysconfig
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data import topics
 
-from ..base.arguments import UserError, parse_arguments
-
-
-_NOT_LIBRARY = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
+from ..base.arguments import parse_arguments
+from ..base.errors import UserError
+from .python_docs import docstrings, is_held_out, library_files
 
 
 @dataclass
@@ -48,43 +42,6 @@ def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]
         seen.update(new)
         if new:
             yield file.relative_to(root).as_posix(), "\n\n".join(new)
-
-
-def library_files(root: Path) -> list[Path]:
-    """The modules of a standard library, in alphabetical order, without tests and installed packages."""
-    files = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in _NOT_LIBRARY]  # installed packages may be many
-        files += [Path(folder, name) for name in names if name.endswith(".py")]
-    return sorted(files)
-
-
-def definitions(source: bytes) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """A module and everything defined in it, outer things first; nothing if it is not valid Python."""
-    try:
-        waiting = deque([ast.parse(source)])
-    except (SyntaxError, ValueError):  # files that are broken on purpose, as lib2to3's test data
-        return
-    while waiting:
-        node = waiting.popleft()
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-        # Not `ast.walk`: most nodes are parts of expressions, which define nothing.
-        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
-            waiting.extend(getattr(node, name, ()))
-
-
-def docstrings(source: bytes) -> Iterator[str]:
-    """The docstrings of a module and of everything defined in it; none if it is not valid Python."""
-    for node in definitions(source):
-        text = ast.get_docstring(node, clean=False)
-        if text:
-            yield inspect.cleandoc(text)
-
-
-def is_held_out(name: str, percentage: float) -> bool:
-    """Whether a document belongs to the validation set: decided by its name alone, so the same on every machine."""
-    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 10_000 < percentage * 100
 
 
 def main(argv: list[str] | None = None) -> None:

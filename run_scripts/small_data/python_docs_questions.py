@@ -1,8 +1,8 @@
-"""Write questions about real text that every machine already has: the docstrings of Python's standard library.
+"""Write questions in SQuAD's format about Python's docstrings.
 
-A context lists some functions of one module with the first sentence of their docstrings, a question asks which of them
-does what one of the sentences says, and the answer is its name. That is far easier than SQuAD, and is meant to show
-within minutes that training works. The files are in SQuAD's own JSON; nothing of the library is executed.
+A context lists functions of one module with the first sentence of their docstrings. A question asks which function
+fits one of the sentences, and the answer is its name. This is far easier than SQuAD: it shows within minutes that
+training works. The files are in SQuAD's JSON format. The sources are read with `ast`: nothing is executed.
 
     python -m tokenmixers.run_scripts.small_data.python_docs_questions --output_dir outputs/questions
 """
@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.arguments import UserError, check_new_folder, parse_arguments
-from .python_docs_corpus import definitions, is_held_out, library_files
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.errors import UserError
+from .python_docs import definitions, is_held_out, library_files
 
 
 _SENTENCE = re.compile(r"[A-Z][^.]{10,100}\.(?=\s|$)")
@@ -32,7 +33,9 @@ class QuestionArguments:
     output_dir: str = field(metadata={"help": "New folder for train.json and validation.json."})
     validation_percentage: float = field(default=10.0, metadata={"help": "Share of the modules held out."})
     functions_per_context: int = field(default=4, metadata={"help": "Functions that a context lists."})
-    repeats: int = field(default=4, metadata={"help": "How often a function is asked about, each time among others."})
+    repeats: int = field(
+        default=4, metadata={"help": "Questions about each function, each time with other functions in the context."}
+    )
     unanswerable_percentage: float = field(
         default=0.0, metadata={"help": "Share of questions about a function that is not listed, as in SQuAD 2.0."}
     )
@@ -87,7 +90,7 @@ def _paragraph(
     arguments: QuestionArguments,
     identifier: str,
 ) -> dict[str, Any]:
-    """A context about a group of functions, and a question about each (or, without an answer, about another one)."""
+    """A context about a group of functions, with a question about each; unanswerable ones are about others."""
     context, questions = "", []
     for index, (name, sentence) in enumerate(group):
         answers = [{"text": name, "answer_start": len(context)}]

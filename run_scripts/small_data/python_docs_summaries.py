@@ -1,8 +1,7 @@
-"""Write texts with summaries that every machine already has: the docstrings of Python's standard library.
+"""Write texts with short summaries: Python's docstrings and their modules.
 
-A summary is the path of the module that a docstring is from, as words ("email mime text"): shorter than any that a
-reader would want, but what a small model can learn something of within a minute. The files are read with `ast`;
-nothing of the library is executed.
+A summary is the path of the docstring's module as words ("email mime text"). This is no useful summary, but a small
+model learns it within a minute. The sources are read with `ast`: nothing is executed.
 
     python -m tokenmixers.run_scripts.small_data.python_docs_summaries --output_dir outputs/summaries
 """
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.arguments import check_new_folder, parse_arguments
-from .python_docs_corpus import docstrings, is_held_out, library_files
+from .python_docs import docstrings, is_held_out, library_files
 
 
 _WORD = re.compile(r"[A-Za-z]+|[0-9]+")

@@ -1,1 +1,1 @@
-"""What training scripts share: trainer, models and tokenizers, model cards, grids of hyper-parameters."""
+"""Shared by the training commands: Trainer, models and tokenizers, model cards, hyper-parameter grids."""

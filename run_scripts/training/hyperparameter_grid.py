@@ -1,7 +1,7 @@
-"""Several runs of one script: every combination of learning rates, batch sizes and seeds, and what came out of it.
+"""Grids of runs: every combination of learning rates, batch sizes and seeds, and a summary of the results.
 
 Papers on finetuning report the median over seeds of the best hyper-parameters. Each run has a folder of its own in the
-output folder. Runs that are finished are not repeated, and one that was interrupted is continued.
+output folder. Finished runs are not repeated, and an interrupted run is resumed.
 """
 
 import copy
@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from ..base.arguments import UserError
+from ..base.errors import UserError
 from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
 
@@ -46,7 +46,7 @@ class GridArguments:
 
 
 def _read_values(name: str, values: Any, kind: type) -> list:
-    """A recipe may say 1e-5, which YAML takes for text."""
+    """Numbers from a command line or a recipe, in which YAML reads 1e-5 as text."""
     try:
         read = [kind(value) for value in values]
     except (TypeError, ValueError) as error:
@@ -57,14 +57,14 @@ def _read_values(name: str, values: Any, kind: type) -> list:
 
 
 def plan(grid: GridArguments, args: TrainingArguments) -> list[TrainingArguments]:
-    """The arguments of every run.
+    """The training arguments of every run.
 
     Args:
-        grid: What varies.
-        args: Everything else.
+        grid: The values to combine.
+        args: All other arguments.
 
     Raises:
-        UserError: If a batch size cannot be had with these processes, or the runs could not be compared.
+        UserError: If a batch size is not possible with these processes, or an argument is for single runs.
     """
     if not (args.do_train and args.do_eval):
         raise UserError("--seeds, --learning_rates and --batch_sizes need --do_train and --do_eval.")
@@ -94,14 +94,14 @@ def plan(grid: GridArguments, args: TrainingArguments) -> list[TrainingArguments
 
 
 def check_folder(args: TrainingArguments, settings: Mapping[str, Any]) -> None:
-    """Make the output folder, or see that the one that exists is of the same runs.
+    """Create the output folder, or check that an existing one belongs to the same grid.
 
     Args:
-        args: The script's.
-        settings: What must not change between runs that are compared, besides the `HYPER_PARAMETERS` of `args`.
+        args: The command's training arguments.
+        settings: Settings that must be equal in all runs, besides the `HYPER_PARAMETERS` of `args`.
 
     Raises:
-        UserError: If the folder holds something else, or other settings were used in it before.
+        UserError: If the folder holds something else, or runs with other settings.
     """
     folder = Path(args.output_dir)
     varied = ("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "world_size", "seed")
@@ -129,18 +129,18 @@ def run_all(
     metrics: Sequence[str],
     folder: str,
 ) -> dict[str, Any]:
-    """Do all runs that are not finished, and write and print what came out.
+    """Perform all runs that are not finished, and write and print a summary.
 
     Args:
         runs: From `plan`.
-        run: Does one, and returns its results.
-        metrics: The results that count, with `eval_`. Configurations are compared by the mean of them.
-        folder: For `grid_results.json`.
+        run: Performs one run and returns its results.
+        metrics: Names of the results to compare, with `eval_`. Configurations are compared by their mean.
+        folder: Folder for `grid_results.json`.
 
     Returns:
-        What that file holds: the `runs`, the `configurations` with their medians over seeds, and the `best` of these.
+        The content of that file: the `runs`, the `configurations` with their medians over seeds, and the `best` one.
     """
-    # Looked at by all processes before any of them can finish one.
+    # Read by all processes before any of them finishes a run.
     finished = [_finished_results(args) for args in runs]
     outcomes = []
     for number, (args, results) in enumerate(zip(runs, finished, strict=True), start=1):

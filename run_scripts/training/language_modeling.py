@@ -1,13 +1,11 @@
-"""What the language modelling scripts share: corpus, tokenizer, seeded collators, perplexity, the run itself."""
+"""Shared by the language modelling commands: corpus, tokenizing, perplexity, Trainer, the whole run."""
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch.nn import functional as F
 from transformers import (
     EvalPrediction,
@@ -18,20 +16,15 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.distributed import DistributedConfig
 
-from ..base.arguments import ModelArguments, UserError, parse_arguments, report_bad_data
+from ..base.arguments import ModelArguments, parse_arguments
+from ..base.errors import UserError, report_bad_data
 from ..base.reporting import print_plan, print_table
 from ..base.training_arguments import ScriptTrainingArguments
-from ..data.text_corpus import (
-    Split,
-    TextDataArguments,
-    iterate_texts,
-    load_documents,
-    pad_rows,
-    row_encoder,
-    tokenize,
-)
+from ..data.collators import pad_rows
+from ..data.loading import Split
+from ..data.packing import row_encoder, tokenize
+from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
 from ..data.text_stream import TextStream
 from ..metrics import load_metric
 from .model_card import CardArguments, CardFacts, describe_data
@@ -59,13 +52,13 @@ def load_corpus(
     resume_from: str | None,
     kind: str = "encoder",
 ) -> Corpus:
-    """Load what the command line names.
+    """Load documents, configuration and tokenizer.
 
     Args:
-        model_args: Which configuration and tokenizer.
-        data_args: Which text.
-        args: For seeds and processes.
-        resume_from: Checkpoint to continue from.
+        model_args: Names configuration and tokenizer.
+        data_args: Names the text.
+        args: The Trainer's arguments: seeds and processes.
+        resume_from: Checkpoint to resume from.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:
@@ -73,9 +66,14 @@ def load_corpus(
     """
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the text"):
-        documents = load_documents(data_args, args.data_seed or args.seed, model_args.token)
+        documents = load_documents(data_args, _data_seed(args), model_args.token)
     tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
+
+
+def _data_seed(args: TrainingArguments) -> int:
+    """Seed of the split and of streaming: `--data_seed`, by default `--seed`."""
+    return args.seed if args.data_seed is None else args.data_seed
 
 
 def tokenize_corpus(
@@ -86,14 +84,14 @@ def tokenize_corpus(
     shortest_row: int = 1,
     **options: Any,
 ) -> dict[str, Rows]:
-    """Rows of tokens by split name; those for training without end if they are streamed.
+    """Rows of tokens by split name. Streamed training rows are an endless `TextStream`.
 
     Args:
         corpus: Documents and tokenizer.
         data_args: Whether and how to pack.
-        args: For seeds and processes.
+        args: The Trainer's arguments: seeds and processes.
         max_seq_length: Tokens per row.
-        shortest_row: Rows with fewer tokens are left out.
+        shortest_row: Rows with fewer tokens are dropped.
         options: Further arguments of `row_encoder`.
     """
     encode = row_encoder(
@@ -107,54 +105,10 @@ def tokenize_corpus(
     with args.main_process_first(local=False, desc="tokenizing"):
         for name, split in corpus.documents.items():
             if name == "train" and data_args.streaming:
-                seed = args.seed if args.data_seed is None else args.data_seed
-                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
+                rows[name] = TextStream(split, encode, _data_seed(args), data_args.shuffle_buffer_size, shortest_row)
             else:
                 rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
     return rows
-
-
-def build_model(
-    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
-) -> PreTrainedModel:
-    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
-
-    Args:
-        arguments: Which.
-        config: Its configuration.
-        auto_class: E.g. `AutoModelForMaskedLM`.
-        options: Further arguments of `from_pretrained`.
-
-    Raises:
-        UserError: If the checkpoint's files are damaged, or a model from scratch is to be sharded.
-    """
-    if arguments.fsdp_size is not None:
-        if arguments.model_name_or_path is None:
-            raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
-        options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
-    if arguments.model_name_or_path is not None:
-        name, options = arguments.model_name_or_path, options | arguments.hub_arguments()
-        try:
-            return auto_class.from_pretrained(name, config=config, **options)
-        except SafetensorError as error:
-            raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
-    return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
-
-
-class SeededCollator:
-    """A collator with a `generator`, whose random numbers depend on a seed and the batch alone.
-
-    Data loaders fetch batches ahead, so numbers drawn from the global generator would differ in a resumed run.
-    """
-
-    def __init__(self, collator: Any, seed: int):
-        self.collator = collator
-        self.seed = seed
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        content = np.concatenate([np.asarray(row["input_ids"], dtype=np.int64) for row in rows])
-        self.collator.generator = torch.Generator().manual_seed(zlib.crc32(content.tobytes(), self.seed & 0xFFFFFFFF))
-        return self.collator(rows)
 
 
 def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -162,15 +116,15 @@ def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     Args:
         logits: Shape `(batch, length, vocab_size)`; a model's further outputs may follow in a tuple.
-        labels: Shape `(batch, length)`, -100 where nothing is asked.
+        labels: Shape `(batch, length)`, -100 = ignored by the loss.
 
     Returns:
         Shape `(batch,)`, in nats.
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
-    asked = labels != -100
-    losses = F.cross_entropy(logits[asked].float(), labels[asked], reduction="none")
-    return torch.zeros(len(labels), device=losses.device).index_add_(0, asked.nonzero()[:, 0], losses)
+    labelled = labels != -100
+    losses = F.cross_entropy(logits[labelled].float(), labels[labelled], reduction="none")
+    return torch.zeros(len(labels), device=losses.device).index_add_(0, labelled.nonzero()[:, 0], losses)
 
 
 def next_token_row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -219,13 +173,16 @@ def build_trainer(
     """A Trainer that reports perplexity.
 
     Args:
-        model: With a loss of its own.
-        corpus: Gives the tokenizer, saved with the model.
+        model: Computes the loss.
+        corpus: Its tokenizer is saved with the model.
         args: The Trainer's arguments.
         train: Tokenized rows.
-        evaluation: Rows with `input_ids` and `labels`, asking the same questions each time.
+        evaluation: Rows with `input_ids` and fixed `labels`, see `precompute_labels`.
         collator: Makes batches of training rows; evaluation rows are padded only.
-        causal: Whether the logits at a token are about the next one.
+        causal: Whether the logits at a token predict the next token.
+
+    Raises:
+        UserError: If the model does not support `seq_idx`, which the rows have.
     """
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -236,7 +193,7 @@ def build_trainer(
             f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
             "Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
         )
-    args.remove_unused_columns = False  # the collators read more than the models do
+    args.remove_unused_columns = False  # the collators need columns that models do not take
     return ScriptTrainer(
         model=model,
         args=args,
@@ -250,11 +207,11 @@ def build_trainer(
 
 
 def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, argv: list[str] | None) -> dict:
-    """A whole language modelling script.
+    """A whole language modelling command.
 
     Args:
-        build: Makes a Trainer of the parsed arguments (model, data, own, training) and the checkpoint to resume.
-        own_arguments: The script's own argument dataclass.
+        build: Builds the Trainer from the parsed arguments (model, data, own, training) and the checkpoint to resume.
+        own_arguments: The command's own argument dataclass.
         task: The Hub's name of the model's task.
         argv: Command line; `sys.argv` by default.
 
@@ -295,14 +252,19 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         results["trained"] = results.pop("eval_perplexity")
     results = {key: results[key] for key in ("unigram", "untrained", "trained", "tokens_per_second") if key in results}
     if trainer.is_world_process_zero():
-        names = {
-            "unigram": "unigram model",
-            "untrained": f"{trainer.model.config.model_type}, before training",
-            "trained": f"{trainer.model.config.model_type}, trained" if args.do_train else "the model",
-        }
-        rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
-        if "tokens_per_second" in results:
-            rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
-        print_table(("on the validation text", "perplexity"), rows)
+        _print_results(results, trainer)
     leave_processes()
     return results
+
+
+def _print_results(results: dict[str, float], trainer: Trainer) -> None:
+    model_type = trainer.model.config.model_type
+    names = {
+        "unigram": "unigram model",
+        "untrained": f"{model_type}, before training",
+        "trained": f"{model_type}, trained" if trainer.args.do_train else "the model",
+    }
+    rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
+    if "tokens_per_second" in results:
+        rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
+    print_table(("on the validation text", "perplexity"), rows)

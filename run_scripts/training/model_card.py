@@ -1,28 +1,25 @@
 """Model cards of trained checkpoints, made from the configuration and the run."""
 
-import platform
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
 from transformers.modelcard import make_markdown_table, parse_log_history
 
 from ...configuration.auto_classes import FAMILIES
-from ..base.reporting import markdown_table
+from ..base.reporting import markdown_table, versions
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 
-#: Tasks that the Hub has under another one's name.
+#: Task -> its name on the Hub, where that differs.
 HUB_TASKS = {"text2text-generation": "text-generation"}
 
-#: What a reader can run, by the name of the task. `{options}` asks for the checkpoint's code where it has some.
+#: Task -> example code. `{options}` is `trust_remote_code=True` for checkpoints with code of their own.
 SNIPPETS = {
     "fill-mask": """
         from transformers import pipeline
@@ -103,7 +100,7 @@ CITATIONS = {
 }
 CITATIONS["amlp"] = CITATIONS["gmlp"]
 
-#: Sizes worth a line, in this order, where a configuration has them.
+#: Fields of configurations in the table of the architecture, in this order.
 SIZES = (
     "num_hidden_layers",
     "num_decoder_layers",
@@ -121,7 +118,7 @@ SIZES = (
     "vocab_size",
 )
 
-#: Arguments that decide what is learned; all others are about where and how fast.
+#: Training arguments that affect the trained weights; the others affect speed and output only.
 HYPER_PARAMETERS = (
     "learning_rate",
     "lr_scheduler_type",
@@ -146,7 +143,7 @@ HYPER_PARAMETERS = (
 
 @dataclass
 class CardArguments:
-    """What only its author can say about a model."""
+    """Entries of the model card that only its author knows."""
 
     license: str | None = field(default=None, metadata={"help": "Licence of the trained weights, e.g. apache-2.0."})
     language: list[str] | None = field(default=None, metadata={"help": "Languages of the data, e.g. en."})
@@ -154,17 +151,17 @@ class CardArguments:
 
 @dataclass
 class CardFacts:
-    """What a card needs beyond what the Trainer knows.
+    """Facts for a model card that the Trainer does not know.
 
     Args:
         task: A key of `SNIPPETS`.
-        data: The evaluation data, for readers: a data set's name, or file names.
-        metrics: Evaluation metric, without `eval_` -> the Hub's name of such a metric. Others are not reported.
+        data: Name of the evaluation data: a data set's name, or file names.
+        metrics: Evaluation metric, without `eval_` -> its type on the Hub. Others are not reported.
         dataset_id: The data set's id on the Hub, if it is from there.
-        base_model: What training started from: a folder or Hub id, `None` if from scratch.
-        author: What the author says.
-        notes: Further sentences about how training was done.
-        hyper_parameters: Settings of the script's own that decide what is learned.
+        base_model: Folder or Hub id of the checkpoint that training started from, `None` if from scratch.
+        author: Entries given on the command line.
+        notes: Further sentences about the training.
+        hyper_parameters: The command's own settings that affect the trained weights.
     """
 
     task: str
@@ -201,43 +198,15 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
 
     Args:
         trainer: After training and evaluation.
-        facts: What it does not know.
+        facts: Facts that the Trainer does not know.
     """
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     config = model.config
     repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
     name = (repo_id or str(Path(args.output_dir).resolve())).rpartition("/")[2]
     results = last_evaluation(trainer.state.log_history, facts.metrics)
-    from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
     ours = config.model_type in FAMILIES
-    task = HUB_TASKS.get(facts.task, facts.task)
-    data = ModelCardData(
-        license=facts.author.license,
-        language=facts.author.language,
-        library_name="transformers",
-        pipeline_tag=task,
-        tags=[
-            config.model_type.replace("_", "-"),
-            *(["tokenmixers"] if ours else []),
-            *([facts.task] if facts.task != task else []),
-        ],
-        datasets=[facts.dataset_id] if facts.dataset_id else None,
-        base_model=facts.base_model if from_hub else None,
-        metrics=sorted({facts.metrics[key] for key in results}) or None,
-        model_name=name,
-        eval_results=[
-            EvalResult(
-                task_type=task,
-                dataset_type=facts.dataset_id or "local",
-                dataset_name=facts.data,
-                metric_type=facts.metrics[key],
-                metric_name=key.replace("_", " "),
-                metric_value=value,
-            )
-            for key, value in results.items()
-        ]
-        or None,
-    )
+    data = metadata(facts, config.model_type, name, results)
     start = "trained from scratch" if facts.base_model is None else f"finetuned from {Path(facts.base_model).name}"
     tokenizer = trainer.processing_class
     return ModelCard.from_template(
@@ -263,6 +232,47 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     )
 
 
+def metadata(facts: CardFacts, model_type: str, name: str, results: Mapping[str, float]) -> ModelCardData:
+    """The metadata at the head of a card.
+
+    Args:
+        facts: Facts that the Trainer does not know.
+        model_type: The model's type.
+        name: The model's name on the card.
+        results: Metrics of the evaluation.
+    """
+    from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
+    ours = model_type in FAMILIES
+    task = HUB_TASKS.get(facts.task, facts.task)
+    return ModelCardData(
+        license=facts.author.license,
+        language=facts.author.language,
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=[
+            model_type.replace("_", "-"),
+            *(["tokenmixers"] if ours else []),
+            *([facts.task] if facts.task != task else []),
+        ],
+        datasets=[facts.dataset_id] if facts.dataset_id else None,
+        base_model=facts.base_model if from_hub else None,
+        metrics=sorted({facts.metrics[key] for key in results}) or None,
+        model_name=name,
+        eval_results=[
+            EvalResult(
+                task_type=task,
+                dataset_type=facts.dataset_id or "local",
+                dataset_name=facts.data,
+                metric_type=facts.metrics[key],
+                metric_name=key.replace("_", " "),
+                metric_value=value,
+            )
+            for key, value in results.items()
+        ]
+        or None,
+    )
+
+
 def last_evaluation(history: Sequence[Mapping[str, float]], metrics: Mapping[str, str]) -> dict[str, float]:
     """The metrics of the last evaluation in a Trainer's history, in the order of `metrics`."""
     entries = [entry for entry in history if any(f"eval_{key}" in entry for key in metrics)]
@@ -275,7 +285,7 @@ def snippet(task: str, model: str, needs_code: bool, mask: str | None) -> str:
     Args:
         task: A key of `SNIPPETS`.
         model: Hub id or folder.
-        needs_code: Whether the checkpoint brings its own.
+        needs_code: Whether the checkpoint has code of its own.
         mask: The tokenizer's mask token, for fill-mask.
     """
     options = ", trust_remote_code=True" if needs_code else ""
@@ -301,7 +311,7 @@ def architecture(model: PreTrainedModel) -> str:
 
 
 def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
-    """How the model was trained: the steps done, and the settings that decide what is learned."""
+    """The steps done, and the settings that affect the trained weights, as a table."""
     values = {key: getattr(args, key) for key in HYPER_PARAMETERS}
     values = {key: getattr(value, "value", value) for key, value in values.items()}
     values.pop("num_train_epochs" if args.max_steps > 0 else "max_steps")
@@ -311,15 +321,8 @@ def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
     return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)
 
 
-def versions() -> str:
-    """The packages and the machine that a figure depends on."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch", "datasets", "tokenizers"))
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return f"{packages}, Python {platform.python_version()}, on {device}"
-
-
 def limits(config: PreTrainedConfig) -> str:
-    """What the architecture cannot do."""
+    """Limits of the architecture and of the evaluation, in sentences."""
     if getattr(config, "image_size", None) is not None:
         size = config.image_size
         return f"Images are {size} pixels wide and high; `resize_position_embeddings` fits the model to other sizes."

@@ -1,4 +1,4 @@
-"""Configurations, tokenizers and models from the command line's arguments."""
+"""Configurations, tokenizers, models and checkpoints to resume, from the command line's arguments."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -7,16 +7,26 @@ from typing import Any
 
 import yaml
 from accelerate.utils import broadcast_object_list
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+)
+from transformers.distributed import DistributedConfig
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
-from transformers.training_args import TrainingArguments
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
-from ..base.arguments import MODEL_CARDS, ModelArguments, UserError
+from ..base.arguments import ModelArguments
+from ..base.errors import UserError
+from ..base.shipped_files import MODEL_CARDS
 
 
-#: Tokenizers without a maximum length say 10**30.
+#: Longer maximum lengths mean none: tokenizers without one report 10**30.
 LONGEST_PLAUSIBLE = 10**6
 
 
@@ -74,9 +84,9 @@ def load_tokenizer(
     """The tokenizer named on the command line, the checkpoint's own, or a newly trained one.
 
     Args:
-        arguments: Where it comes from.
-        max_length: The model's maximum length, recorded in a new tokenizer.
-        texts: Training texts of a new tokenizer; not touched otherwise.
+        arguments: Names the tokenizer.
+        max_length: The model's maximum length, saved in a new tokenizer.
+        texts: Training texts of a new tokenizer; not read otherwise.
         is_main_process: With several processes the main one trains, and the others receive its result.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
@@ -104,10 +114,20 @@ def load_tokenizer(
         raise UserError(f"no tokenizer can be loaded from {name!r}: {error}") from error
 
 
+def check_train_tokenizer(arguments: ModelArguments, args: TrainingArguments) -> None:
+    """Check that there are texts for a new tokenizer.
+
+    Raises:
+        UserError: If `--train_tokenizer` is given without `--do_train`, so that no training data are loaded.
+    """
+    if arguments.train_tokenizer is not None and not args.do_train:
+        raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
+
+
 def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_tokenizer: bool) -> None:
     """Make the configuration agree with the tokenizer.
 
-    A model for a newly trained tokenizer takes its size; in any other case the tokenizer has to fit.
+    A new tokenizer sets the vocabulary's size; an existing one has to fit.
 
     Raises:
         UserError: If the tokenizer has more ids than the model has embeddings.
@@ -134,14 +154,14 @@ def fitting_tokenizer(
     saved_in: str | None = None,
     kind: str = "encoder",
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer to use with a configuration, which is made to agree with it.
+    """Load or train the tokenizer, and make the configuration agree with it.
 
     Args:
-        arguments: Where it comes from.
+        arguments: Names the tokenizer.
         config: Changed in place, see `fit_vocabulary`.
-        texts: Training texts of a new tokenizer; not touched otherwise.
-        args: For the processes.
-        saved_in: Where a run that goes on has its new tokenizer: training one again need not give the same.
+        texts: Training texts of a new tokenizer; not read otherwise.
+        args: The Trainer's arguments.
+        saved_in: Folder with the tokenizer that an interrupted run has trained: training is not reproducible.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:
@@ -157,15 +177,15 @@ def fitting_tokenizer(
 
 
 def set_label_names(config: PreTrainedConfig, names: Sequence[str], trained: bool) -> None:
-    """Make the configuration that of a classifier.
+    """Set the labels of a classifier.
 
     Args:
         config: Changed in place.
-        names: What the model predicts, in order; a single name for a number.
-        trained: Whether it is going to learn that. Otherwise it must have learned it before.
+        names: Names of the classes, in order; a single name for regression.
+        trained: Whether the model will be trained on them. Otherwise it must have these labels already.
 
     Raises:
-        UserError: If it predicts something else.
+        UserError: If the model has other labels and will not be trained.
     """
     known = [config.id2label[index] for index in range(config.num_labels)]
     if not trained and known != list(names):
@@ -183,16 +203,16 @@ def sequence_length(
     tokenizer: PreTrainedTokenizerBase,
     argument: str = "--max_seq_length",
 ) -> int:
-    """Tokens per training sequence: what was asked for, else the most that model and tokenizer allow.
+    """Tokens per training sequence: the requested number, or the most that model and tokenizer allow.
 
     Args:
-        requested: What was asked for, if anything.
-        config: The model's; of an encoder-decoder, that of the side in question.
-        tokenizer: Whose special tokens have to fit too.
-        argument: What the user calls it.
+        requested: The requested number, if any.
+        config: Configuration of the model, or of the encoder or decoder in question.
+        tokenizer: Its special tokens count too.
+        argument: Name of the command line argument, for messages.
 
     Raises:
-        UserError: If more was asked for than the model has positions, or too little for any text.
+        UserError: If the model has fewer positions than requested, or special tokens would leave no room for text.
     """
     most = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
     if requested is None:
@@ -211,25 +231,25 @@ def sequence_length(
 
 
 def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
-    """Where to continue, decided by what the output directory holds; `None` to start afresh.
+    """The checkpoint to resume from, `None` to start from scratch.
 
-    An unfinished run in `output_dir` is continued from its newest checkpoint by the same command.
+    The same command resumes an unfinished run in `output_dir` from its newest complete checkpoint.
 
     Raises:
         UserError: If `output_dir` holds a finished run or something else, or there is nothing to resume.
     """
-    wanted, folder = arguments.resume_from_checkpoint, Path(arguments.output_dir)
-    if wanted and wanted.lower() not in ("true", "1", "yes"):
-        if not Path(wanted).is_dir():
-            raise UserError(f"--resume_from_checkpoint: there is no folder {wanted!r}.")
-        return wanted
+    requested, folder = arguments.resume_from_checkpoint, Path(arguments.output_dir)
+    if requested and requested.lower() not in ("true", "1", "yes"):
+        if not Path(requested).is_dir():
+            raise UserError(f"--resume_from_checkpoint: there is no folder {requested!r}.")
+        return requested
     present = folder.is_dir() and any(folder.iterdir())
     checkpoints = sorted(folder.glob("checkpoint-*"), key=_step) if present else []
     complete = [path for path in checkpoints if _is_complete(path, arguments)]
     last = str(complete[-1]) if complete else None
-    if wanted and last is None:
+    if requested and last is None:
         raise UserError(f"--resume_from_checkpoint: there is no complete checkpoint in {str(folder)!r}.")
-    if present and arguments.do_train and not wanted:
+    if present and arguments.do_train and not requested:
         if (folder / "all_results.json").is_file():
             raise UserError(f"{str(folder)!r} holds a finished run. Choose another --output_dir, or remove it.")
         # A run that was killed while it wrote its first checkpoint leaves nothing else.
@@ -244,12 +264,39 @@ def _step(checkpoint: Path) -> int:
 
 
 def _is_complete(checkpoint: Path, arguments: TrainingArguments) -> bool:
-    """Whether writing a checkpoint came to its end: the Trainer writes its state after all else."""
+    """Whether a checkpoint was written completely: the Trainer writes its state last."""
     try:
         TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
     except (OSError, ValueError, TypeError):
         return False
     if arguments.save_only_model or arguments.world_size == 1:
         return True
-    # The other processes may have been a little later.
+    # Other processes may write their files later.
     return all((checkpoint / f"rng_state_{rank}.pth").is_file() for rank in range(arguments.world_size))
+
+
+def build_model(
+    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
+) -> PreTrainedModel:
+    """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
+
+    Args:
+        arguments: Names the checkpoint, if any.
+        config: The model's configuration.
+        auto_class: E.g. `AutoModelForMaskedLM`.
+        options: Further arguments of `from_pretrained`.
+
+    Raises:
+        UserError: If the checkpoint's files are damaged, or a model from scratch is to be sharded.
+    """
+    if arguments.fsdp_size is not None:
+        if arguments.model_name_or_path is None:
+            raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
+        options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
+    if arguments.model_name_or_path is not None:
+        name, options = arguments.model_name_or_path, options | arguments.hub_arguments()
+        try:
+            return auto_class.from_pretrained(name, config=config, **options)
+        except SafetensorError as error:
+            raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
+    return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)

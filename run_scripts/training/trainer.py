@@ -1,4 +1,4 @@
-"""What every training script does with its Trainer: train, evaluate, save, describe, push."""
+"""The Trainer of all training commands, and a whole run: train, evaluate, save, write the model card, push."""
 
 import errno
 import math
@@ -25,8 +25,8 @@ from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
-from ..base.arguments import UserError, report_bad_data
-from ..base.hub_errors import check_card, check_repo_id, check_token, explain, explained
+from ..base.errors import UserError, report_bad_data
+from ..base.hub_errors import check_card, check_repo_id, check_token, explain, report_hub_errors
 from ..base.reporting import ProgressLines, plot_history, training_tokens_per_second
 from ..data.text_stream import StreamLoader, StreamState, TextStream
 from .model_card import CardFacts, training_card
@@ -36,12 +36,12 @@ logger = logging.get_logger(__name__)
 
 
 class StopOnNonFiniteLoss(TrainerCallback):
-    """Ends a run whose loss or gradient is NaN or infinite, before such weights are saved."""
+    """Stops a run whose loss or gradient is NaN or infinite, before such weights are saved."""
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Have the loss reported before every save."""
+        """Log before every save, so that `on_log` sees the loss."""
         control.should_log |= control.should_save
         return control
 
@@ -53,13 +53,13 @@ class StopOnNonFiniteLoss(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look at the loss and at the norm of the gradient.
+        """Check the loss and the norm of the gradient.
 
         Raises:
-            UserError: If one is not finite.
+            UserError: If one of them is not finite.
         """
         names = {"loss": "loss", "train_loss": "loss"}
-        if not args.fp16:  # whose scaling overflows now and then on purpose
+        if not args.fp16:  # whose loss scaling overflows now and then by design
             names["grad_norm"] = "gradient"
         for key, name in names.items():
             if not math.isfinite(float((logs or {}).get(key, 0.0))):
@@ -70,7 +70,7 @@ class StopOnNonFiniteLoss(TrainerCallback):
 
 
 class ScriptTrainerMixin:
-    """For a Trainer that streams text, whose card says what the script knows, and that explains the Hub's refusals."""
+    """Adds streamed text, a complete model card and clear errors of the Hub to a Trainer."""
 
     card: CardFacts | None = None
 
@@ -86,15 +86,15 @@ class ScriptTrainerMixin:
             self.add_callback(self.stream_state)
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
-        """Train; of streamed data, read on where the checkpoint's run stopped."""
+        """Train. Streamed data continue where the checkpoint's run stopped."""
         if isinstance(self.train_dataset, TextStream):
-            self.args.ignore_data_skip = True  # and do not read it all again
+            self.args.ignore_data_skip = True  # do not read the stream from its start
             if resume_from_checkpoint is not None:
                 self.stream_state.restore(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
-        """The Trainer's, or one that remembers its place in streamed data."""
+        """The Trainer's data loader; for streamed text a `StreamLoader`, which knows its position."""
         if not isinstance(self.train_dataset, TextStream):
             return super().get_train_dataloader()
         args = self.args
@@ -109,38 +109,38 @@ class ScriptTrainerMixin:
         )
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write README.md from `card`, which says what Transformers' arguments would."""
+        """Write the model card from `card`; the arguments of Transformers' method have no effect then."""
         if self.card is None:
             super().create_model_card(*args, **kwargs)
         elif self.is_world_process_zero():
             training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
 
     def init_hf_repo(self, token: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """Make the repository, while nothing is lost yet if that fails.
+        """Create the repository before training, so that a failure loses nothing.
 
         Raises:
-            UserError: If the name, the token or the connection is not good for it.
+            UserError: If the name or the token is refused, or the connection fails.
         """
         if not self.is_world_process_zero():
             return
         repo_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
         check_repo_id(repo_id)
-        with explained(repo_id, "Nothing was trained; without --push_to_hub the run needs no Hub."):
+        with report_hub_errors(repo_id, "Nothing was trained; without --push_to_hub the run needs no Hub."):
             check_token(token or self.args.hub_token, repo_id)
             super().init_hf_repo(token, *args, **kwargs)
 
     def check_card(self) -> None:
-        """Have the Hub look at what the card will say, before hours of training.
+        """Validate the card's metadata on the Hub before training.
 
         Raises:
-            UserError: If it would refuse it, or cannot be asked.
+            UserError: If the Hub refuses them or cannot be reached.
         """
         if self.args.push_to_hub and self.card is not None and self.is_world_process_zero():
-            with explained(self.hub_model_id, "Nothing was trained."):
+            with report_hub_errors(self.hub_model_id, "Nothing was trained."):
                 check_card(training_card(self, self.card))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push in the background, and say it if that fails: training goes on, and the last push sends everything."""
+        """Push in the background. A failure is logged and training goes on: the last push sends everything."""
         super()._push_from_checkpoint(checkpoint_folder)
         step = self.state.global_step
         for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):
@@ -165,21 +165,21 @@ class ScriptTrainerMixin:
         script = f"python -m tokenmixers.run_scripts.push_to_hub --source {folder} --repo_id {repo_id} --update"
         ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
         command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*'"
-        with explained(
+        with report_hub_errors(
             repo_id, f"The trained model is complete in {folder!r}; push it with `{command}`.", "push later"
         ):
             return super().push_to_hub(*args, **kwargs)
 
 
 class ScriptTrainer(ScriptTrainerMixin, Trainer):
-    """Transformers' Trainer, ended by a loss that is not finite, with a complete model card.
+    """Transformers' Trainer that stops at a non-finite loss and writes a complete model card.
 
-    `train_and_evaluate` gives it the facts for the card.
+    `train_and_evaluate` sets the facts for the card.
     """
 
 
 class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
-    """The same of `Seq2SeqTrainer`."""
+    """The same for `Seq2SeqTrainer`."""
 
 
 @report_bad_data()
@@ -190,26 +190,26 @@ def train_and_evaluate(
     write_predictions: Callable[..., None] | None = None,
     results: dict[str, float] | None = None,
 ) -> dict[str, float]:
-    """Train and evaluate as the arguments say, and leave everything in the output folder.
+    """Train and evaluate as the arguments say, and write everything to the output folder.
 
     That is the model with its code and tokenizer, `train_results.json`, `eval_results.json`, `all_results.json`, the
-    Trainer's history in `trainer_state.json` and drawn in `history.png`, predictions, and the card in `README.md`.
+    Trainer's history in `trainer_state.json` and as a plot in `history.png`, predictions, and the card in `README.md`.
 
     Args:
         trainer: With model and data.
-        card: What the model card says beyond what the Trainer knows.
-        resume_from: Checkpoint to continue from.
+        card: Facts for the model card that the Trainer does not know.
+        resume_from: Checkpoint to resume from.
         write_predictions: Called in the main process with the predictions for the evaluation set (a
             `PredictionOutput`); of several evaluation sets with those for each, and its name.
-        results: Figures known already, to be reported with the others.
+        results: Results known before training, which are reported with the others.
 
     Returns:
         `results`, the metrics of the evaluation under names that start with `eval_`, and `tokens_per_second` where the
         Trainer counts tokens.
 
     Raises:
-        UserError: If the loss becomes NaN or infinite, the disk is full, data turn out to be damaged, or the Hub does
-            not take the model.
+        UserError: If the loss becomes NaN or infinite, the disk is full, data are damaged, or the Hub refuses the
+            model.
     """
     args, results = trainer.args, dict(results or {})
     trainer.card = card
@@ -217,7 +217,7 @@ def train_and_evaluate(
         if args.do_train:
             trainer.check_card()
             outcome = trainer.train(resume_from_checkpoint=resume_from)
-            trainer.save_model(_internal_call=True)  # by itself it pushes: we do so when all is done and described
+            trainer.save_model(_internal_call=True)  # without a push, which comes last
             if args.include_num_input_tokens_seen != "no":
                 results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
             trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
@@ -254,15 +254,15 @@ def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = 
     return metrics
 
 
-_LEFT: list[ProcessGroup] = []
+_KEPT_PROCESS_GROUPS: list[ProcessGroup] = []
 
 
 def leave_processes() -> None:
-    """End the work in several processes, as the last thing that a script does.
+    """Destroy the process group at the end of a command.
 
-    The group of processes is freed when Python exits. Freed here, with the model that uses it, it would wait for its
-    threads while holding the interpreter's lock, for which one of them may wait (PyTorch 2.13, gloo): for ever.
+    The group object is kept until Python exits. If it were freed here, with the model that uses it, its destructor
+    would wait for its threads while it holds the GIL, which one of them may need: a deadlock (PyTorch 2.13, gloo).
     """
     if dist.is_initialized():
-        _LEFT.append(dist.group.WORLD)
+        _KEPT_PROCESS_GROUPS.append(dist.group.WORLD)
     PartialState().destroy_process_group()

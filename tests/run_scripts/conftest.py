@@ -1,7 +1,6 @@
 """A tiny corpus, a command line that trains on it, and a Hub on loopback."""
 
 import errno
-import gc
 import os
 import random
 import runpy
@@ -15,7 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.small_data import (
     docstring_tasks,
     python_docs_corpus,
@@ -39,12 +38,6 @@ def _cards_keep_the_hubs_rules(monkeypatch):
         return save(self, *args, **kwargs)
 
     monkeypatch.setattr(huggingface_hub.ModelCard, "save", check_and_save)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_imported_is_garbage():
-    """Every training ends with a garbage collection: half of a tiny run's time, if it looks at all of torch."""
-    gc.freeze()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from transformers import Trainer, TrainingArguments
 import tokenmixers
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.push_to_hub import collect_files, main
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 

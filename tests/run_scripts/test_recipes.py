@@ -13,7 +13,7 @@ import yaml
 from transformers import TrainingArguments
 
 from tokenmixers.run_scripts import run_image_classification, run_qa, run_seq2seq
-from tokenmixers.run_scripts.base.arguments import RECIPES
+from tokenmixers.run_scripts.base.shipped_files import RECIPES
 from tokenmixers.run_scripts.data.squad import load_squad_files
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
 from tokenmixers.run_scripts.small_data import (

@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from tokenmixers import GMLPForMaskedLM
 from tokenmixers.run_scripts import push_to_hub, run_mlm
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.hub_errors import explain
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 

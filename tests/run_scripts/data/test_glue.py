@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.glue import TASKS, find_task
 
 

@@ -12,13 +12,13 @@ from tokenmixers.run_scripts.data.image_augmentation import (
     IMAGENET_POLICY,
     AugmentationArguments,
     apply_operation,
+    augment,
     auto_augment,
     classification_loss,
-    mix,
+    mixup_or_cutmix,
     paste_box,
     random_box,
     soft_labels,
-    vary,
 )
 
 
@@ -130,8 +130,8 @@ def test_shift_and_mirror_give_all_positions_and_no_others(random):
     content = np.asarray(picture)
     padded = [np.pad(image, ((1, 1), (1, 1), (0, 0))) for image in (content, content[:, ::-1])]
     possible = {image[y : y + 4, x : x + 4].tobytes() for image in padded for x in range(3) for y in range(3)}
-    assert {np.asarray(vary(picture, arguments, (4, 4), random)).tobytes() for _ in range(300)} == possible
-    assert vary(picture, AugmentationArguments(), (4, 4), random) is picture
+    assert {np.asarray(augment(picture, arguments, (4, 4), random)).tobytes() for _ in range(300)} == possible
+    assert augment(picture, AugmentationArguments(), (4, 4), random) is picture
 
 
 def test_random_boxes_have_the_asked_areas_and_ratios(random):
@@ -151,7 +151,7 @@ def test_random_boxes_have_the_asked_areas_and_ratios(random):
 def test_random_crops_are_scaled_to_the_size(random):
     y, x = np.mgrid[:60, :80]
     plane = Image.fromarray(np.stack([x * 3, y * 4, 0 * x], axis=-1).astype(np.uint8))
-    crop = vary(plane, AugmentationArguments(random_resized_crop=True, crop_min_area=0.2), (16, 24), random)
+    crop = augment(plane, AugmentationArguments(random_resized_crop=True, crop_min_area=0.2), (16, 24), random)
     assert crop.size == (24, 16)
     slopes = [np.diff(pixels(crop)[3:-3, 3:-3, channel].astype(float), axis=1 - channel) for channel in (0, 1)]
     # Linear ramps stay linear ramps, as steep as the crop's edges were long.
@@ -177,7 +177,7 @@ def test_labels_have_the_shares_of_the_pictures(random, name):
     pictures, labels = labelled_batch()
     kept = []
     for _ in range(100):
-        mixed, targets = mix(pictures, labels, AugmentationArguments(**{name: 1.0}), random)
+        mixed, targets = mixup_or_cutmix(pictures, labels, AugmentationArguments(**{name: 1.0}), random)
         assert torch.allclose(targets.sum(dim=1), torch.ones(6))
         assert (targets > 0).sum(dim=1).max() <= 2
         # The mean of a picture is the mean of the classes it contains, weighted by their shares.
@@ -209,7 +209,7 @@ def test_pasted_boxes_by_hand():
 def test_shares_of_mixup_follow_the_beta_distribution(random):
     pictures, labels = torch.tensor([0.0, 1.0])[:, None, None, None], torch.eye(2)
     arguments = AugmentationArguments(mixup_alpha=0.4)
-    shares = torch.stack([mix(pictures, labels, arguments, random)[1][0, 0] for _ in range(6000)])
+    shares = torch.stack([mixup_or_cutmix(pictures, labels, arguments, random)[1][0, 0] for _ in range(6000)])
     shares = shares[shares < 1]  # in half of the draws the partner is the picture itself
     # Of Beta(a, a) the variance is 1 / (4 (2 a + 1)); the labels show share and 1 - share about equally often.
     assert float(shares.mean()) == pytest.approx(0.5, abs=0.03)
@@ -222,7 +222,7 @@ def test_how_often_a_batch_is_mixed_and_by_what(random):
     counts = {"none": 0, "mixup": 0, "cutmix": 0}
     draws = 1500
     for _ in range(draws):
-        mixed, _ = mix(pictures, labels, arguments, random)
+        mixed, _ = mixup_or_cutmix(pictures, labels, arguments, random)
         if mixed is pictures:
             counts["none"] += 1
         else:

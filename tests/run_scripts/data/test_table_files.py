@@ -3,7 +3,7 @@ import json
 import datasets
 import pytest
 
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.table_files import load_split, read_conll, read_table
 
 

@@ -1,4 +1,4 @@
-"""Streamed rows: all documents once a pass, and from any place on those that an uninterrupted run would have read."""
+"""Streamed rows: all documents once a pass, and after resuming those that an uninterrupted run would have read."""
 
 import gzip
 import itertools
@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from transformers import TrainerControl, TrainerState
 
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.base.arguments import BadDataError, UserError
-from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_documents, row_encoder
-from tokenmixers.run_scripts.data.text_stream import PART, Place, StreamLoader, StreamState, TextStream
+from tokenmixers.run_scripts.base.errors import BadDataError, UserError
+from tokenmixers.run_scripts.data.packing import row_encoder
+from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_documents
+from tokenmixers.run_scripts.data.text_stream import PART_SIZE, StreamLoader, StreamPosition, StreamState, TextStream
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +94,8 @@ def test_a_pass_gives_every_document_once(files, pattern, processes, buffer):
     for process in range(processes):
         stream = loader(split, buffer, process=process, processes=processes)[0].dataset
         mine = []
-        for row, _, place, _ in stream:
-            if place.epoch:
+        for row, _, position, _ in stream:
+            if position.epoch:
                 break
             mine += row["input_ids"]
         rows += mine
@@ -142,12 +143,12 @@ def test_reads_on_as_if_never_interrupted(files, tmp_path, workers, processes, k
 
 @settings(max_examples=15, deadline=None)
 @given(stop=st.integers(1, 60), buffer=st.sampled_from([1, 4, 30]), batch=st.integers(1, 4))
-def test_reads_on_from_any_place(files, stop, buffer, batch):
+def test_reads_on_from_any_position(files, stop, buffer, batch):
     whole = take(loader(documents(files), buffer, batch=batch)[0], stop + 10)
     part = loader(documents(files), buffer, batch=batch)[0]
     take(part, stop)
     again = loader(documents(files), buffer, batch=batch)[0]
-    again.dataset.places = [Place(**json.loads(json.dumps(vars(part.dataset.places[0]))))]
+    again.dataset.positions = [StreamPosition(**json.loads(json.dumps(vars(part.dataset.positions[0]))))]
     assert take(again, 10) == whole[stop:]
 
 
@@ -174,8 +175,8 @@ def test_packed_text_is_read_on_from_every_kind_of_file(tmp_path, kind):
         take(loaded, stop)
         checkpoint = save([state], stop, tmp_path / f"checkpoint-{stop}")
         assert take(packed(resume_from=checkpoint)[0], 100) == whole[stop : stop + 100]
-    assert loaded.dataset.places[0].block > 1
-    assert loaded.dataset.places[0].source["examples_iterable"]
+    assert loaded.dataset.positions[0].block > 1
+    assert loaded.dataset.positions[0].source["examples_iterable"]
 
 
 def test_a_resumed_run_reads_its_block_and_nothing_before_it(files, tmp_path):
@@ -192,16 +193,16 @@ def test_a_resumed_run_reads_its_block_and_nothing_before_it(files, tmp_path):
 
 
 def test_documents_of_a_block_are_tokenized_in_parts():
-    split = datasets.Dataset.from_dict({"text": [str(n) for n in range(2 * PART + 5)]}).to_iterable_dataset()
+    split = datasets.Dataset.from_dict({"text": [str(n) for n in range(2 * PART_SIZE + 5)]}).to_iterable_dataset()
     calls: list[int] = []
 
     def counting(rows):
         calls.append(len(rows["text"]))
         return numbers(rows)
 
-    rows = take(loader(split, 10_000, counting, batch=1)[0], 2 * PART + 5)
-    assert calls == [PART, PART, 5]
-    assert sorted(number for (number,) in rows) == list(range(2 * PART + 5))
+    rows = take(loader(split, 10_000, counting, batch=1)[0], 2 * PART_SIZE + 5)
+    assert calls == [PART_SIZE, PART_SIZE, 5]
+    assert sorted(number for (number,) in rows) == list(range(2 * PART_SIZE + 5))
 
 
 def test_short_rows_are_left_out():
@@ -249,8 +250,8 @@ def test_held_out_documents_are_not_trained_on_by_any_reader(files):
     assert held_out == set(range(12))
     trained = set()
     for process in range(2):
-        for row, _, place, _ in loader(splits["train"], process=process, processes=2)[0].dataset:
-            if place.epoch:
+        for row, _, position, _ in loader(splits["train"], process=process, processes=2)[0].dataset:
+            if position.epoch:
                 break
             trained |= set(row["input_ids"])
     assert trained == set(range(COUNT)) - held_out

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tokenmixers.run_scripts import run_glue
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.metrics import METRICS, check_packages, load_metric
 
 

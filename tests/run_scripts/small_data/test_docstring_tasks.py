@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.table_files import read_conll, read_table
 from tokenmixers.run_scripts.small_data import docstring_tasks
 

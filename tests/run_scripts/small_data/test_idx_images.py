@@ -64,7 +64,7 @@ def test_classes_are_numbered_by_default(source, tmp_path):
         ("train-labels-idx1-ubyte", idx(np.arange(3)), r"shapes \(7, 5, 4\) and \(3,\)"),
         ("train-images-idx3-ubyte.gz", b"no gzip", "cannot be decompressed"),
         ("t10k-images-idx3-ubyte.gz", gzip.compress(idx(np.arange(30)), mtime=0)[:-9], "cannot be decompressed"),
-        ("t10k-labels-idx1-ubyte", idx(np.array([0, 1, 2, 3])), "has 3 names; the pictures have 4 classes"),
+        ("t10k-labels-idx1-ubyte", idx(np.array([0, 1, 2, 3])), "has 3 names; the images have 4 classes"),
     ],
 )
 def test_mistakes_are_one_sentence(source, tmp_path, file, content, message):

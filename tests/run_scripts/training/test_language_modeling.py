@@ -3,10 +3,12 @@ import math
 
 import pytest
 import torch
-from transformers import EvalPrediction
+from transformers import EvalPrediction, TrainingArguments
 
+from tokenmixers.run_scripts.base.arguments import ModelArguments
+from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.training.language_modeling import (
-    SeededCollator,
+    load_corpus,
     next_token_perplexity,
     next_token_row_losses,
     perplexity,
@@ -48,18 +50,16 @@ def test_unigram_perplexity_by_hand():
     assert unigram_perplexity(train, evaluation, vocab_size=8) == pytest.approx(expected)
 
 
-def test_a_seeded_collator_depends_on_seed_and_batch_alone():
-    class Noise:
-        generator = None
+def test_a_data_seed_of_zero_is_used(tmp_path):
+    lines = [f"line {number}" for number in range(40)]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    data_args = TextDataArguments(train_file=[str(tmp_path / "text.txt")], validation_split_percentage=50)
+    model_args = ModelArguments(config_name="gmlp-base", train_tokenizer=40)
 
-        def __call__(self, rows):
-            return torch.rand(len(rows), generator=self.generator)
+    def held_out(**seeds):
+        args = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **seeds)
+        return load_corpus(model_args, data_args, args, None).documents["validation"]["text"]
 
-    rows = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}]
-    first = SeededCollator(Noise(), seed=3)(rows)
-    torch.rand(5)
-    collator = SeededCollator(Noise(), seed=3)
-    collator(rows[:1])
-    assert torch.equal(collator(rows), first)
-    assert not torch.equal(SeededCollator(Noise(), seed=4)(rows), first)
-    assert not torch.equal(collator(rows[::-1]), first)
+    assert held_out(seed=5, data_seed=0) == held_out(seed=0) == held_out(seed=7, data_seed=0)
+    assert held_out(seed=5) == held_out(seed=7, data_seed=5) != held_out(seed=0)
+    assert sorted(held_out(seed=5)) != sorted(lines)

@@ -10,8 +10,8 @@ from transformers import AutoConfig, BertConfig, BertForMaskedLM, CLIPImageProce
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
+from tokenmixers.run_scripts.data.images import ImageDataArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
-from tokenmixers.run_scripts.run_image_classification import ImageDataArguments
 from tokenmixers.run_scripts.training.model_card import (
     CITATIONS,
     HUB_TASKS,

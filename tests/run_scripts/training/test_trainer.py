@@ -15,7 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.base.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training import trainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -216,7 +216,7 @@ def test_the_history_is_drawn_and_kept(command, tmp_path):
 def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
     """Freeing it may wait for ever, see `leave_processes`."""
     kept: list = []
-    monkeypatch.setattr(trainer, "_LEFT", kept)
+    monkeypatch.setattr(trainer, "_KEPT_PROCESS_GROUPS", kept)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     group = dist.group.WORLD
     trainer.leave_processes()

@@ -5,8 +5,11 @@ from dataclasses import asdict
 import pytest
 
 from tokenmixers.run_scripts import benchmark_page
-from tokenmixers.run_scripts.base.arguments import MODEL_CARDS, UserError, parse_arguments
-from tokenmixers.run_scripts.benchmark import BenchmarkArguments
+from tokenmixers.run_scripts.base.arguments import parse_arguments
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
+from tokenmixers.run_scripts.benchmarks import results_page
+from tokenmixers.run_scripts.benchmarks.experiments import BenchmarkArguments
 
 
 PUBLISHED = MODEL_CARDS / "benchmarks"
@@ -16,18 +19,18 @@ RESULTS = sorted(PUBLISHED.glob("*/*.json"))
 def test_published_tables_are_those_of_the_published_results():
     assert RESULTS
     text = (PUBLISHED / "README.md").read_text(encoding="utf-8")
-    assert text == benchmark_page.page(PUBLISHED)
+    assert text == results_page.page(PUBLISHED)
     assert len(text.splitlines()) <= 250
     readme = (MODEL_CARDS.parent / "README.md").read_text(encoding="utf-8")
-    summary = benchmark_page.summary_table(benchmark_page.read_machines(PUBLISHED))
-    assert benchmark_page.with_summary(readme, summary) == readme
+    summary = results_page.summary_table(results_page.read_machines(PUBLISHED))
+    assert results_page.with_summary(readme, summary) == readme
     assert len(summary.splitlines()) <= 2 + 12
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=[f"{path.parent.name}-{path.stem}" for path in RESULTS])
 def test_commands_measure_what_was_measured(path):
     recorded = json.loads(path.read_text(encoding="utf-8"))["arguments"]
-    make, target, setting = shlex.split(benchmark_page.command(path.stem, recorded))
+    make, target, setting = shlex.split(results_page.command(path.stem, recorded))
     assert (make, target, setting[:6]) == ("make", "bench", "BENCH=")
     (arguments,) = parse_arguments((BenchmarkArguments,), shlex.split(setting[6:]))
     told = asdict(arguments)
@@ -53,7 +56,7 @@ def write(folder, machine, name, rows, **facts):
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "README.md").write_text("# Title\n\nBy hand.\n\n## old\n\nold\n")
-    (tmp_path / "top.md").write_text(f"before\n{benchmark_page.START}\nold\n{benchmark_page.END}\nafter\n")
+    (tmp_path / "top.md").write_text(f"before\n{results_page.START}\nold\n{results_page.END}\nafter\n")
     both = [row("tokenmixers", 1, 20.0), row("timm", 0.5, 30.0)]
     both += [row("tokenmixers", 1, 20.0, compiled=True), row("timm", 0.8, 30.0, compiled=True)]
     write(tmp_path, "one", "images", both)
@@ -100,28 +103,28 @@ def test_a_readme_without_a_place_is_left_alone(folder):
 
 def test_options_that_cannot_be_told_are_refused():
     with pytest.raises(UserError, match="measured with --speed, which"):
-        benchmark_page.command("growth", {"speed": 1})
+        results_page.command("growth", {"speed": 1})
     with pytest.raises(UserError, match="argument with a space"):
-        benchmark_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
+        results_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
 
 
-@pytest.mark.parametrize("fact", benchmark_page.MACHINE_FACTS)
+@pytest.mark.parametrize("fact", results_page.MACHINE_FACTS)
 def test_a_folder_is_for_one_machine(folder, fact):
     write(folder, "one", "other", [], **{fact: "another"})
     with pytest.raises(UserError, match=rf'one differ in their {fact}.*"another"'):
-        benchmark_page.page(folder)
+        results_page.page(folder)
 
 
 def test_folders_of_the_same_machine_are_refused(folder):
     write(folder, "three", "images", [])
     with pytest.raises(UserError, match=r"two folders of .* hold results of 'x, AVX9'.*three: join them"):
-        benchmark_page.read_machines(folder)
+        results_page.read_machines(folder)
 
 
 def test_machines_are_named_by_what_decides_their_speed(tmp_path):
     write(tmp_path, "one", "images", [], bfloat16=True)
     write(tmp_path, "two", "images", [], accelerator="H1", device="cuda")
-    assert list(benchmark_page.read_machines(tmp_path)) == ["x, AVX9 with bfloat16", "H1"]
+    assert list(results_page.read_machines(tmp_path)) == ["x, AVX9 with bfloat16", "H1"]
 
 
 def test_an_installed_package_has_no_pages(folder):
@@ -131,4 +134,4 @@ def test_an_installed_package_has_no_pages(folder):
 
 def test_no_results_are_refused(tmp_path):
     with pytest.raises(UserError, match="no results in the folders of"):
-        benchmark_page.read_machines(tmp_path)
+        results_page.read_machines(tmp_path)
