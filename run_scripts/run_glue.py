@@ -57,7 +57,7 @@ from .training.model_loading import (
 from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
-#: What the results call a score -> the metric, and its arguments.
+#: Name of a result -> the metric that computes it, and the metric's arguments.
 SCORES: dict[str, tuple[str, dict[str, Any]]] = {
     "accuracy": ("accuracy", {}),
     "f1": ("f1", {}),
@@ -207,8 +207,8 @@ def compute_scores(names: Iterable[str], predictions: np.ndarray, labels: np.nda
 
     Args:
         names: Keys of `SCORES`.
-        predictions: Class numbers or numbers, shape `(rows,)`.
-        labels: The right ones, shape `(rows,)`.
+        predictions: Class indices or numbers, shape `(rows,)`.
+        labels: The labels, shape `(rows,)`.
 
     Returns:
         Fractions, not percentages; correlations lie in [-1, 1].

@@ -184,9 +184,9 @@ def _one_line(text: str) -> str:
 def score_texts(
     texts: list[str], references: list[list[str]], arguments: MetricArguments
 ) -> tuple[dict[str, float], str | None]:
-    """What `--metric` asks for, in percent, and sacreBLEU's signature if it asks for BLEU.
+    """The scores of `--metric` in percent, and sacreBLEU's signature if BLEU is one of them.
 
-    ROUGE is on words without their English endings. Its rougeLsum is of sentences, as in papers on CNN/DailyMail.
+    ROUGE compares words without their English endings. rougeLsum compares sentences, as in papers on CNN/DailyMail.
 
     Raises:
         UserError: If a package that a metric needs is missing, or sacreBLEU does not know `--bleu_tokenize`.

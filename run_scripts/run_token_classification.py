@@ -54,15 +54,15 @@ from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
 def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, float]:
-    """Scores of entities, or of other tags the accuracy, from predicted tag numbers and labels.
+    """Scores of entities, or the accuracy where tags mark no entities.
 
     Args:
-        prediction: Tag numbers, both of shape `(rows, length)`; labels are `IGNORED` where nothing is asked.
+        prediction: Indices of tags, predictions and labels of shape `(rows, length)`. Labels may be `IGNORED`.
         names: The tags.
 
     Returns:
-        `precision`, `recall` and `f1` over all entities, `f1_TYPE` for every type among the labels, and the `accuracy`
-        of the tags; what has no entities to count is 0.
+        `precision`, `recall` and `f1` over all entities, `f1_TYPE` of every type among the labels, and the `accuracy`
+        of the tags. Scores without any entities are 0.
     """
     asked = prediction.label_ids != IGNORED
     if not marks_entities(set(names)):

@@ -38,13 +38,13 @@ _GLUE = """@inproceedings{wang2019glue,
 """
 _CLASSES = """
 Args:
-    predictions: Class numbers; with the configuration "multilabel" a list of 0 and 1 for every example.
-    references: The right ones.
+    predictions: Class indices; with the configuration "multilabel" a list of 0 and 1 for every example.
+    references: The labels.
 """
 _NUMBERS = """
 Args:
     predictions: Numbers.
-    references: The right ones.
+    references: The labels.
     return_pvalue: Whether to return the p-value as well.
 """
 
@@ -253,8 +253,8 @@ class Glue(LocalMetric):
             citation=_GLUE,
             inputs_description="""
 Args:
-    predictions: Class numbers; of "stsb" scores.
-    references: The right ones.
+    predictions: Class indices; of "stsb" scores.
+    references: The labels.
 
 Returns:
     matthews_correlation: Of "cola".

@@ -62,7 +62,7 @@ class Seqeval(LocalMetric):
             inputs_description="""
 Args:
     predictions: The tags of every sentence: O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, one for each word.
-    references: The right ones.
+    references: The labels.
 
 Returns:
     overall_precision, overall_recall, overall_f1: Over all entities; 0 where there are none to count.

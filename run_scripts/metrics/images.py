@@ -26,8 +26,8 @@ class TopKAccuracy(LocalMetric):
 """,
             inputs_description="""
 Args:
-    predictions: Class numbers of every example, best first, at least k: `scores.argsort(axis=-1)[:, ::-1][:, :k]`.
-    references: The right class of every example.
+    predictions: Class indices of every example, best first, at least k: `scores.argsort(axis=-1)[:, ::-1][:, :k]`.
+    references: The class of every example.
     k: Classes that count.
 
 Returns:

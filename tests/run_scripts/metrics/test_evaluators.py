@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CLIPImageProcessorPil, PreTrainedTokenizerFast, pipeline
 
 import tokenmixers
-from tokenmixers.run_scripts import run_token_classification
+from tokenmixers.run_scripts.data.token_classification import tokenize
 from tokenmixers.run_scripts.metrics import load_metric
 from tokenmixers.run_scripts.metrics.evaluators import evaluator
 
@@ -183,7 +183,7 @@ def tagged():
 
 def scores_of_words(model, tokenizer, tagged) -> dict:
     """From the model's tags at the first token of each word, as `run_token_classification.py` finds them."""
-    rows = run_token_classification.tokenize(tagged.select_columns(["tokens"]), tokenizer, 64, TAGS)
+    rows = tokenize(tagged.select_columns(["tokens"]), tokenizer, 64, TAGS)
     predictions = []
     for row in rows:
         with torch.no_grad():
