@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from . import fourier, linear
+from . import attention, fourier, linear
 
 
 class Kernel(NamedTuple):
@@ -30,7 +30,12 @@ class Kernel(NamedTuple):
     applies: Callable[[Any], bool]
 
 
+_ATTENTION = Kernel("attention_function", attention.attention_function, attention.applies)
+
 KERNELS: dict[str, Kernel] = {
+    "AMLPAttention": _ATTENTION,
+    "SynthesizerAttention": _ATTENTION,
+    "SynthesizerCrossAttention": _ATTENTION,
     "SpatialProjection": Kernel("forward", fourier.forward, fourier.applies),
     "Linear": Kernel("forward", linear.forward, linear.applies),
 }
