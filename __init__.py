@@ -27,14 +27,14 @@ if TYPE_CHECKING:  # type checkers know nothing of names that are loaded when fi
     from .modeling.modeling_gmlp import *  # noqa: F403
     from .modeling.modeling_mlp_mixer import *  # noqa: F403
     from .modeling.modeling_synthesizer import *  # noqa: F403
-    from .modeling.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
+    from .modeling.pipelines.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
     from .tokenization.tokenizer_training import train_unigram_tokenizer as train_unigram_tokenizer
 
 
 __version__ = "0.1.0"
 
 _MODULE_OF: dict[str, str] = {
-    "QuestionAnsweringPipeline": "modeling.question_answering",
+    "QuestionAnsweringPipeline": "modeling.pipelines.question_answering",
     "train_unigram_tokenizer": "tokenization.tokenizer_training",
 }
 for _model_type, _family in FAMILIES.items():
@@ -111,7 +111,7 @@ def _register_pipelines(pipelines: ModuleType) -> None:
 
 # They import the Auto classes or pipelines, and what is to be registered there needs them complete: our models import
 # the first, the second is our pipeline.
-_WAIT_FOR = ("transformers.modeling_layers", f"{__name__}.modeling.question_answering")
+_WAIT_FOR = ("transformers.modeling_layers", f"{__name__}.modeling.pipelines.question_answering")
 
 
 class _RegisterAfterImport(importlib.abc.MetaPathFinder):

@@ -1,35 +1,28 @@
 """aMLP: gMLP with tiny attention ("Pay Attention to MLPs", arXiv 2105.08050, section 4.3)."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.masking_utils import (
-    create_bidirectional_mask,
-    create_causal_mask,
-    packed_sequence_mask_function,
-)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_amlp import AMLPConfig
-from .attention import eager_attention_forward, fastest
-from .linear import linear
-from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
-from .spatial_gating_unit import TokenPositions
-from .task_heads import (
-    CausalLMHead,
+from .heads.classification import (
     ImageClassificationHead,
-    MaskedLMHead,
     MultipleChoiceHead,
-    QuestionAnsweringHead,
     SequenceClassificationHead,
     TokenClassificationHead,
 )
+from .heads.language_modeling import CausalLMHead, MaskedLMHead
+from .heads.question_answering_head import QuestionAnsweringHead
+from .inputs.attention_masks import interface_mask
+from .inputs.token_layout import TokenLayout
+from .layers.attention import eager_attention_forward
+from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 
 
 class AMLPAttention(nn.Module):
@@ -47,7 +40,7 @@ class AMLPAttention(nn.Module):
 
     def project(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, `(batch, 1, length, attention_size)` each, of `(batch, length, hidden_size)`."""
-        query, key, value = linear(self.qkv_proj, hidden_states)[:, None].chunk(3, dim=-1)
+        query, key, value = self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
         return query, key, value
 
     def forward(
@@ -74,7 +67,7 @@ class AMLPAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        attended, weights = fastest(attention_interface)(
+        attended, weights = attention_interface(
             self,
             query,
             key,
@@ -84,7 +77,7 @@ class AMLPAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        return linear(self.out_proj, attended.flatten(2)), weights
+        return self.out_proj(attended.flatten(2)), weights
 
 
 class AMLPLayer(GMLPLayer):
@@ -97,26 +90,25 @@ class AMLPLayer(GMLPLayer):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        padding_mask: torch.Tensor | None = None,
-        positions: TokenPositions | None = None,
+        layout: TokenLayout | None = None,
         past_key_values: Cache | None = None,
-        attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
+        """Map `(batch, length, hidden_size)` to the same shape."""
         residual = hidden_states
         hidden_states = self.norm(hidden_states)
         query, key, value = self.attention.project(hidden_states)
-        hidden_states = linear(self.proj_in, hidden_states, self.activation)
+        hidden_states = self.activation(self.proj_in(hidden_states))
         gates = None
         if past_key_values is not None:
             # One update per layer, as Transformers' caches expect: keys and values travel together.
-            gates = self.sgu.gate_inputs(hidden_states, padding_mask)[:, None]
+            gates = self.sgu.gate_inputs(hidden_states, layout)[:, None]
             gates, both = past_key_values.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
+        attention_mask = None if layout is None else layout.attention_mask
         tiny_attention, _ = self.attention(query, key, value, attention_mask, **kwargs)
-        hidden_states = self.sgu(hidden_states, padding_mask, positions, tiny_attention, gates)
-        return residual + self.drop_path(self.dropout(linear(self.proj_out, hidden_states)))
+        hidden_states = self.sgu(hidden_states, layout, tiny_attention, gates)
+        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
 class AMLPPreTrainedModel(GMLPPreTrainedModel):
@@ -136,28 +128,17 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
 
     layer_class = AMLPLayer
 
-    def _layer_inputs(
+    def _token_layout(
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        position_ids: torch.LongTensor | None,
+        position_ids: torch.Tensor | None,
         past_key_values: Cache | None,
         seq_idx: torch.Tensor | None,
-    ) -> dict[str, Any]:
-        layer_inputs = super()._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
-        inputs: dict[str, Any] = {
-            "config": self.config,
-            "inputs_embeds": hidden_states,
-            "attention_mask": attention_mask if self.config.mask_padding else None,
-        }
-        if seq_idx is not None:
-            inputs["and_mask_function"] = packed_sequence_mask_function(seq_idx)
-        layer_inputs["attention_mask"] = (
-            create_causal_mask(**inputs, past_key_values=past_key_values)
-            if self.config.is_decoder
-            else create_bidirectional_mask(**inputs)
-        )
-        return layer_inputs
+    ) -> TokenLayout:
+        layout = super()._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
+        mask = interface_mask(self.config, hidden_states, attention_mask, past_key_values, seq_idx)
+        return layout._replace(attention_mask=mask)
 
 
 class AMLPForMaskedLM(MaskedLMHead, AMLPPreTrainedModel):

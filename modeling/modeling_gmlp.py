@@ -10,32 +10,29 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ..configuration.configuration_gmlp import GMLPConfig
-from .decoder_cache import update_cache_without_keys
-from .drop_path import DropPath
-from .flops import CountsFlops
-from .linear import linear
-from .padding import padding_and_positions
-from .patch_embeddings import PatchEmbeddings
-from .self_contained import SelfContained
-from .spatial_gating_unit import SpatialGatingUnit, SpatialProjection, TokenPositions
-from .spatial_resizing import ResizableTokens, TokenMixing
-from .task_heads import (
-    CausalLMHead,
+from .heads.classification import (
     ImageClassificationHead,
-    MaskedLMHead,
     MultipleChoiceHead,
-    QuestionAnsweringHead,
     SequenceClassificationHead,
     TokenClassificationHead,
-    pool,
 )
+from .heads.language_modeling import CausalLMHead, MaskedLMHead
+from .heads.pooling import pool_patches
+from .heads.question_answering_head import QuestionAnsweringHead
+from .inputs.caches import update_cache_without_keys
+from .inputs.checks import check_ids_or_embeds, check_modality
+from .inputs.token_layout import TokenLayout, token_layout
+from .layers.drop_path import DropPath
+from .layers.patch_embeddings import PatchEmbeddings
+from .layers.spatial_gating_unit import SpatialGatingUnit, SpatialProjection
+from .mixins.package_features import PackageFeatures
+from .mixins.resizing import ResizableTokens, TokenMixing
 
 
 class GMLPLayer(GradientCheckpointingLayer):
@@ -62,23 +59,22 @@ class GMLPLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        padding_mask: torch.Tensor | None = None,
-        positions: TokenPositions | None = None,
+        layout: TokenLayout | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """Shapes: `hidden_states` and result `(batch, length, hidden_size)`, `padding_mask` `(batch, length, 1)`."""
+        """Map `(batch, length, hidden_size)` to the same shape."""
         residual = hidden_states
-        hidden_states = linear(self.proj_in, self.norm(hidden_states), self.activation)
+        hidden_states = self.activation(self.proj_in(self.norm(hidden_states)))
         gates = None
         if past_key_values is not None:
-            gates = self.sgu.gate_inputs(hidden_states, padding_mask)[:, None]
+            gates = self.sgu.gate_inputs(hidden_states, layout)[:, None]
             gates = update_cache_without_keys(past_key_values, gates, self.layer_idx)[:, 0]
-        hidden_states = self.sgu(hidden_states, padding_mask, positions, gate_inputs=gates)
-        return residual + self.drop_path(self.dropout(linear(self.proj_out, hidden_states)))
+        hidden_states = self.sgu(hidden_states, layout, gate_inputs=gates)
+        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
-class GMLPPreTrainedModel(SelfContained, CountsFlops, ResizableTokens, PreTrainedModel):
+class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
     """What all gMLP models share: initialisation, and what Transformers needs to know of the architecture."""
 
     config: GMLPConfig
@@ -154,65 +150,43 @@ class GMLPModel(GMLPPreTrainedModel):
             1 for real tokens, 0 for padding; with a cache, over its tokens as well. For images: over the class token,
             if any, and the patches, with 0 for patches that are to have no influence on the others.
         """
-        if self.config.image_size is None:
-            hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds, pixel_values)
+        check_modality(self.config, pixel_values, input_ids, token_type_ids, position_ids, inputs_embeds, seq_idx)
+        if pixel_values is None:
+            hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds)
         else:
-            text_inputs = (input_ids, token_type_ids, position_ids, inputs_embeds, seq_idx)
-            if pixel_values is None or any(tensor is not None for tensor in text_inputs):
-                raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")
             hidden_states = self.embed_patches(pixel_values)
-
-        past_key_values = self._prepare_cache(past_key_values, use_cache)
-        layer_inputs = self._layer_inputs(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
+        if self.config.is_decoder and past_key_values is None and use_cache:
+            past_key_values = DynamicCache(config=self.config)
+        past_key_values = past_key_values if self.config.is_decoder else None
+        layout = self._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
         hidden_states = self.dropout(hidden_states)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, **layer_inputs, **kwargs)
+            hidden_states = layer(hidden_states, layout=layout, past_key_values=past_key_values, **kwargs)
         hidden_states = self.norm(hidden_states)
-        pooled = None if self.config.image_size is None else self._pool(hidden_states, attention_mask)
+        pooled = None
+        if pixel_values is not None:
+            pooled = pool_patches(hidden_states, attention_mask, getattr(self, "pooler", None))
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
         )
+
+    def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:
+        """What all layers get; `inputs` as in `token_layout`."""
+        return token_layout(self.config, hidden_states, *inputs)
 
     def _embed_text(
         self,
         input_ids: torch.Tensor | None,
         token_type_ids: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None,
-        pixel_values: torch.Tensor | None,
     ) -> torch.Tensor:
-        if pixel_values is not None:
-            raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
+        check_ids_or_embeds(input_ids, inputs_embeds)
         hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if self.config.type_vocab_size:
             if token_type_ids is None:
                 token_type_ids = torch.zeros(hidden_states.shape[:2], dtype=torch.long, device=hidden_states.device)
             hidden_states = hidden_states + self.token_type_embeddings(token_type_ids)
         return hidden_states
-
-    def _prepare_cache(self, past_key_values: Cache | None, use_cache: bool | None) -> Cache | None:
-        if not self.config.is_decoder:
-            return None
-        return DynamicCache(config=self.config) if past_key_values is None and use_cache else past_key_values
-
-    def _layer_inputs(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.LongTensor | None,
-        past_key_values: Cache | None,
-        seq_idx: torch.Tensor | None,
-    ) -> dict[str, Any]:
-        padding_mask, positions = padding_and_positions(
-            self.config, hidden_states, attention_mask, position_ids, past_key_values, seq_idx
-        )
-        return {"padding_mask": padding_mask, "positions": positions, "past_key_values": past_key_values}
-
-    def _pool(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        if self.config.use_class_token:
-            return torch.tanh(self.pooler(hidden_states[:, 0]))
-        return pool(hidden_states, attention_mask, "mean")
 
 
 class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):

@@ -1,18 +1,12 @@
 """Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743) on T5's backbone."""
 
 import math
-from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers import initialization as init
-from transformers.masking_utils import (
-    create_bidirectional_mask,
-    create_causal_mask,
-    packed_sequence_mask_function,
-)
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -21,279 +15,45 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
-from .attention import attention_from_logits, eager_attention_forward, fastest
-from .decoder_cache import mask_for_generate, update_cache_without_keys
-from .feed_forward import FeedForward
-from .flops import CountsFlops
-from .linear import linear
-from .mixins import ModelMixin
-from .patch_embeddings import PatchEmbeddings
-from .self_contained import SelfContained
-from .spatial_resizing import grid_interpolation
-from .synthetic_attention import (
+from .heads.classification import (
+    ImageClassificationHead,
+    MultipleChoiceHead,
+    SequenceClassificationHead,
+    TokenClassificationHead,
+)
+from .heads.language_modeling import CausalLMHead, MaskedLMHead
+from .heads.pooling import pool_patches
+from .heads.question_answering_head import QuestionAnsweringHead
+from .heads.task_head import ModelMixin
+from .inputs.attention_maps import query_positions, visible_keys
+from .inputs.attention_masks import interface_mask
+from .inputs.caches import mask_for_generate
+from .inputs.checks import check_ids_or_embeds, check_modality
+from .inputs.token_layout import TokenLayout, token_layout
+from .layers.feed_forward import FeedForward
+from .layers.patch_embeddings import PatchEmbeddings
+from .layers.rms_norm import SynthesizerRMSNorm
+from .layers.synthetic_logits import (
     COMPONENTS,
-    TOKEN_DEPENDENT,
     ComponentMixture,
     FactorizedDenseLogits,
     FactorizedRandomLogits,
-    Fit,
     HasPositions,
     MeshFactorizedLogits,
+    PerHeadLinear,
     RandomLogits,
     RelativePositionBias,
-    TokenLayout,
-    _PerHeadLinear,
-    resampled,
-    resized,
-    shared_attention,
-    token_layout,
+    Resize,
 )
-from .task_heads import (
-    CausalLMHead,
-    ImageClassificationHead,
-    MaskedLMHead,
-    MultipleChoiceHead,
-    QuestionAnsweringHead,
-    SequenceClassificationHead,
-    TokenClassificationHead,
-    pool,
-)
-
-
-class SynthesizerRMSNorm(nn.Module):
-    """T5's norm: divides by the root mean square, computed in float32 at least, and scales; no mean, no bias."""
-
-    def __init__(self, hidden_size: int, eps: float):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden_size))
-        self.eps = eps
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        mean_square = hidden_states.square().mean(dim=-1, keepdim=True)
-        hidden_states = hidden_states * torch.rsqrt(mean_square + self.eps)
-        if self.weight.dtype in (torch.float16, torch.bfloat16):
-            hidden_states = hidden_states.to(self.weight.dtype)
-        return self.weight * hidden_states
-
-
-class SynthesizerAttention(nn.Module):
-    """Self-attention whose logits are a mixture of components.
-
-    Which code runs depends on the components:
-
-    - `vanilla`, alone or mixed: the attention interface of Transformers (`attn_implementation`), the other components
-      going in as an additive bias. On GPUs `"sdpa"` then uses PyTorch's memory-efficient or mathematical kernel (its
-      flash kernel takes no bias there), on CPUs what is `fastest`; `"flex_attention"` reads the bias per entry; flash
-      attention is not supported.
-    - `dense` or `factorized_dense` without `vanilla`: softmax over logits written out, whatever the implementation.
-    - none of the three: `shared_attention`, one product for the whole batch; written out, in order to return weights,
-      with `"eager"`.
-
-    Without `vanilla` there are no keys: the cache of a layer then holds the values in its `keys` and an empty tensor
-    in its `values` (Transformers takes the length from `keys`), half of what a Transformer's holds.
-    """
-
-    def __init__(self, config: SynthesizerConfig, layer_idx: int):
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.is_causal = config.is_decoder
-        self.head_dim = config.head_dim
-        self.scaling = 1.0  # T5 has the usual scale in the initial query weights instead
-        self.dropout = config.attention_dropout
-        names = config.attention_components
-        self.has_keys = "vanilla" in names
-        self.is_shared = not TOKEN_DEPENDENT & set(names)
-        width = config.num_attention_heads * config.head_dim
-        dense = {"dense", "factorized_dense"} & set(names)
-        self.has_queries = self.has_keys or (bool(dense) and config.dense_first_layer == "query")
-        if self.has_queries:
-            self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
-            self.q_proj.init_scale = config.head_dim**-0.5
-        if self.has_keys:
-            self.k_proj = nn.Linear(config.hidden_size, width, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, width, bias=False)
-        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
-        self.components = nn.ModuleDict({name: COMPONENTS[name](config) for name in names if name != "vanilla"})
-        self.mixture = ComponentMixture(config)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        position_bias: torch.Tensor | None,
-        layout: TokenLayout,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Mix tokens.
-
-        Args:
-            hidden_states: Shape `(batch, queries, hidden_size)`.
-            position_bias: Added to the mixed logits, `(batch or 1, heads, queries, keys)`.
-            layout: Where the tokens stand and what they see.
-            attention_mask: The same for the attention interface, where it is used.
-            past_key_values: Self-attention cache.
-            kwargs: Passed to the attention interface.
-
-        Returns:
-            Shape `(batch, queries, hidden_size)`, and the weights if the implementation is `"eager"`.
-        """
-        queries = self._heads(linear(self.q_proj, hidden_states)) if self.has_queries else None
-        values = self._heads(linear(self.v_proj, hidden_states))
-        keys = self._heads(linear(self.k_proj, hidden_states)) if self.has_keys else None
-        if past_key_values is not None:
-            if keys is not None:
-                keys, values = past_key_values.update(keys, values, self.layer_idx)
-            else:
-                values = update_cache_without_keys(past_key_values, values, self.layer_idx)
-        dropout = self.dropout if self.training else 0.0
-        eager = self.config._attn_implementation == "eager"
-        weights = None
-        if queries is not None and keys is not None:
-            output, weights = self._vanilla(
-                hidden_states, queries, keys, values, position_bias, layout, attention_mask, dropout, **kwargs
-            )
-        elif self.is_shared and not eager and layout.full_mask is None:
-            output = self._shared(values, position_bias, layout, dropout)
-        else:
-            logits = self._logits(layout, hidden_states, queries, position_bias)
-            assert logits is not None  # without `vanilla` there is a component
-            mask = layout.visible if layout.full_mask is None else layout.full_mask
-            output, weights = attention_from_logits(logits, values, mask, dropout)
-        output = output.reshape(*hidden_states.shape[:-1], -1)
-        return linear(self.o_proj, output), weights if eager else None
-
-    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
-        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-    def _logits(
-        self,
-        layout: TokenLayout,
-        hidden_states: torch.Tensor | None,
-        queries: torch.Tensor | None,
-        position_bias: torch.Tensor | None,
-    ) -> torch.Tensor | None:
-        """Everything that is added to query times key."""
-        total = position_bias
-        weights = self.mixture()
-        for name, component in self.components.items():
-            logits = component(layout, hidden_states=hidden_states, queries=queries)
-            if weights[name] is not None:
-                logits = weights[name] * logits
-            total = logits if total is None else total + logits
-        return total
-
-    def _vanilla(
-        self,
-        hidden_states: torch.Tensor,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        position_bias: torch.Tensor | None,
-        layout: TokenLayout,
-        attention_mask: torch.Tensor | None,
-        dropout: float,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        bias = self._logits(layout, hidden_states, queries, position_bias)
-        weight = self.mixture()["vanilla"]
-        if weight is not None:
-            queries = queries * weight
-        if bias is not None:
-            # FlexAttention indexes the bias by sample.
-            batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
-            bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        return fastest(attend)(
-            self,
-            queries,
-            keys,
-            values,
-            attention_mask,
-            dropout=dropout,
-            scaling=self.scaling,
-            position_bias=bias,
-            **kwargs,
-        )
-
-    def _shared(
-        self, values: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout, dropout: float
-    ) -> torch.Tensor:
-        aligned, index = layout.aligned()
-        if index is not None:
-            # Not `take_along_dim`, which fixes batch and length in exported programs.
-            values = values.gather(2, index[:, None, :, None].expand_as(values))
-        logits = self._logits(aligned, None, None, position_bias)
-        assert logits is not None  # without `vanilla` there is a component
-        if logits.shape[0] > 1:  # decoding after left padding: few queries, and rows that differ in position
-            return attention_from_logits(logits, values, aligned.visible, dropout)[0]
-        output = shared_attention(logits, values, aligned, dropout)
-        if index is None:
-            return output
-        return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
-
-
-class SynthesizerCrossAttention(nn.Module):
-    """The decoder's attention to the encoder: always vanilla, without position bias, as in T5."""
-
-    def __init__(self, config: SynthesizerConfig, layer_idx: int):
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.is_causal = False
-        self.scaling = 1.0
-        self.dropout = config.attention_dropout
-        num_heads, self.head_dim = config.cross_attention_shape
-        width = num_heads * self.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
-        self.q_proj.init_scale = self.head_dim**-0.5
-        self.k_proj = nn.Linear(config.hidden_size, width, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, width, bias=False)
-        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from `(batch, queries, hidden_size)` to `(batch, keys, hidden_size)`."""
-        queries = self._heads(linear(self.q_proj, hidden_states))
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
-            keys, values = layer.keys, layer.values  # of the encoder: they stay the same while decoding
-        else:
-            keys = self._heads(linear(self.k_proj, encoder_hidden_states))
-            values = self._heads(linear(self.v_proj, encoder_hidden_states))
-            if past_key_values is not None:
-                keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
-                past_key_values.is_updated[self.layer_idx] = True
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        output, weights = fastest(attend)(
-            self,
-            queries,
-            keys,
-            values,
-            attention_mask,
-            dropout=self.dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )
-        return linear(self.o_proj, output.reshape(*hidden_states.shape[:-1], -1)), weights
-
-    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
-        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+from .mixins.package_features import PackageFeatures
+from .mixins.synthesizer_resizing import ResizableSynthesizer
+from .synthesizer_attention import SynthesizerAttention, SynthesizerCrossAttention
 
 
 def _clamp_to_float16(hidden_states: torch.Tensor) -> torch.Tensor:
@@ -330,7 +90,6 @@ class SynthesizerLayer(GradientCheckpointingLayer):
         position_bias: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         layout: TokenLayout | None = None,
-        attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -339,9 +98,7 @@ class SynthesizerLayer(GradientCheckpointingLayer):
         cache = past_key_values
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
-        mixed, _ = self.self_attn(
-            self.self_attn_norm(hidden_states), position_bias, layout, attention_mask, cache, **kwargs
-        )
+        mixed, _ = self.self_attn(self.self_attn_norm(hidden_states), position_bias, layout, cache, **kwargs)
         hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
         if self.has_cross_attention and encoder_hidden_states is not None:
             mixed, _ = self.cross_attn(
@@ -356,7 +113,7 @@ class SynthesizerLayer(GradientCheckpointingLayer):
         return _clamp_to_float16(hidden_states + self.dropout(mixed))
 
 
-class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
+class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
     """What all Synthesizers share: initialisation, and what Transformers needs to know of the architecture."""
 
     config: SynthesizerConfig
@@ -402,7 +159,7 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
             for weight in module.parameters():
                 # A sum of `rank` products of two numbers has the deviation sqrt(rank) * std^2.
                 init.normal_(weight, std=(config.random_initializer_range / weight.shape[-1] ** 0.5) ** 0.5)
-        elif isinstance(module, _PerHeadLinear):
+        elif isinstance(module, PerHeadLinear):
             init.normal_(module.weight, std=factor * module.weight.shape[-1] ** -0.5)
             if module.bias is not None:
                 init.zeros_(module.bias)
@@ -417,72 +174,6 @@ class SynthesizerPreTrainedModel(SelfContained, CountsFlops, PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the token embeddings, of encoder and decoder alike."""
         self.base_model.set_input_embeddings(value)  # type: ignore[operator]  # a method of `SynthesizerModel`
-
-    def get_position_embeddings(self) -> tuple[int, int] | int:  # type: ignore[override]  # no embeddings
-        """Longest sequence: one number, or those of encoder and decoder."""
-        if not self.config.is_encoder_decoder:
-            return self.config.max_position_embeddings
-        encoder, decoder = self.config.get_text_config(encoder=True), self.config.get_text_config(decoder=True)
-        return encoder.max_position_embeddings, decoder.max_position_embeddings
-
-    def resize_position_embeddings(
-        self,
-        new_num_position_embeddings: int | tuple[int, int],
-        new_num_decoder_position_embeddings: int | None = None,
-    ) -> None:
-        """Change the longest sequence the model takes, or the size of its images, in place.
-
-        Text: sequences that both the old and the new model take give the same result. When lengthening, new positions
-        start as copies of the last old one, in every component and in learned positions. Images: logits and learned
-        positions are interpolated over the grid of patches (see `grid_interpolation`); the class token's stay.
-
-        Args:
-            new_num_position_embeddings: The new `max_position_embeddings`; for images the new size in pixels, one
-                number or (height, width).
-            new_num_decoder_position_embeddings: The same for the decoder of an encoder-decoder; `None`: equal.
-
-        Raises:
-            ValueError: If a length is below 1, a decoder length is given to a model without one, or an image model
-                has the component `factorized_dense`, whose factors belong to no grid.
-        """
-        config = self.config
-        if config.image_size is not None:
-            self._resize_images(new_num_position_embeddings)
-            return
-        if new_num_decoder_position_embeddings is not None and not config.is_encoder_decoder:
-            raise ValueError("`new_num_decoder_position_embeddings` is for encoder-decoder models only.")
-        if not isinstance(new_num_position_embeddings, int):
-            raise ValueError(f"The new maximum length must be one number, got {new_num_position_embeddings!r}.")
-        lengths = [new_num_position_embeddings, new_num_decoder_position_embeddings or new_num_position_embeddings]
-        if min(lengths) < 1:
-            raise ValueError(f"A model cannot have room for {min(lengths)} tokens: give a length of at least 1.")
-        a, _ = config.dense_factors
-        config.factorized_dense_factors = [a, -(-max(lengths) // a)]
-        config.max_position_embeddings = lengths[0]
-        if config.is_encoder_decoder:
-            config.decoder_max_position_embeddings = new_num_decoder_position_embeddings
-        for stack in self.modules():
-            if isinstance(stack, SynthesizerStack):
-                stack.config.factorized_dense_factors = config.factorized_dense_factors
-                length = lengths[config.is_encoder_decoder and stack.config.is_decoder]
-                stack.resize_positions(length, partial(resized, length=length))
-
-    def _resize_images(self, image_size: int | tuple[int, int]) -> None:
-        if "factorized_dense" in self.config.attention_components:
-            raise ValueError(
-                "The component `factorized_dense` of this model cannot be fitted to another image size: its two "
-                f"factors belong to no grid of patches. Resize the images to {self.config.image_size} pixels."
-            )
-        old_grid = self.config.patch_grid
-        configs: dict[int, Any] = {
-            id(module.config): module.config for module in self.modules() if hasattr(module, "config")
-        }
-        for config in configs.values():
-            config.set_image_size(image_size)
-        rows, _ = grid_interpolation(old_grid, self.config.patch_grid, int(self.config.use_class_token))
-        for stack in self.modules():
-            if isinstance(stack, SynthesizerStack):
-                stack.resize_positions(len(rows), partial(resampled, rows=rows))
 
 
 class SynthesizerStack(SynthesizerPreTrainedModel):
@@ -517,17 +208,17 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
 
-    def resize_positions(self, length: int, fit: Fit) -> None:
-        """Make room for `length` tokens by `fit`; use `resize_position_embeddings` of the whole model."""
+    def resize_positions(self, length: int, resize: Resize) -> None:
+        """Cover `length` tokens; use `resize_position_embeddings` of the whole model."""
         self.config.max_position_embeddings = length
         attentions = [module for module in self.modules() if isinstance(module, SynthesizerAttention)]
         for component in [component for attention in attentions for component in attention.components.values()]:
             if isinstance(component, FactorizedDenseLogits):
                 component.resize(math.prod(self.config.dense_factors))
             elif isinstance(component, HasPositions):
-                component.resize(fit)
+                component.resize(resize)
         if self.embed_positions is not None:
-            self.embed_positions.weight = nn.Parameter(fit(self.embed_positions.weight, 0))
+            self.embed_positions.weight = nn.Parameter(resize(self.embed_positions.weight, 0))
             self.embed_positions.num_embeddings = length
 
     @merge_with_config_defaults
@@ -554,15 +245,14 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         """
         if self.has_cross_attention and seq_idx is not None:
             raise ValueError("Encoder-decoders take no `seq_idx`: give each pair of texts a row of its own.")
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
+        check_ids_or_embeds(input_ids, inputs_embeds)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)  # type: ignore[misc]  # images come embedded
         past_key_values = self._prepare_cache(past_key_values, use_cache)
         cache = past_key_values
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
-        layout = token_layout(self.config, inputs_embeds, attention_mask, position_ids, cache, seq_idx)
+        layout = self._token_layout(inputs_embeds, attention_mask, position_ids, cache, seq_idx)
         encoder_mask = None
         if self.has_cross_attention and encoder_hidden_states is not None:
             encoder_mask = create_bidirectional_mask(
@@ -571,7 +261,6 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
-        interface_mask = self._interface_mask(inputs_embeds, attention_mask, cache, seq_idx)
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
         hidden_states = self.dropout(inputs_embeds + self._added_embeddings(layout, token_type_ids))
         for layer in self.layers:
@@ -580,7 +269,6 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
                 position_bias,
                 encoder_hidden_states,
                 layout=layout,
-                attention_mask=interface_mask,
                 encoder_attention_mask=encoder_mask,
                 past_key_values=past_key_values,
                 **kwargs,
@@ -598,31 +286,30 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
         return cache
 
-    def _interface_mask(
+    def _token_layout(
         self,
         inputs_embeds: torch.Tensor,
         attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
         cache: Cache | None,
-        seq_idx: torch.Tensor | None = None,
-    ) -> Any:
-        """The mask for `vanilla` attention, as its implementation wants it; other components work from the layout."""
-        if "vanilla" not in self.config.attention_components:
-            return None
-        inputs: dict[str, Any] = {
-            "config": self.config,
-            "inputs_embeds": inputs_embeds,
-            "attention_mask": attention_mask,
-        }
-        if seq_idx is not None:
-            inputs["and_mask_function"] = packed_sequence_mask_function(seq_idx)
-        if self.config.is_decoder:
-            return create_causal_mask(**inputs, past_key_values=cache)
-        return create_bidirectional_mask(**inputs)
+        seq_idx: torch.Tensor | None,
+    ) -> TokenLayout:
+        """What all layers get; `attention_mask` may be one of four dimensions, as attention takes it."""
+        is_full = attention_mask is not None and attention_mask.dim() == 4
+        padding = None if is_full else attention_mask
+        layout = token_layout(self.config, inputs_embeds, padding, position_ids, cache, seq_idx)
+        if "vanilla" in self.config.attention_components:
+            mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, seq_idx)
+        elif is_full or seq_idx is None:
+            mask = attention_mask if is_full else None
+        else:
+            mask = visible_keys(layout, inputs_embeds.device)
+        return layout._replace(attention_mask=mask)
 
     def _added_embeddings(self, layout: TokenLayout, token_type_ids: torch.Tensor | None) -> torch.Tensor | float:
         added: torch.Tensor | float = 0.0
         if self.embed_positions is not None:
-            added = self.embed_positions(layout.query_positions)
+            added = self.embed_positions(query_positions(layout, self.embed_positions.weight.device))
         if self.token_type_embeddings is not None:
             if token_type_ids is None:
                 added = added + self.token_type_embeddings.weight[0]
@@ -708,13 +395,9 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         decoder_position_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             Positions of the decoder tokens; by default counted from the first real one.
         """
-        if self.config.image_size is not None:
-            text_inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
-            if pixel_values is None or any(tensor is not None for tensor in text_inputs):
-                raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")
-            return self._encode_images(pixel_values, attention_mask, **kwargs)
+        check_modality(self.config, pixel_values, input_ids, token_type_ids, position_ids, inputs_embeds)
         if pixel_values is not None:
-            raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
+            return self._encode_images(pixel_values, attention_mask, **kwargs)
         if self.config.is_encoder_decoder:
             if encoder_outputs is None:
                 encoded = self.encoder(
@@ -763,14 +446,9 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> BaseModelOutputWithPooling:
         patches = self.embed_patches(pixel_values)
-        # A patch keeps its place whatever is masked: positions are not counted from the first visible one.
-        positions = None if attention_mask is None else torch.arange(patches.shape[1], device=patches.device)[None]
-        outputs = self.encoder(inputs_embeds=patches, attention_mask=attention_mask, position_ids=positions, **kwargs)
+        outputs = self.encoder(inputs_embeds=patches, attention_mask=attention_mask, **kwargs)
         hidden_states = outputs.last_hidden_state
-        if self.config.use_class_token:
-            pooled = torch.tanh(self.pooler(hidden_states[:, 0]))
-        else:
-            pooled = pool(hidden_states, attention_mask, "mean")
+        pooled = pool_patches(hidden_states, attention_mask, getattr(self, "pooler", None))
         return BaseModelOutputWithPooling(
             last_hidden_state=hidden_states,
             pooler_output=pooled,
@@ -797,7 +475,7 @@ class SynthesizerForMaskedLM(_EncoderHead, MaskedLMHead, SynthesizerPreTrainedMo
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return linear(self.lm_head, self.scale_for_lm_head(hidden_states))
+        return self.lm_head(self.scale_for_lm_head(hidden_states))
 
 
 class SynthesizerForSequenceClassification(_EncoderHead, SequenceClassificationHead, SynthesizerPreTrainedModel):
@@ -829,7 +507,7 @@ class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, Generatio
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""
-        return linear(self.lm_head, self.scale_for_lm_head(hidden_states))
+        return self.lm_head(self.scale_for_lm_head(hidden_states))
 
 
 class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, GenerationMixin):
@@ -888,7 +566,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = linear(self.lm_head, self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
+        logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
-from ..modeling.t5_conversion import synthesizer_from_t5
+from ..modeling.conversion.t5 import synthesizer_from_t5
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .training.model_loading import parse_overrides

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForImageClassification, CLIPImageProcessorPil, PreTrainedConfig
 from transformers.image_utils import PILImageResampling
 
-from ..modeling.timm_conversion import convert_timm_state_dict, timm_config
+from ..modeling.conversion.timm import convert_timm_state_dict, timm_config
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 

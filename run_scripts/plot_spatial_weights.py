@@ -20,8 +20,8 @@ from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..modeling.spatial_gating_unit import SpatialProjection
-from ..modeling.spatial_resizing import toeplitzness
+from ..modeling.layers.spatial_gating_unit import SpatialProjection
+from ..modeling.toeplitzness import toeplitzness
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import import_optional

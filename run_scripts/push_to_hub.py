@@ -15,7 +15,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
-from ..modeling.self_contained import auto_map, flat_modules
+from ..modeling.mixins.saving import auto_map, flat_modules
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors

@@ -9,7 +9,7 @@ Works for every checkpoint that `AutoModelForSequenceClassification` loads, for 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from .data.text_classification import (
     read_examples,
     tokenize,
 )
-from .metrics import classification
+from .metrics import check_packages, load_metric
 from .training import hyperparameter_grid
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
@@ -55,6 +55,17 @@ from .training.model_loading import (
     set_label_names,
 )
 from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
+
+
+#: Name of a result -> the metric that computes it, and the metric's arguments.
+SCORES: dict[str, tuple[str, dict[str, Any]]] = {
+    "accuracy": ("accuracy", {}),
+    "f1": ("f1", {}),
+    "macro_f1": ("f1", {"average": "macro"}),
+    "matthews_correlation": ("matthews_correlation", {}),
+    "pearson": ("pearsonr", {}),
+    "spearman": ("spearmanr", {}),
+}
 
 
 @dataclass
@@ -82,7 +93,7 @@ class Experiment:
         guess = np.bincount(self.train["label"]).argmax()
         results = {}
         for part, rows in self.validation.items():
-            scores = classification.compute(self.task.metrics, np.full(len(rows), guess), np.asarray(rows["label"]))
+            scores = compute_scores(self.task.metrics, np.full(len(rows), guess), np.asarray(rows["label"]))
             results |= {_joined("majority", part, name): value for name, value in scores.items()}
         return results
 
@@ -110,7 +121,7 @@ def load_experiment(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    classification.check_packages()
+    check_packages(*(metric for metric, _ in SCORES.values()))
     config = load_config(model_args)
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     tables = load_tables(data_args, [split for split in wanted if wanted[split]], model_args.token)
@@ -138,7 +149,7 @@ def load_experiment(
     card = CardFacts(
         "multiple-choice" if task.multiple_choice else "text-classification",
         **_data_facts(data_args, task),
-        metrics={_joined(part, name): classification.HUB_NAMES[name] for part, name in names},
+        metrics={_joined(part, name): SCORES[name][0] for part, name in names},
         base_model=model_args.model_name_or_path,
         author=card_args,
         hyper_parameters={"max_seq_length": length},
@@ -188,7 +199,25 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
 
 def task_metrics(prediction: EvalPrediction, task: TextTask) -> dict[str, float]:
     """The task's metrics of logits."""
-    return classification.compute(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
+    return compute_scores(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
+
+
+def compute_scores(names: Iterable[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Several scores at once.
+
+    Args:
+        names: Keys of `SCORES`.
+        predictions: Class indices or numbers, shape `(rows,)`.
+        labels: The labels, shape `(rows,)`.
+
+    Returns:
+        Fractions, not percentages; correlations lie in [-1, 1].
+    """
+    results = {}
+    for name in names:
+        metric, options = SCORES[name]
+        results[name] = load_metric(metric).compute(predictions=predictions, references=labels, **options)[metric]
+    return results
 
 
 def answers(logits: np.ndarray, task: TextTask) -> np.ndarray:

@@ -26,6 +26,7 @@ from .base.reporting import print_plan, print_table, write_predictions
 from .base.training_arguments import ScriptTrainingArguments
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
+from .metrics import load_metric
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, checkpoint_to_resume, load_config, set_label_names
 from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
@@ -33,7 +34,8 @@ from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:
     """Share of images whose highest score is that of their class."""
-    return {"accuracy": float((prediction.predictions.argmax(axis=-1) == prediction.label_ids).mean())}
+    best = prediction.predictions.argmax(axis=-1)
+    return load_metric("accuracy").compute(predictions=best, references=prediction.label_ids)
 
 
 def build(

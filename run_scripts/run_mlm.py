@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..modeling.task_heads import MaskedLMHead
+from ..modeling.heads.language_modeling import MaskedLMHead
 from .base.arguments import ModelArguments
 from .base.errors import UserError
 from .data.collators import SeededCollator, precompute_labels

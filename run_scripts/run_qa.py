@@ -21,13 +21,13 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..modeling.question_answering import Window, null_odds, select_spans
+from ..modeling.pipelines.question_answering import Window, null_odds, select_spans
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows, question_texts
-from .metrics.squad import squad_v1_metrics, squad_v2_metrics
+from .metrics import load_metric
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
@@ -89,13 +89,15 @@ class SquadEvaluation:
         return best, odds
 
     def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        """Exact match and F1 in percent, see `squad_v1_metrics` and `squad_v2_metrics`."""
+        """Exact match and F1 in percent, see the metrics `squad` and `squad_v2`."""
         best, odds = self.answers(*prediction.predictions)
-        texts = {key: answers[0]["text"] for key, answers in best.items()}
-        right = {question["id"]: question["answers"]["text"] for question in self.questions}
+        right = [{"id": question["id"], "answers": question["answers"]} for question in self.questions]
+        texts = [{"id": key, "prediction_text": answers[0]["text"]} for key, answers in best.items()]
         if not self.arguments.version_2_with_negative:
-            return squad_v1_metrics(texts, right)
-        metrics = squad_v2_metrics(texts, right, odds, self.arguments.null_score_diff_threshold)
+            return load_metric("squad").compute(predictions=texts, references=right)
+        texts = [{**row, "no_answer_probability": odds[row["id"]]} for row in texts]
+        threshold = self.arguments.null_score_diff_threshold
+        metrics = load_metric("squad_v2").compute(predictions=texts, references=right, no_answer_threshold=threshold)
         return {key: value for key, value in metrics.items() if not key.endswith("total")}  # they never change
 
     def write(self, output: PredictionOutput, folder: str) -> None:

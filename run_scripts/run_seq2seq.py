@@ -33,6 +33,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
+from .base.optional_packages import import_optional
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import GenerationTrainingArguments, check_has_work
 from .data.text_pairs import (
@@ -43,7 +44,7 @@ from .data.text_pairs import (
     rows_of_length,
     tokenize_pairs,
 )
-from .metrics.generation import corpus_bleu, rouge
+from .metrics import load_metric
 from .training.language_modeling import perplexity, row_losses
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
@@ -183,14 +184,27 @@ def _one_line(text: str) -> str:
 def score_texts(
     texts: list[str], references: list[list[str]], arguments: MetricArguments
 ) -> tuple[dict[str, float], str | None]:
-    """What `--metric` asks for, in percent, and sacreBLEU's signature if it asks for BLEU."""
+    """The scores of `--metric` in percent, and sacreBLEU's signature if BLEU is one of them.
+
+    ROUGE compares words without their English endings. rougeLsum compares sentences, as in papers on CNN/DailyMail.
+
+    Raises:
+        UserError: If a package that a metric needs is missing, or sacreBLEU does not know `--bleu_tokenize`.
+    """
     scores, signature = {}, None
+    pairs = {"predictions": texts, "references": references}
     for name in arguments.metric:
         if name == "rouge":
-            scores |= rouge(texts, references)
+            options = {"use_aggregator": False, "use_stemmer": True, "split_sentences": True}
+            found = load_metric("rouge").compute(**pairs, **options)
+            scores |= {kind: 100.0 * sum(values) / len(values) for kind, values in found.items()}
         else:
-            order = 1 if name == "bleu_1" else 4
-            scores[name], signature = corpus_bleu(texts, references, order, arguments.bleu_tokenize)
+            known = import_optional("sacrebleu", "seq2seq", f"--metric {name}").BLEU.TOKENIZERS
+            if arguments.bleu_tokenize not in known:
+                raise UserError(f"--bleu_tokenize {arguments.bleu_tokenize!r} is unknown. Known: {', '.join(known)}.")
+            options = {"tokenize": arguments.bleu_tokenize, "max_ngram_order": 1 if name == "bleu_1" else 4}
+            found = load_metric("sacrebleu").compute(**pairs, **options)
+            scores[name], signature = found["score"], found["signature"]
     return scores, signature
 
 

@@ -39,7 +39,7 @@ from .data.token_classification import (
     tokenize,
     write_conll,
 )
-from .metrics import classification
+from .metrics import load_metric
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
@@ -54,13 +54,27 @@ from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
 def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, float]:
-    """Scores of entities, or where there are none the accuracy, from predicted tag numbers and labels."""
+    """Scores of entities, or the accuracy where tags mark no entities.
+
+    Args:
+        prediction: Indices of tags, predictions and labels of shape `(rows, length)`. Labels may be `IGNORED`.
+        names: The tags.
+
+    Returns:
+        `precision`, `recall` and `f1` over all entities, `f1_TYPE` of every type among the labels, and the `accuracy`
+        of the tags. Scores without any entities are 0.
+    """
     asked = prediction.label_ids != IGNORED
-    pairs = list(zip(prediction.predictions, prediction.label_ids, asked, strict=True))
-    predicted = [[names[tag] for tag in row[mask]] for row, _, mask in pairs]
-    labels = [[names[tag] for tag in row[mask]] for _, row, mask in pairs]
-    scores = classification.entity_scores(predicted, labels)
-    return scores if marks_entities(set(names)) else {"accuracy": scores["accuracy"]}
+    if not marks_entities(set(names)):
+        tags = {"predictions": prediction.predictions[asked], "references": prediction.label_ids[asked]}
+        return load_metric("accuracy").compute(**tags)
+    predicted, labels = (
+        [[names[tag] for tag in row[mask]] for row, mask in zip(tags, asked, strict=True)]
+        for tags in (prediction.predictions, prediction.label_ids)
+    )
+    found = load_metric("seqeval").compute(predictions=predicted, references=labels)
+    overall = {name: found.pop(f"overall_{name}") for name in ("precision", "recall", "f1", "accuracy")}
+    return overall | {f"f1_{kind}": scores["f1"] for kind, scores in found.items() if scores["number"]}
 
 
 @dataclass
@@ -149,7 +163,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     card = CardFacts(
         "token-classification",
         **describe_data(data_args),
-        metrics={name: classification.HUB_NAMES[name] for name in reported},
+        metrics={name: name for name in reported},
         base_model=model_args.model_name_or_path,
         author=card_args,
         hyper_parameters={"label_all_tokens": data_args.label_all_tokens},

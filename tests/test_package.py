@@ -71,7 +71,7 @@ def run_python(*code: str) -> str:
         pytest.param("from transformers import Trainer, pipeline", id="Trainer and pipeline", marks=pytest.mark.slow),
         pytest.param("from tokenmixers.modeling.modeling_gmlp import GMLPModel", id="a model", marks=pytest.mark.slow),
         pytest.param(
-            "from tokenmixers.modeling.question_answering import Window",
+            "from tokenmixers.modeling.pipelines.question_answering import Window",
             id="the pipeline's module",
             marks=pytest.mark.slow,
         ),

@@ -35,11 +35,11 @@ from tokenmixers import (
     SynthesizerForConditionalGeneration,
 )
 
-from ...modeling.attention import eager_attention_forward, sdpa_or_written_out
-from ...modeling.linear import linear, pointwise_convolution, swapped_product
-from ...modeling.spatial_gating_unit import SpatialGatingUnit
-from ...modeling.t5_conversion import synthesizer_from_t5
-from ...modeling.timm_conversion import convert_timm_state_dict, timm_config
+from ...modeling.conversion.t5 import synthesizer_from_t5
+from ...modeling.conversion.timm import convert_timm_state_dict, timm_config
+from ...modeling.kernels.linear import linear, pointwise_convolution, swapped_product
+from ...modeling.layers.attention import eager_attention_forward, sdpa_or_written_out
+from ...modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from ..base.optional_packages import import_optional
 from ..base.shipped_files import MODEL_CARDS
 from .timing import Candidate, Case, Group, model_candidate, products_of

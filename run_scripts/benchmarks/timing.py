@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ...modeling.linear import pointwise_convolution
+from ...modeling.kernels.linear import pointwise_convolution
 from ..base.errors import UserError
 
 

@@ -24,7 +24,7 @@ class TextTask:
     Args:
         texts: Returns a row's text, pair of texts, or question and choices. Raises `KeyError` if a column is missing.
         labels: Names of the classes in the order of their indices; `None` for regression.
-        metrics: Names of the metrics.
+        metrics: Names of the metrics, keys of `SCORES` in `run_glue.py`.
         multiple_choice: Whether the label is the index of the right choice.
         score_range: Lowest and highest label of a regression task, if limited.
         label_column: Column of the label.

@@ -12,7 +12,7 @@ from typing import Any
 import datasets
 from transformers import PreTrainedTokenizerBase
 
-from ...modeling.question_answering import answer_tokens, encode_windows
+from ...modeling.pipelines.question_answering import answer_tokens, encode_windows
 from ..base.errors import UserError
 from .loading import DatasetArguments, find_files, load_files
 

@@ -1,157 +1,279 @@
-"""Metrics of the benchmarks, computed on this machine: nothing is fetched when a run is evaluated.
-
-Those of texts are scikit-learn's and scipy's (extra `glue`), those of entities are counted here.
-"""
+"""Metrics of classes and of numbers, those of GLUE: by scikit-learn and scipy (extra `glue`)."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import datasets
+import evaluate
 import numpy as np
 
-from ..base.optional_packages import import_optional
+from .local_metric import LocalMetric
 
 
-#: Metric -> the Hub's name of such a metric, for model cards.
-HUB_NAMES = {
-    "accuracy": "accuracy",
-    "f1": "f1",
-    "macro_f1": "f1",
-    "matthews_correlation": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "precision": "precision",
-    "recall": "recall",
+_SKLEARN = """@article{scikit-learn,
+  title={Scikit-learn: Machine Learning in {P}ython},
+  author={Pedregosa, F. and others},
+  journal={Journal of Machine Learning Research},
+  volume={12},
+  pages={2825--2830},
+  year={2011}
 }
+"""
+_SCIPY = """@article{2020SciPy-NMeth,
+  title={{SciPy} 1.0: Fundamental Algorithms for Scientific Computing in Python},
+  author={Virtanen, Pauli and others},
+  journal={Nature Methods},
+  volume={17},
+  pages={261--272},
+  year={2020}
+}
+"""
+_GLUE = """@inproceedings{wang2019glue,
+  title={{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding},
+  author={Wang, Alex and Singh, Amanpreet and Michael, Julian and Hill, Felix and Levy, Omer and Bowman, Samuel R.},
+  booktitle={ICLR},
+  year={2019}
+}
+"""
+_CLASSES = """
+Args:
+    predictions: Class indices; with the configuration "multilabel" a list of 0 and 1 for every example.
+    references: The labels.
+"""
+_NUMBERS = """
+Args:
+    predictions: Numbers.
+    references: The labels.
+    return_pvalue: Whether to return the p-value as well.
+"""
 
 
-def check_packages() -> None:
-    """Fail before a run, rather than at its first evaluation.
-
-    Raises:
-        UserError: If scikit-learn or scipy is missing.
-    """
-    for module in ("sklearn", "scipy"):
-        import_optional(module, "glue", "the metric")
+def _pairs(dtype: str, several: bool = False) -> datasets.Features:
+    value = datasets.Value(dtype)
+    return datasets.Features(
+        {name: datasets.Sequence(value) if several else value for name in ("predictions", "references")}
+    )
 
 
-def compute(names: Iterable[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Several metrics at once.
-
-    Args:
-        names: Keys of `METRICS`.
-        predictions: Class indices or numbers, shape `(rows,)`.
-        labels: The right ones, shape `(rows,)`.
-
-    Returns:
-        Fractions, not percentages; correlations lie in [-1, 1].
-    """
-    return {name: float(METRICS[name](predictions, labels)) for name in names}
-
-
-def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return float((predictions == labels).mean())
-
-
-def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1 of two."""
+def _f1(references: Sequence, predictions: Sequence, **options: Any) -> float | np.ndarray:
     from sklearn.metrics import f1_score
 
-    return f1_score(labels, predictions, zero_division=0.0)
+    score = f1_score(references, predictions, zero_division=0.0, **options)
+    return score if np.size(score) > 1 else float(score)
 
 
-def _macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Mean of the F1 of every class that occurs in predictions or labels."""
-    from sklearn.metrics import f1_score
-
-    return f1_score(labels, predictions, average="macro", zero_division=0.0)
-
-
-def _matthews_correlation(predictions: np.ndarray, labels: np.ndarray) -> float:
+def _matthews(references: Sequence, predictions: Sequence, sample_weight: Sequence[float] | None = None) -> float:
     from sklearn.metrics import matthews_corrcoef
 
-    return matthews_corrcoef(labels, predictions)
+    return float(matthews_corrcoef(references, predictions, sample_weight=sample_weight))
 
 
-def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
+def _accuracy(references: Sequence, predictions: Sequence) -> float:
+    return float(np.mean([ours == theirs for ours, theirs in zip(predictions, references, strict=True)]))
+
+
+def _correlation(function: Callable, predictions: Sequence[float], references: Sequence[float]) -> tuple[float, float]:
+    """Correlation and p-value: 0 and NaN where not defined, between numbers of which one side is all the same."""
+    first, second = np.asarray(predictions, dtype=np.float64), np.asarray(references, dtype=np.float64)
+    if len(second) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0, math.nan
+    result = function(first, second)
+    return (0.0, math.nan) if math.isnan(result.statistic) else (float(result.statistic), float(result.pvalue))
+
+
+def _pearson(predictions: Sequence[float], references: Sequence[float]) -> tuple[float, float]:
     from scipy.stats import pearsonr
 
-    return _correlation(pearsonr, predictions, labels)
+    return _correlation(pearsonr, predictions, references)
 
 
-def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
+def _spearman(predictions: Sequence[float], references: Sequence[float]) -> tuple[float, float]:
     from scipy.stats import spearmanr
 
-    return _correlation(spearmanr, predictions, labels)
+    return _correlation(spearmanr, predictions, references)
 
 
-def _correlation(function: Callable, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """0 where it is not defined: between numbers of which one side is all the same."""
-    predictions, labels = np.asarray(predictions, dtype=np.float64), np.asarray(labels, dtype=np.float64)
-    if len(labels) < 2 or np.ptp(predictions) == 0 or np.ptp(labels) == 0:
-        return 0.0
-    correlation = float(function(predictions, labels).statistic)
-    return 0.0 if math.isnan(correlation) else correlation
+class Accuracy(LocalMetric):
+    """Share of examples whose class is right; of several labels per example, all must be."""
+
+    CONFIGS = ("default", "multilabel")
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Share of examples whose predicted class is right.",
+            citation=_SKLEARN,
+            inputs_description=_CLASSES
+            + """    normalize: `False` for the number of right examples instead of their share.
+    sample_weight: Weight of every example; all the same by default.
+
+Returns:
+    accuracy: From 0 to 1, or the number of right examples.
+""",
+            features=_pairs("int64", self.config_name == "multilabel"),
+        )
+
+    def _compute(
+        self,
+        predictions: Sequence,
+        references: Sequence,
+        normalize: bool = True,
+        sample_weight: Sequence[float] | None = None,
+    ) -> dict[str, float]:
+        right = np.array([ours == theirs for ours, theirs in zip(predictions, references, strict=True)])
+        if normalize:
+            return {"accuracy": float(np.average(right, weights=sample_weight))}
+        return {"accuracy": float(right.sum() if sample_weight is None else np.dot(right, sample_weight))}
 
 
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "accuracy": _accuracy,
-    "f1": _f1,
-    "macro_f1": _macro_f1,
-    "matthews_correlation": _matthews_correlation,
-    "pearson": _pearson,
-    "spearman": _spearman,
-}
+class F1(LocalMetric):
+    """F1 of one class of two, or a mean over classes."""
+
+    CONFIGS = ("default", "multilabel")
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="F1, the harmonic mean of precision and recall: 2 TP / (2 TP + FP + FN).",
+            citation=_SKLEARN,
+            inputs_description=_CLASSES
+            + """    labels: Classes that count with an `average` that is not "binary"; all that occur by default.
+    pos_label: The class that counts with the average "binary".
+    average: "binary", "micro", "macro", "weighted", "samples", or `None` for the F1 of every class.
+    sample_weight: Weight of every example; all the same by default.
+
+Returns:
+    f1: From 0 to 1, 0 where it is not defined; an array with `average=None`.
+""",
+            features=_pairs("int64", self.config_name == "multilabel"),
+        )
+
+    def _compute(
+        self,
+        predictions: Sequence,
+        references: Sequence,
+        labels: Sequence[int] | None = None,
+        pos_label: int = 1,
+        average: str | None = "binary",
+        sample_weight: Sequence[float] | None = None,
+    ) -> dict[str, float | np.ndarray]:
+        options = {"labels": labels, "pos_label": pos_label, "average": average, "sample_weight": sample_weight}
+        return {"f1": _f1(references, predictions, **options)}
 
 
-def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """The entities that a sentence's tags mark, read as CoNLL's own scorer reads them.
+class MatthewsCorrelation(LocalMetric):
+    """Correlation of predicted and right classes; with several labels per example, of each label."""
 
-    An entity goes on as long as `I-` tags of its type follow. An `I-` tag with nothing of its type before it starts
-    one as `B-` does, so IOB1 and IOB2 can both be read.
+    CONFIGS = ("default", "multilabel")
 
-    Args:
-        tags: `O`, `B-TYPE` or `I-TYPE`, one per word.
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Matthews correlation coefficient: 1 if all classes are right, 0 as by chance.",
+            citation=_SKLEARN,
+            inputs_description=_CLASSES
+            + """    sample_weight: Weight of every example; all the same by default.
+    average: With the configuration "multilabel": "macro" for the mean over labels, `None` for that of every label.
 
-    Returns:
-        Type, first word and the word after the last, of each.
-    """
-    found, kind, start = set(), None, 0
-    for index, tag in enumerate([*tags, "O"]):
-        prefix, _, tag_kind = tag.partition("-")
-        if kind is not None and (prefix != "I" or tag_kind != kind):
-            found.add((kind, start, index))
-            kind = None
-        if kind is None and prefix in ("B", "I"):
-            kind, start = tag_kind, index
-    return found
+Returns:
+    matthews_correlation: From -1 to 1, 0 where it is not defined; a list with "multilabel" and `average=None`.
+""",
+            features=_pairs("int64", self.config_name == "multilabel"),
+        )
+
+    def _compute(
+        self,
+        predictions: Sequence,
+        references: Sequence,
+        sample_weight: Sequence[float] | None = None,
+        average: str | None = None,
+    ) -> dict[str, float | list[float]]:
+        if self.config_name != "multilabel":
+            return {"matthews_correlation": _matthews(references, predictions, sample_weight)}
+        if average not in ("macro", None):
+            raise ValueError(f"`average={average!r}` is not possible: give 'macro' or `None`.")
+        columns = zip(np.transpose(references), np.transpose(predictions), strict=True)
+        scores = [_matthews(right, predicted, sample_weight) for right, predicted in columns]
+        return {"matthews_correlation": scores if average is None else float(np.mean(scores))}
 
 
-def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Precision, recall and F1 of entities, which count only if their type and both ends are right.
+class Pearsonr(LocalMetric):
+    """Linear correlation."""
 
-    Args:
-        predictions: Predicted tags of each sentence.
-        labels: The right ones.
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Pearson correlation: how well a straight line maps one list of numbers to another.",
+            citation=_SCIPY,
+            inputs_description=_NUMBERS
+            + """
+Returns:
+    pearsonr: From -1 to 1, 0 where it is not defined.
+    p-value: If asked for.
+""",
+            features=_pairs("float64"),
+        )
 
-    Returns:
-        `precision`, `recall`, `f1` over all entities, `f1_TYPE` for every type among the labels, and the `accuracy` of
-        the tags. What has no entities to count is 0.
-    """
-    predicted = {(row, *entity) for row, tags in enumerate(predictions) for entity in entities(tags)}
-    wanted = {(row, *entity) for row, tags in enumerate(labels) for entity in entities(tags)}
-    right = predicted & wanted
+    def _compute(
+        self, predictions: Sequence[float], references: Sequence[float], return_pvalue: bool = False
+    ) -> dict[str, float]:
+        correlation, p_value = _pearson(predictions, references)
+        return {"pearsonr": correlation, **({"p-value": p_value} if return_pvalue else {})}
 
-    def f1(right: int, predicted: int, wanted: int) -> float:
-        return 2 * right / (predicted + wanted) if predicted + wanted else 0.0
 
-    pairs = [pair for ours, theirs in zip(predictions, labels, strict=True) for pair in zip(ours, theirs, strict=True)]
-    scores = {
-        "precision": len(right) / len(predicted) if predicted else 0.0,
-        "recall": len(right) / len(wanted) if wanted else 0.0,
-        "f1": f1(len(right), len(predicted), len(wanted)),
-        "accuracy": sum(ours == theirs for ours, theirs in pairs) / len(pairs) if pairs else 0.0,
-    }
-    for kind in sorted({entity[1] for entity in wanted}):
-        counts = [sum(entity[1] == kind for entity in found) for found in (right, predicted, wanted)]
-        scores[f"f1_{kind}"] = f1(*counts)
-    return scores
+class Spearmanr(LocalMetric):
+    """Correlation of ranks."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Spearman correlation: the Pearson correlation of ranks, equal numbers having a mean rank.",
+            citation=_SCIPY,
+            inputs_description=_NUMBERS
+            + """
+Returns:
+    spearmanr: From -1 to 1, 0 where it is not defined.
+    spearmanr_pvalue: If asked for.
+""",
+            features=_pairs("float64"),
+        )
+
+    def _compute(
+        self, predictions: Sequence[float], references: Sequence[float], return_pvalue: bool = False
+    ) -> dict[str, float]:
+        correlation, p_value = _spearman(predictions, references)
+        return {"spearmanr": correlation, **({"spearmanr_pvalue": p_value} if return_pvalue else {})}
+
+
+class Glue(LocalMetric):
+    """The metrics of a task of GLUE, which is the configuration."""
+
+    CONFIGS = ("sst2", "mnli", "mnli_mismatched", "mnli_matched", "cola", "stsb", "mrpc", "qqp", "qnli", "rte", "wnli")
+    CONFIGS += ("hans",)
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="The metrics of a task of GLUE, the configuration.",
+            citation=_GLUE,
+            inputs_description="""
+Args:
+    predictions: Class indices; of "stsb" scores.
+    references: The labels.
+
+Returns:
+    matthews_correlation: Of "cola".
+    pearson, spearmanr: Of "stsb".
+    f1: Of "mrpc" and "qqp".
+    accuracy: Of these two and all other tasks.
+""",
+            features=_pairs("float64" if self.config_name == "stsb" else "int64"),
+        )
+
+    def _compute(self, predictions: Sequence, references: Sequence) -> dict[str, float]:
+        if self.config_name == "cola":
+            return {"matthews_correlation": _matthews(references, predictions)}
+        if self.config_name == "stsb":
+            return {
+                "pearson": _pearson(predictions, references)[0],
+                "spearmanr": _spearman(predictions, references)[0],
+            }
+        scores = {"accuracy": _accuracy(references, predictions)}
+        if self.config_name in ("mrpc", "qqp"):
+            scores["f1"] = _f1(references, predictions)
+        return scores

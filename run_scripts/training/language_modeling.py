@@ -1,6 +1,5 @@
 """Shared by the language modelling commands: corpus, tokenizing, perplexity, Trainer, the whole run."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from ..data.loading import Split
 from ..data.packing import row_encoder, tokenize
 from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
 from ..data.text_stream import TextStream
+from ..metrics import load_metric
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
 from .trainer import ScriptTrainer, leave_processes, train_and_evaluate
@@ -144,7 +144,8 @@ def next_token_perplexity(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def _perplexity(losses: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    return {"perplexity": _exp(float(np.sum(losses, dtype=np.float64)) / int((labels != -100).sum()))}
+    tokens = (labels != -100).sum(axis=-1)
+    return load_metric("token_perplexity").compute(predictions=losses, references=tokens)
 
 
 def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> float:
@@ -156,11 +157,8 @@ def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> floa
         counts += np.bincount(ids[ordinary], minlength=vocab_size)
     labels = np.concatenate([np.asarray(row) for row in evaluation["labels"]])
     labels = labels[labels != -100]
-    return _exp(-float(np.mean(np.log(counts[labels] / counts.sum()))))
-
-
-def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
+    loss = -np.log(counts[labels] / counts.sum()).sum()
+    return load_metric("token_perplexity").compute(predictions=[loss], references=[len(labels)])["perplexity"]
 
 
 def build_trainer(

@@ -237,7 +237,7 @@ def test_positions_with_a_cache_are_those_the_mask_gives(model):
     cache = model(ids[:, :4], mask[:, :4], use_cache=True, position_ids=positions[:, :4]).past_key_values
     logits = model(ids[:, 4:], mask, past_key_values=cache, position_ids=positions[:, 4:]).logits
     torch.testing.assert_close(logits, whole[:, 4:])
-    with pytest.raises(ValueError, match=r"gives, \[\[6\], \[4\]\]; got \[\[6\], \[6\]\]. Leave them out"):
+    with pytest.raises(ValueError, match=r"mask`, \[\[6\], \[4\]\]; got \[\[6\], \[6\]\]. Leave them out"):
         model(ids[:, :1], F.pad(mask, (0, 1), value=1), past_key_values=cache, position_ids=torch.full((2, 1), 6))
 
 

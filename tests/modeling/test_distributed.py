@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.multiprocessing import start_processes
 
 import tokenmixers
-from tokenmixers.modeling.self_contained import flat_modules
+from tokenmixers.modeling.mixins.saving import flat_modules
 
 
 pytest.importorskip("transformers.distributed")

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 import tokenmixers
 from tokenmixers import MLPMixerConfig, MLPMixerForImageClassification, MLPMixerForMaskedLM, MLPMixerModel
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.modeling.spatial_gating_unit import TokenPositions
-from tokenmixers.modeling.spatial_resizing import grid_interpolation
+from tokenmixers.modeling.inputs.token_layout import TokenLayout
+from tokenmixers.modeling.mixins.grid_interpolation import grid_interpolation
 
 
 TEXT_MODELS = sorted({name for name in FAMILIES["mlp_mixer"].models.values() if "Image" not in name})
@@ -77,11 +77,11 @@ def test_token_mixing_by_einsum(places, build):
     """On its own, as the norms after it hide its last bias, which moves all channels of a token alike."""
     mixing = build().layers[0].token_mixing
     states = torch.randn(2, 4, 10, dtype=torch.float64)
-    for positions in (None, TokenPositions(torch.tensor(places), shifted=False)):
-        ids = torch.arange(4).expand(2, 4) if positions is None else positions.ids
+    for layout in (None, TokenLayout(4, 4, positions=torch.tensor(places))):
+        ids = torch.arange(4).expand(2, 4) if layout is None else layout.positions
         hidden = torch.einsum("hbi,bic->bhc", mixing.weight_in[:, ids], states) + mixing.bias_in[:, None]
         expected = torch.einsum("bih,bhc->bic", mixing.weight_out[ids], F.gelu(hidden))
-        torch.testing.assert_close(mixing(states, positions), expected + mixing.bias_out[ids][..., None])
+        torch.testing.assert_close(mixing(states, layout), expected + mixing.bias_out[ids][..., None])
 
 
 @given(data=st.data(), length=st.integers(1, 6))

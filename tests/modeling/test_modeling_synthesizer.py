@@ -16,7 +16,7 @@ from tokenmixers import (
     SynthesizerModel,
 )
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
-from tokenmixers.modeling.spatial_resizing import grid_interpolation
+from tokenmixers.modeling.mixins.grid_interpolation import grid_interpolation
 
 
 VOCABULARY, N = 40, 19

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenmixers
-from tokenmixers.modeling.padding import positions_in_documents
+from tokenmixers.modeling.inputs.token_layout import positions_in_documents
 
 
 MODELS = {

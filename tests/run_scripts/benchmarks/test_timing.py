@@ -6,7 +6,7 @@ import torch
 from torch.autograd import DeviceType
 
 from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM, SynthesizerConfig, SynthesizerModel
-from tokenmixers.modeling.spatial_gating_unit import SpatialGatingUnit
+from tokenmixers.modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import timing
 from tokenmixers.run_scripts.benchmarks.model_comparisons import randomise_gates

@@ -1,20 +1,30 @@
 """BLEU and ROUGE against their definitions, written out."""
 
-import importlib
 import math
 import random
 from collections import Counter
 
 import pytest
 
-from tokenmixers.run_scripts.metrics import generation
-from tokenmixers.run_scripts.metrics.generation import corpus_bleu, rouge
+from tokenmixers.run_scripts.metrics import load_metric
+from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
 
 
 sacrebleu = pytest.importorskip("sacrebleu")
 pytest.importorskip("rouge_score")
 
 WORDS = ["gate", "token", "channel", "cat", "dog", "sun"]  # whole words to Porter's stemmer
+
+
+def corpus_bleu(predictions, references, max_order: int = 4, tokenize: str = "13a") -> tuple[float, str]:
+    options = {"max_ngram_order": max_order, "tokenize": tokenize}
+    found = load_metric("sacrebleu").compute(predictions=predictions, references=references, **options)
+    return found["score"], found["signature"]
+
+
+def rouge(predictions, references) -> dict[str, float]:
+    """As `run_seq2seq.py` reports it."""
+    return score_texts(predictions, references, MetricArguments(metric=["rouge"]))[0]
 
 
 def sentences(count: int, seed: int, least: int = 6) -> list[str]:
@@ -71,7 +81,10 @@ def test_bleu_is_its_formula_and_sacrebleu_s_own(max_order, references_each):
     assert f"nrefs:{references_each}|" in signature
     assert "tok:13a" in signature
     if max_order == 4:
-        assert score == sacrebleu.corpus_bleu(predictions, streams).score
+        theirs = sacrebleu.corpus_bleu(predictions, streams)
+        ours = load_metric("sacrebleu").compute(predictions=predictions, references=references)
+        for name in ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len"):
+            assert ours[name] == getattr(theirs, name)
 
 
 def test_bleu_penalises_brevity_and_knows_perfection():
@@ -94,8 +107,21 @@ def test_bleu_of_characters():
     spaced = corpus_bleu(["a b c d e f g h"], [["a b c d e f g x"]], tokenize="none")[0]
     assert score == pytest.approx(spaced)
     assert "tok:char" in signature
-    with pytest.raises(SystemExit, match=r"--bleu_tokenize 'words' is unknown\. Known: none, zh, 13a"):
+    with pytest.raises(ValueError, match=r"`tokenize='words'` is unknown\. Known: none, zh, 13a"):
         corpus_bleu(["a"], [["a"]], tokenize="words")
+    with pytest.raises(SystemExit, match=r"--bleu_tokenize 'words' is unknown\. Known: none, zh, 13a"):
+        score_texts(["a"], [["a"]], MetricArguments(bleu_tokenize="words"))
+
+
+def test_options_of_bleu_are_sacrebleu_s():
+    predictions, references = ["The gate mixes", "A cat"], ["the gate mixes tokens", "the cat"]
+    for options in (
+        {"smooth_method": "floor", "smooth_value": 0.3},
+        {"smooth_method": "add-k", "lowercase": True, "force": True},
+        {"use_effective_order": True, "tokenize": "intl"},
+    ):
+        ours = load_metric("sacrebleu").compute(predictions=predictions, references=references, **options)
+        assert ours["score"] == sacrebleu.corpus_bleu(predictions, [references], **options).score
 
 
 def test_rouge_is_its_definition():
@@ -125,22 +151,54 @@ def test_rouge_lsum_compares_sentences_in_any_order(separator):
     assert scores["rougeL"] == pytest.approx(100 * 5 / 9)  # of nine words the five of one sentence
 
 
-@pytest.mark.parametrize(("predictions", "references"), [([], []), (["a"], []), (["a"], [[]])])
-def test_examples_must_belong_together(predictions, references):
-    for metric in (corpus_bleu, rouge):
-        with pytest.raises(ValueError, match="there must be predictions, and references for each"):
-            metric(predictions, references)
+def test_rouge_is_a_mean_of_fractions_without_stemmer():
+    predictions, references = ["the gates", "a cat saw"], [["the gate"], ["a cat", "the dog"]]
+    metric = load_metric("rouge")
+    each = {"rouge1": [1 / 2, 4 / 5], "rouge2": [0.0, 2 / 3], "rougeL": [1 / 2, 4 / 5], "rougeLsum": [1 / 2, 4 / 5]}
+    found = metric.compute(predictions=predictions, references=references, use_aggregator=False)
+    assert found == {name: pytest.approx(values) for name, values in each.items()}
+    found = metric.compute(predictions=predictions, references=references)
+    assert found == {name: pytest.approx(sum(values) / 2) for name, values in each.items()}
+    found = metric.compute(
+        predictions=predictions, references=["a gate", "cat"], rouge_types=["rouge1"], tokenizer=list
+    )
+    ours, theirs = Counter("the gates"), Counter("a gate")
+    first = 2 * sum((ours & theirs).values()) / (len("the gates") + len("a gate"))
+    assert found == {"rouge1": pytest.approx((first + 2 * 3 / (9 + 3)) / 2)}
 
 
-@pytest.mark.parametrize(("metric", "package"), [(corpus_bleu, "sacrebleu"), (rouge, "rouge_score")])
-def test_a_missing_package_is_named(monkeypatch, metric, package):
-    def missing(name):
-        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+def test_rouge_of_sentences_on_lines():
+    first, second = "the gate mixes tokens.", "a cat saw the sun!"
+    pairs = {"predictions": [f"{first}\n{second}"], "references": [f"{second}\n{first}"]}
+    assert load_metric("rouge").compute(**pairs)["rougeLsum"] == pytest.approx(1.0)
+    pairs = {name: [texts[0].replace("\n", " ")] for name, texts in pairs.items()}
+    assert load_metric("rouge").compute(**pairs)["rougeLsum"] == pytest.approx(5 / 9)
+    assert load_metric("rouge").compute(**pairs, split_sentences=True)["rougeLsum"] == pytest.approx(1.0)
 
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(SystemExit, match=rf"'{package}'.*pip install '\.\[seq2seq\]'"):
-        metric(["a"], [["a"]])
+
+@pytest.mark.parametrize(
+    ("options", "right"),
+    [
+        ({}, 1),
+        ({"ignore_case": True}, 2),
+        ({"ignore_punctuation": True}, 2),
+        ({"ignore_numbers": True}, 2),
+        ({"regexes_to_ignore": ["^the "]}, 2),
+        ({"regexes_to_ignore": ["^the "], "ignore_case": True, "ignore_punctuation": True, "ignore_numbers": True}, 5),
+    ],
+)
+def test_exact_match(options, right):
+    predictions = ["gate", "Gate", "gate!", "gate 2", "the gate"]
+    references = ["gate", "gate", "gate", "gate ", "gate"]
+    scores = load_metric("exact_match").compute(predictions=predictions, references=references, **options)
+    assert scores == {"exact_match": pytest.approx(right / 5)}
 
 
-def test_nothing_is_imported_before_it_is_needed():
-    assert not hasattr(generation, "sacrebleu")
+@pytest.mark.parametrize("name", ["sacrebleu", "rouge"])
+def test_examples_must_belong_together(name):
+    with pytest.raises(ValueError, match="at least one of each"):
+        load_metric(name).compute(predictions=[], references=[])
+    with pytest.raises(ValueError, match=r"Mismatch in the number of predictions \(2\) and references \(1\)"):
+        load_metric(name).compute(predictions=["a", "b"], references=[["a"]])
+    with pytest.raises(ValueError, match="every prediction needs a reference, but example 1 has none"):
+        load_metric(name).compute(predictions=["a", "b"], references=[["a"], []])

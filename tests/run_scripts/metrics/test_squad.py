@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from tokenmixers.run_scripts.metrics import load_metric
 from tokenmixers.run_scripts.metrics.squad import exact_match, f1, normalize_answer, squad_v1_metrics, squad_v2_metrics
 
 
@@ -160,7 +161,47 @@ def test_equal_to_transformers_own_as_long_as_it_had_them(seed):
 def test_every_question_needs_a_prediction():
     with pytest.raises(ValueError, match=r"1 of 2 have none, e\.g\. \['b'\]"):
         squad_v1_metrics({"a": "x"}, {"a": ["x"], "b": ["y"]})
+    with pytest.raises(ValueError, match="the question 'b' has no right answer"):
+        squad_v1_metrics({"a": "x", "b": "y"}, {"a": ["x"], "b": []})
     with pytest.raises(ValueError, match="0 of 0"):
         squad_v1_metrics({}, {})
     with pytest.raises(ValueError, match="1 of 1 have none"):
         squad_v2_metrics({"a": "x"}, {"a": []}, {})
+
+
+# --- the metrics of `evaluate` -----------------------------------------------------------------------------------
+
+
+def references_of(answers: dict) -> list[dict]:
+    return [
+        {"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in answers.items()
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metric_v1(seed):
+    predictions, answers, _ = random_case(seed, unanswerable=False)
+    rows = [{"id": key, "prediction_text": text} for key, text in reversed(predictions.items())]
+    scores = load_metric("squad").compute(predictions=rows, references=references_of(answers))
+    assert scores == squad_v1_metrics(predictions, answers)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metric_v2(seed):
+    predictions, answers, odds = random_case(seed, unanswerable=True)
+    rows = [{"id": k, "prediction_text": text, "no_answer_probability": odds[k]} for k, text in predictions.items()]
+    metric, references = load_metric("squad_v2"), references_of(answers)
+    for options, threshold in (({}, 1.0), ({"no_answer_threshold": -0.5}, -0.5)):
+        scores = metric.compute(predictions=rows, references=references, **options)
+        assert scores == squad_v2_metrics(predictions, answers, odds, threshold)
+
+
+def test_metric_v1_by_hand():
+    """One right but for the article and case, one with two words of three, one wrong."""
+    texts = {"one": "The Normans", "two": "in north France", "three": "Paris"}
+    rows = [{"id": key, "prediction_text": text} for key, text in texts.items()]
+    references = references_of({"one": ["normans"], "two": ["north France"], "three": ["Rome", "Oslo"]})
+    assert load_metric("squad").compute(predictions=rows, references=references) == {
+        "exact_match": pytest.approx(100 / 3),
+        "f1": pytest.approx(100 * (1 + 2 * (2 / 3) / (2 / 3 + 1)) / 3),
+    }

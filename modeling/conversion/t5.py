@@ -1,0 +1,203 @@
+"""T5, T5 v1.1, Flan-T5 and mT5 weights as Synthesizers: the same function, ready for other attention components.
+
+With `attention_components=["vanilla"]` the result gives the same logits as the original. With more components it still
+starts as the same function: the new ones begin at zero, and the query weights are scaled up by what the mixture takes
+from `vanilla`. Both are trained from there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+
+from ...configuration.configuration_synthesizer import SynthesizerConfig
+from ..modeling_synthesizer import SynthesizerForConditionalGeneration
+
+
+# `feed_forward_proj` -> (feed_forward_type, gelu_approximate). T5's "gated-gelu" is the tanh approximation.
+_FEED_FORWARD = {
+    "relu": ("relu", "none"),
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+    "silu": ("swish", "none"),
+    "swish": ("swish", "none"),
+    "gated-relu": ("reglu", "none"),
+    "gated-gelu": ("geglu", "tanh"),
+    "gated-gelu_new": ("geglu", "tanh"),
+    "gated-silu": ("swiglu", "none"),
+    "gated-swish": ("swiglu", "none"),
+    "gated-sigmoid": ("glu", "none"),
+    "gated-linear": ("bilinear", "none"),
+}
+_ATTENTION = {name: f"{name}_proj" for name in ("q", "k", "v", "o")}
+# The weights that make a component's logits zero when they are; the others start as usual, so that gradients flow.
+_ZERO_AT_START = {
+    "random": ("weight",),
+    "relative": ("weight",),
+    "factorized_random": ("query_factor",),
+    "mesh_factorized": ("first_factor",),
+    "dense": ("second.weight", "second.bias"),
+    "factorized_dense": ("tiled.weight", "tiled.bias"),
+}
+
+
+def convert_t5_config(t5_config: PreTrainedConfig, tied_head: bool = True, **overrides: Any) -> SynthesizerConfig:
+    """The Synthesizer that computes what a T5 model computes.
+
+    Args:
+        t5_config: Configuration of the T5 or mT5 model.
+        tied_head: Whether its head shares the embedding matrix (T5) or not (v1.1, Flan). The configuration does not
+            say; the weights do.
+        overrides: Fields to set differently, such as `attention_components`.
+
+    Raises:
+        ValueError: If it is another kind of model, or has an activation that the feed-forward types do not cover.
+    """
+    if t5_config.model_type not in ("t5", "mt5"):
+        raise ValueError(f"Only 't5' and 'mt5' models can be converted, got one of type {t5_config.model_type!r}.")
+    if t5_config.feed_forward_proj not in _FEED_FORWARD:
+        raise ValueError(
+            f"There is no feed-forward type for `feed_forward_proj={t5_config.feed_forward_proj!r}`; known: "
+            f"{', '.join(_FEED_FORWARD)}."
+        )
+    feed_forward_type, gelu_approximate = _FEED_FORWARD[t5_config.feed_forward_proj]
+    same = (
+        "vocab_size d_model d_kv d_ff num_layers num_decoder_layers num_heads relative_attention_num_buckets "
+        "relative_attention_max_distance dropout_rate layer_norm_epsilon initializer_factor use_cache pad_token_id "
+        "eos_token_id decoder_start_token_id"
+    )
+    fields = {SynthesizerConfig.attribute_map.get(name, name): getattr(t5_config, name, None) for name in same.split()}
+    if fields["decoder_start_token_id"] is None:
+        fields["decoder_start_token_id"] = fields["pad_token_id"]
+    return SynthesizerConfig(
+        **{
+            **fields,
+            "attention_components": ["vanilla"],
+            "attention_dropout": t5_config.dropout_rate,
+            "feed_forward_type": feed_forward_type,
+            "gelu_approximate": gelu_approximate,
+            "is_encoder_decoder": True,
+            "tie_word_embeddings": tied_head,
+            "scale_decoder_outputs": getattr(t5_config, "scale_decoder_outputs", False),
+            **overrides,
+        }
+    )
+
+
+def convert_t5_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """T5's weights under the names of `SynthesizerForConditionalGeneration` (with `vanilla` attention).
+
+    Args:
+        state_dict: Weights of `T5ForConditionalGeneration`; the copies of tied weights may be missing.
+
+    Raises:
+        ValueError: If a name is not one of T5's.
+    """
+    return {_synthesizer_name(name): tensor for name, tensor in state_dict.items()}
+
+
+def _synthesizer_name(name: str) -> str:
+    parts = name.split(".")
+    if parts[0] == "lm_head":
+        return name
+    if parts[0] == "shared" or parts[1:2] == ["embed_tokens"]:
+        return f"model.{name}"
+    side, rest = parts[0], parts[1:]
+    if side in ("encoder", "decoder") and rest[0] == "final_layer_norm":
+        return f"model.{side}.norm.weight"
+    if side not in ("encoder", "decoder") or rest[0] != "block" or len(rest) < 6:
+        raise ValueError(f"{name!r} is not the name of a T5 weight.")
+    _, layer, _, sublayer, module, *last = rest
+    prefix = f"model.{side}.layers.{layer}"
+    sublayers = ("self_attn", "mlp") if side == "encoder" else ("self_attn", "cross_attn", "mlp")
+    target = sublayers[int(sublayer)]
+    if module == "layer_norm":
+        return f"{prefix}.{target}_norm.weight"
+    if last[0] == "relative_attention_bias":  # held by the first layer, used by all
+        return f"model.{side}.relative_attention_bias.weight"
+    if module == "DenseReluDense":
+        projection = {"wi": "up_proj", "wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}[last[0]]
+        return f"{prefix}.{target}.{projection}.weight"
+    return f"{prefix}.{target}.{_ATTENTION[last[0]]}.weight"
+
+
+def add_components(
+    state_dict: Mapping[str, torch.Tensor], fresh: Mapping[str, torch.Tensor], config: SynthesizerConfig
+) -> dict[str, torch.Tensor]:
+    """Weights of a `vanilla` model for a mixture with `vanilla` that computes the same.
+
+    Args:
+        state_dict: Weights of the model with `vanilla` alone.
+        fresh: Initial weights of the model with the mixture.
+        config: Its configuration.
+
+    Returns:
+        `state_dict`, its self-attention queries divided by the initial mixture weight of `vanilla`, and what `fresh`
+        has beyond that, with the new components' logits at zero.
+
+    Raises:
+        ValueError: If there is a component without `vanilla`, or one that cannot start at zero: `fixed_random` is
+            never trained, and would stay there.
+    """
+    result = dict(state_dict)
+    for side in ("encoder", "decoder"):
+        names = config.get_text_config(**{side: True}).attention_components
+        if "vanilla" not in names or "fixed_random" in names:
+            raise ValueError(
+                f"The {side} cannot start as the same function with the components {names}: that takes 'vanilla', and "
+                f"beside it only {', '.join(_ZERO_AT_START)}."
+            )
+        share = 1.0 if config.mixture == "sum" else 1 / len(names)
+        for name in result:
+            if name.startswith(f"model.{side}.") and name.endswith("self_attn.q_proj.weight"):
+                result[name] = result[name] / share
+    for name, tensor in fresh.items():
+        if name in result:
+            continue
+        _, _, component = name.partition(".self_attn.components.")
+        kind, _, weight = component.partition(".")
+        result[name] = torch.zeros_like(tensor) if weight in _ZERO_AT_START.get(kind, ()) else tensor
+    return result
+
+
+def synthesizer_from_t5(
+    source: str | PreTrainedModel, *, dtype: torch.dtype | None = None, **overrides: Any
+) -> SynthesizerForConditionalGeneration:
+    """Load a T5 model as a Synthesizer.
+
+    Args:
+        source: Hub id or folder of a T5 model, or a `T5ForConditionalGeneration`.
+        dtype: Type of the weights; `None` means the type they are saved in.
+        overrides: Fields of the new configuration, e.g. `attention_components=["random", "vanilla"]`,
+            `max_position_embeddings=512`. Shapes are T5's.
+
+    Returns:
+        The model, in evaluation mode, with T5's generation settings.
+
+    Raises:
+        ValueError: If the model is not a T5 model, or cannot start as the same function with these components.
+
+    Example:
+    ```python
+    >>> model = synthesizer_from_t5("google/flan-t5-small", attention_components=["random", "vanilla"])
+    ```
+    """
+    if isinstance(source, str):
+        convert_t5_config(AutoConfig.from_pretrained(source))  # refuse other models before loading one
+        t5 = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto")
+    else:
+        t5 = source
+    state_dict = convert_t5_state_dict(t5.state_dict())
+    tied = "lm_head.weight" not in state_dict or torch.equal(
+        state_dict["lm_head.weight"], state_dict["model.shared.weight"]
+    )
+    config = convert_t5_config(t5.config, tied_head=tied, **overrides)
+    model = SynthesizerForConditionalGeneration(config)
+    mixed = any(len(config.get_text_config(**{s: True}).attention_components) > 1 for s in ("encoder", "decoder"))
+    if mixed or config.attention_components != ["vanilla"]:
+        state_dict = add_components(state_dict, model.state_dict(), config)
+    model = model.to(dtype or t5.dtype)  # type: ignore[arg-type]  # taken for a function, because it is wrapped
+    model.load_state_dict(state_dict)
+    model.generation_config = t5.generation_config
+    return model.eval()

@@ -1,0 +1,1 @@
+"""Task heads that all families share."""

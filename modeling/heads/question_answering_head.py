@@ -1,0 +1,63 @@
+"""Extractive question answering."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig
+from transformers.modeling_outputs import QuestionAnsweringModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple
+
+from .task_head import TaskHead
+
+
+def _position_loss(logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Cross entropy over the tokens, mean of the rows whose position lies in the sequence; zero if there is none."""
+    length = logits.shape[1]
+    positions = positions.view(-1).to(logits.device).clamp(0, length)
+    total = F.cross_entropy(logits.float(), positions, ignore_index=length, reduction="sum")
+    return total / (positions < length).sum().clamp(min=1)
+
+
+class QuestionAnsweringHead(TaskHead):
+    """Start and end scores of an answer span for every token."""
+
+    def _build_head(self, config: PreTrainedConfig) -> None:
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        start_positions: torch.LongTensor | None = None,
+        end_positions: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        r"""
+        start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            Index of the answer's first token; indices past the sequence are ignored.
+        end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            Index of the answer's last token; indices past the sequence are ignored.
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        logits = self.qa_outputs(outputs.last_hidden_state)
+        if attention_mask is not None and getattr(self.config, "mask_padding", True):
+            # No answer lies in the padding, and the softmax over tokens must not depend on how much of it there is.
+            logits = logits.masked_fill(attention_mask[:, :, None] == 0, torch.finfo(logits.dtype).min)
+        start_logits, end_logits = logits.unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = (_position_loss(start_logits, start_positions) + _position_loss(end_logits, end_positions)) / 2
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

@@ -1,0 +1,31 @@
+"""Masks of four dimensions, for attention."""
+
+from typing import Any
+
+import torch
+from transformers import Cache, PreTrainedConfig
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, packed_sequence_mask_function
+
+
+def interface_mask(
+    config: PreTrainedConfig,
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    past_key_values: Cache | None,
+    seq_idx: torch.Tensor | None,
+) -> Any:
+    """The mask that `config._attn_implementation` takes; arguments as in `token_layout`.
+
+    Returns:
+        A tensor, `None`, or an object of that implementation, such as FlexAttention's `BlockMask`.
+    """
+    inputs: dict[str, Any] = {
+        "config": config,
+        "inputs_embeds": inputs_embeds,
+        "attention_mask": attention_mask if getattr(config, "mask_padding", True) else None,
+    }
+    if seq_idx is not None:
+        inputs["and_mask_function"] = packed_sequence_mask_function(seq_idx)
+    if config.is_decoder:
+        return create_causal_mask(**inputs, past_key_values=past_key_values)
+    return create_bidirectional_mask(**inputs)

@@ -1,0 +1,60 @@
+"""How decoders read and update Transformers' `Cache`."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from transformers import Cache, PreTrainedConfig
+
+
+def cached_lengths(past_key_values: Cache | None, length: int, device: torch.device) -> tuple[int | torch.Tensor, int]:
+    """Number of tokens in a cache, and number of tokens it returns after an update with `length` more.
+
+    Returns:
+        The first is a tensor for a static cache in use (a copy, since that cache counts in place). The second includes
+        the unused room of a static cache.
+    """
+    if past_key_values is None:
+        return 0, length
+    past_length = past_key_values.get_seq_length()
+    if isinstance(past_length, torch.Tensor):
+        past_length = past_length.to(device, copy=True)
+    return past_length, past_key_values.get_mask_sizes(length, 0)[0]
+
+
+def update_cache_without_keys(past_key_values: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
+    """Update the cache of a layer that needs one tensor only.
+
+    The tensor is stored as the layer's `keys`, from which Transformers takes the length; its `values` have width 0.
+
+    Args:
+        past_key_values: The cache.
+        states: Of the new tokens, shape `(batch, heads, length, width)`.
+        layer_idx: Index of the layer.
+
+    Returns:
+        The states of all tokens, those in the cache first, `(batch, heads, all tokens, width)`.
+    """
+    layers, width = past_key_values.layers, 0
+    stored = getattr(layers[layer_idx], "values", None) if layer_idx < len(layers) else None
+    if stored is not None:
+        # A static cache that was allocated in advance (for export) has values of the same width as the keys.
+        width = stored.shape[-1] if stored.dim() == 4 else 0
+    return past_key_values.update(states, states[..., :width], layer_idx)[0]
+
+
+def mask_for_generate(
+    config: PreTrainedConfig,
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    past_key_values: Cache,
+    **kwargs: Any,
+) -> torch.Tensor | None:
+    """The two-dimensional mask, padded to the length of a static cache.
+
+    `generate` calls it as `create_masks_for_generate`. Positions are counted from this mask, so it stays as it is.
+    """
+    if attention_mask is None:
+        return None
+    length = past_key_values.get_mask_sizes(inputs_embeds.shape[1], 0)[0]
+    return F.pad(attention_mask, (0, length - attention_mask.shape[1]))

@@ -1,0 +1,194 @@
+"""Which tokens a forward pass computes, at which positions they are, and which tokens they see."""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+from transformers import Cache, PreTrainedConfig
+from transformers.utils import is_tracing
+
+from .caches import cached_lengths
+from .checks import check_length
+
+
+class TokenLayout(NamedTuple):
+    """What token mixing needs to know about the tokens of a batch; all layers get the same one.
+
+    "All tokens" are the tokens in the cache, if there is one, followed by the new ones.
+
+    Attributes:
+        query_length: Number of new tokens.
+        key_length: Number of all tokens.
+        new_tokens: The new tokens among all: a slice, or an index tensor with a static cache, whose length is known
+            on the device only.
+        padding_mask: Boolean, true for real tokens, shape `(batch, key_length)`; `None` without padding.
+        positions: Positions of all tokens, shape `(batch or 1, key_length)`; `None` for 0, 1, 2, ...
+        shifted: Whether positions in a row (or in each of its documents) are 0, 1, 2, ... after left padding. The
+            distance between two tokens is then the difference of their indices.
+        is_causal: Whether tokens see only themselves and earlier tokens.
+        seq_idx: Number of each token's document, shape `(batch, key_length)`: tokens see their own document only.
+            `None` if a row is one document.
+        attention_mask: For attention, all of the above in one mask, in the form that the attention implementation
+            takes; `None` if all tokens are visible, or if the mask follows from the other fields.
+    """
+
+    query_length: int
+    key_length: int
+    new_tokens: slice | torch.Tensor = slice(None)
+    padding_mask: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
+    shifted: bool = False
+    is_causal: bool = False
+    seq_idx: torch.Tensor | None = None
+    attention_mask: torch.Tensor | None = None
+
+
+def token_layout(
+    config: PreTrainedConfig,
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    past_key_values: Cache | None = None,
+    seq_idx: torch.Tensor | None = None,
+) -> TokenLayout:
+    """Make the `TokenLayout` of a forward pass, without its `attention_mask`.
+
+    The first real token of a row has position 0, so that padding on either side does not change the result.
+
+    Args:
+        config: Configuration of the encoder or decoder.
+        inputs_embeds: New tokens, shape `(batch, length, hidden_size)`.
+        attention_mask: Non-zero for real tokens, shape `(batch, all tokens)`; `None` without padding. Ignored if
+            `config.mask_padding` is false.
+        position_ids: Positions of the new tokens, shape `(batch or 1, length)`; counted if `None`.
+        past_key_values: The self-attention cache.
+        seq_idx: Number of each token's document, shape `(batch, length)`; `None` if a row is one document.
+
+    Raises:
+        ValueError: If the sequence is too long, a shape is wrong, or `position_ids` contradict the cache.
+    """
+    batch, length, _ = inputs_embeds.shape
+    new_tokens, key_length = _new_tokens(config, inputs_embeds, past_key_values)
+    if position_ids is not None and position_ids.shape not in ((batch, length), (1, length)):
+        raise ValueError(f"`position_ids` has shape {tuple(position_ids.shape)}, expected {(batch, length)}.")
+    padding_mask = None
+    if attention_mask is not None and getattr(config, "mask_padding", True):
+        padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, past_key_values)
+    positions, shifted = position_ids, False
+    if seq_idx is not None:
+        _check_seq_idx(seq_idx, inputs_embeds, past_key_values)
+        if position_ids is None:
+            positions, shifted = positions_in_documents(seq_idx), True
+    elif position_ids is None or key_length > length:
+        if padding_mask is not None and _may_be_left_padded(config, padding_mask):
+            index = torch.arange(key_length, device=padding_mask.device)
+            positions, shifted = (index - first_token_index(padding_mask)[:, None]).clamp(min=0), True
+        else:
+            positions = None
+        if position_ids is not None:
+            positions, shifted = _after_cache(config, position_ids, positions, new_tokens, padding_mask, key_length)
+    return TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
+
+
+def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
+    """Index of each row's first real token, shape `(batch,)`: the number of tokens of left padding."""
+    return (attention_mask != 0).long().argmax(dim=-1)
+
+
+def positions_in_documents(seq_idx: torch.Tensor) -> torch.Tensor:
+    """Positions that count from 0 in every document of a packed row.
+
+    Args:
+        seq_idx: Number of each token's document, shape `(batch, length)`; the tokens of a document are adjacent.
+
+    Returns:
+        Shape `(batch, length)`.
+    """
+    index = torch.arange(seq_idx.shape[1], device=seq_idx.device)
+    begins = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0), value=True)
+    return index - torch.where(begins, index, 0).cummax(dim=1).values
+
+
+def _has_spatial_weights(config: PreTrainedConfig) -> bool:
+    """Whether tokens are mixed by a learned matrix, as opposed to attention over all keys of the cache."""
+    return hasattr(config, "spatial_weight_type")
+
+
+def _new_tokens(
+    config: PreTrainedConfig, inputs_embeds: torch.Tensor, past_key_values: Cache | None
+) -> tuple[slice | torch.Tensor, int]:
+    """`TokenLayout.new_tokens` and `TokenLayout.key_length`."""
+    length = inputs_embeds.shape[1]
+    past_length, room = cached_lengths(past_key_values, length, inputs_embeds.device)
+    spatial = _has_spatial_weights(config)
+    max_length = config.max_position_embeddings if spatial else config.max_sequence_length
+    if isinstance(past_length, int):
+        # Attention reads the cache as a whole, with the unused room of a static one.
+        key_length = past_length + length if spatial else room
+        if max_length is not None:
+            check_length(key_length, max_length)
+        return slice(None) if past_key_values is None else slice(past_length, past_length + length), key_length
+    if max_length is not None and room > max_length:  # otherwise there is no need to wait for the device
+        all_room = not spatial or is_tracing(inputs_embeds)
+        check_length(room if all_room else int(past_length) + length, max_length)
+        room = max_length
+    return past_length + torch.arange(length, device=inputs_embeds.device), room
+
+
+def _padding_mask(
+    attention_mask: torch.Tensor, inputs_embeds: torch.Tensor, key_length: int, past_key_values: Cache | None
+) -> torch.Tensor:
+    batch, length, _ = inputs_embeds.shape
+    mask = attention_mask.to(inputs_embeds.device) != 0
+    if past_key_values is not None and past_key_values.is_compileable:
+        mask = F.pad(mask, (0, key_length - mask.shape[1]))  # of a static cache: hides its unused room, or cuts it off
+    if mask.shape != (batch, key_length):
+        raise ValueError(
+            f"`attention_mask` has shape {tuple(mask.shape)}, expected {(batch, key_length)}: one number per token, "
+            f"{'those in the cache included, ' if key_length > length else ''}1 for real tokens and 0 for padding."
+        )
+    return mask
+
+
+def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, past_key_values: Cache | None) -> None:
+    if seq_idx.shape != inputs_embeds.shape[:2]:
+        raise ValueError(
+            f"`seq_idx` has shape {tuple(seq_idx.shape)}, expected {tuple(inputs_embeds.shape[:2])}: the number of "
+            "each token's document."
+        )
+    if past_key_values is not None and past_key_values.get_seq_length():
+        raise ValueError("`seq_idx` is for whole rows: it cannot be given with tokens in a cache.")
+
+
+def _may_be_left_padded(config: PreTrainedConfig, padding_mask: torch.Tensor) -> bool:
+    if config.image_size is not None:
+        return False  # a patch keeps its position whatever is masked
+    # Toeplitz weights are the same after a shift, which then costs less than to wait for the values on the device.
+    toeplitz = _has_spatial_weights(config) and config.spatial_weight_type == "toeplitz"
+    return toeplitz or is_tracing(padding_mask) or padding_mask.is_meta or not bool(padding_mask[:, 0].all())
+
+
+def _after_cache(
+    config: PreTrainedConfig,
+    position_ids: torch.Tensor,
+    counted: torch.Tensor | None,
+    new_tokens: slice | torch.Tensor,
+    padding_mask: torch.Tensor | None,
+    key_length: int,
+) -> tuple[torch.Tensor | None, bool]:
+    """Positions of all tokens when those of the new ones are given, and whether they are shifted."""
+    index = torch.arange(key_length, device=position_ids.device)
+    known = index[None] if counted is None else counted
+    if not _has_spatial_weights(config):
+        known = known.expand(max(len(known), len(position_ids)), -1)
+        return known.index_copy(1, index[new_tokens], position_ids.expand(len(known), -1).to(known)), False
+    expected = known[:, new_tokens]
+    same = position_ids == expected
+    if padding_mask is not None:
+        same = same | ~padding_mask[:, new_tokens]
+    if is_tracing(position_ids) or not bool(same.all()):
+        raise ValueError(
+            "The cache does not hold the positions of its tokens, so `position_ids` must be those that follow from "
+            f"`attention_mask`, {expected.tolist()}; got {position_ids.tolist()}. Leave them out."
+        )
+    return counted, counted is not None

@@ -1,0 +1,1 @@
+"""The papers' equations, in plain PyTorch."""

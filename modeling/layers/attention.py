@@ -1,0 +1,138 @@
+"""Softmax attention, from logits and from queries and keys."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Softmax over the last dimension, computed in float32 (or float64) and returned in `dtype`."""
+    # In bfloat16 the operator itself does that, and what it stores for the backward pass has float32's range.
+    is_bfloat16 = logits.dtype == dtype == torch.bfloat16
+    exact_dtype = dtype if is_bfloat16 else torch.promote_types(logits.dtype, torch.float32)
+    return logits.softmax(dim=-1, dtype=exact_dtype).to(dtype)
+
+
+def attention_from_logits(
+    logits: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, dropout: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax over keys, times values, with a map of weights per sample.
+
+    Args:
+        logits: Shape `(batch or 1, heads, queries, keys)`.
+        values: Shape `(batch, heads, keys, head_dim)`.
+        mask: Broadcastable to the logits, boolean (true is visible) or additive; `None` if all is visible.
+        dropout: Rate of dropout on the weights.
+
+    Returns:
+        Shape `(batch, queries, heads, head_dim)`, and the weights.
+    """
+    if mask is not None:
+        hidden = torch.finfo(logits.dtype).min
+        # Of `where`, layers store the mask that they share; `masked_fill` would store its inverse in each of them.
+        logits = torch.where(mask, logits, hidden) if mask.dtype == torch.bool else logits + mask
+    weights = softmax(logits, values.dtype).expand(values.shape[0], -1, -1, -1)
+    return (F.dropout(weights, dropout) @ values).transpose(1, 2), weights
+
+
+def _no_autocast(device: torch.device) -> AbstractContextManager:
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
+
+
+def shared_attention(
+    logits: torch.Tensor,
+    values: torch.Tensor,
+    padding_mask: torch.Tensor | None,
+    causal_order: torch.Tensor | None,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """Attention from logits that all samples share: `(E (m * V)) / (E m)` with `E = exp(logits)` and key mask `m`.
+
+    One matrix product per head serves the whole batch, and nothing of size queries x keys exists per sample. Exact for
+    every mask, up to rounding, as long as some visible logit is within 115 of the row's largest one; logits further
+    below that are raised to it. Dropout acts on keys, that is, on whole columns of the weights, as in the authors'
+    code.
+
+    Args:
+        logits: Shape `(1, heads, queries, keys)`.
+        values: Shape `(batch, heads, keys, head_dim)`.
+        padding_mask: Boolean, true for real keys, shape `(batch, keys)`; `None` without padding.
+        causal_order: Boolean, true for visible keys, shape `(queries, keys)`; `None` if all are visible.
+        dropout: Rate of dropout on keys.
+
+    Returns:
+        Shape `(batch, queries, heads, head_dim)`; zeros for queries that see nothing.
+    """
+    batch, num_heads, num_keys, head_dim = values.shape
+    dtype = values.dtype
+    # Float16 has too little range for E, also where autocast asks for it: its smallest number is e^-17.
+    work_dtype = torch.float32 if dtype == torch.float16 else dtype
+    exact_dtype = torch.promote_types(dtype, torch.float32)
+    logits = logits[0]
+    if causal_order is not None:
+        logits = logits.masked_fill(~causal_order, -torch.inf)
+    if padding_mask is None:
+        weights, total = softmax(logits, work_dtype), None
+    else:
+        logits = logits.to(exact_dtype)
+        # The row's largest number is moved to e^30 rather than 1, to leave room below for rows in which padding hides
+        # the large ones: a normal float32 goes down to e^-87.
+        peak = logits.detach().amax(dim=-1, keepdim=True)
+        weights = (logits - peak).clamp(min=-115).add(30).exp()
+        if causal_order is not None:
+            weights = weights.masked_fill(~causal_order, 0)
+        weights = weights.to(work_dtype)
+        key_mask = padding_mask.to(work_dtype)
+        with _no_autocast(values.device):
+            total = (weights.to(exact_dtype) @ key_mask.T.to(exact_dtype)).permute(2, 1, 0)[..., None]
+        values = values.masked_fill(~padding_mask[:, None, :, None], 0)
+    if dropout:
+        values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
+    values = values.to(work_dtype)
+    with _no_autocast(values.device):
+        if logits.shape[-2] == 1:  # when decoding, reordering the values would take most of the time
+            output = (weights @ values).transpose(1, 2)
+        else:
+            columns = values.permute(1, 2, 0, 3).reshape(num_heads, num_keys, batch * head_dim)
+            output = (weights @ columns).view(num_heads, -1, batch, head_dim).permute(2, 1, 0, 3)
+    if total is not None:
+        output = output / total.clamp(min=torch.finfo(torch.float32).tiny)
+    return output.to(dtype)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float = 1.0,
+    position_bias: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention written out, for `attn_implementation="eager"`: the one that returns weights.
+
+    Args:
+        module: Unused.
+        query: Shape `(batch, heads, queries, head_dim)`.
+        key: Shape `(batch, heads, keys, head_dim)`.
+        value: In the shape of `key`.
+        attention_mask: Boolean (true is visible) or additive, shape `(batch or 1, heads or 1, queries or 1, keys)`;
+            `None` if all is visible.
+        dropout: Rate of dropout on the weights.
+        scaling: Factor on the logits.
+        position_bias: Added to the logits, shape `(batch or 1, heads or 1, queries or 1, keys)`.
+        **kwargs: Unused.
+
+    Returns:
+        Shape `(batch, queries, heads, head_dim)`, and the weights, `(batch, heads, queries, keys)`.
+    """
+    logits = (query if scaling == 1 else query * scaling) @ key.transpose(2, 3)
+    if position_bias is not None:
+        logits = logits + position_bias
+    return attention_from_logits(logits, value, attention_mask, dropout)

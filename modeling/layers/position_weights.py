@@ -1,0 +1,43 @@
+"""Weights that belong to positions: the entries of a batch's tokens, and other numbers of positions."""
+
+import torch
+
+from ..inputs.attention_maps import past_length, query_index, query_positions
+from ..inputs.token_layout import TokenLayout
+
+
+def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    """The first `length` entries along a dimension: a slice, but by index in `torch.export`.
+
+    A slice is contiguous only when it is the whole, which would make the maximum length a case of its own.
+    """
+    if torch.compiler.is_exporting():
+        return tensor.index_select(dim, torch.arange(length, device=tensor.device))
+    return tensor.narrow(dim, 0, length)
+
+
+def query_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+    """Entries of `(heads, N, ...)` for the queries, `(heads, queries, ...)`; `layout.positions` must be `None`."""
+    if isinstance(layout.new_tokens, slice) and not torch.compiler.is_exporting():
+        return weight.narrow(1, past_length(layout), layout.query_length)
+    return weight.index_select(1, query_index(layout, weight.device))
+
+
+def query_key_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+    """Entries of `(heads, N, N)` for all pairs of a query and a key, `(batch or 1, heads, queries, keys)`."""
+    if layout.positions is None:
+        return first_entries(query_entries(weight, layout), 2, layout.key_length)[None]
+    rows, columns = query_positions(layout, weight.device), layout.positions
+    return weight[:, rows[:, :, None], columns[:, None, :]].transpose(0, 1)
+
+
+def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    """`tensor` cut along `dim`, or lengthened by copies of its last entry."""
+    index = torch.arange(length, device=tensor.device).clamp(max=tensor.shape[dim] - 1)
+    return tensor.detach().index_select(dim, index)
+
+
+def resampled(tensor: torch.Tensor, dim: int, rows: torch.Tensor) -> torch.Tensor:
+    """`tensor` interpolated along `dim`: `rows`, `(new, old)`, makes each new entry of the old ones."""
+    rows = rows.to(tensor.device)
+    return (tensor.detach().to(rows.dtype).movedim(dim, -1) @ rows.mT).movedim(-1, dim).to(tensor.dtype).contiguous()

@@ -1,0 +1,195 @@
+"""The spatial gating unit of "Pay Attention to MLPs" (arXiv 2105.08050), section 2.1 and Appendix C."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..inputs.token_layout import TokenLayout
+
+
+class SpatialProjection(nn.Module):
+    """Linear map over the tokens, shared by all channels: `f(Z) = W Z + b` (equation 4).
+
+    Args:
+        max_length: Longest sequence `n`.
+        weight_type: `"full"`: `weight` holds W, shape `(n, n)`, row = output token. `"toeplitz"`: `weight` holds the
+            `2n - 1` diagonals, with `W[i, j] = weight[n - 1 + j - i]`, so the last entries look to the right.
+        is_causal: Use the lower triangle of W alone: tokens see themselves and those before.
+
+    Shapes:
+        input and output `(batch, length, channels)` with `length <= n`; `bias` is `(n,)`, one number per output token.
+    """
+
+    def __init__(self, max_length: int, weight_type: str, is_causal: bool = False):
+        super().__init__()
+        self.max_length = max_length
+        self.weight_type = weight_type
+        self.is_causal = is_causal
+        self.weight = nn.Parameter(torch.zeros(2 * max_length - 1 if weight_type == "toeplitz" else (max_length,) * 2))
+        self.bias = nn.Parameter(torch.ones(max_length))
+
+    def matrix(self, length: int, layout: TokenLayout | None = None) -> torch.Tensor:
+        """The spatial weights in use, from all `length` tokens to the new ones (to all without `layout`).
+
+        Returns:
+            Shape `(new tokens, all tokens)`, or `(batch or 1, new tokens, all tokens)` for given positions or several
+            documents in a row.
+        """
+        layout = TokenLayout(length, length) if layout is None else layout
+        matrix = self._rows(length, layout)
+        if self.is_causal:
+            tokens = torch.arange(length, device=matrix.device)
+            matrix = matrix.masked_fill(tokens > tokens[layout.new_tokens, None], 0.0)
+        if layout.seq_idx is not None:
+            other_document = layout.seq_idx[:, layout.new_tokens, None] != layout.seq_idx[:, None, :]
+            matrix = matrix.masked_fill(other_document, 0.0)
+        return matrix
+
+    def _rows(self, length: int, layout: TokenLayout) -> torch.Tensor:
+        new_tokens, toeplitz = layout.new_tokens, self.weight_type == "toeplitz"
+        if layout.positions is not None and not (toeplitz and layout.shifted):
+            rows, columns = layout.positions[:, new_tokens, None], layout.positions[:, None, :]
+            return self.weight[self.max_length - 1 + columns - rows] if toeplitz else self.weight[rows, columns]
+        if not toeplitz:
+            return self.weight[:length, :length][new_tokens]
+        if isinstance(new_tokens, slice) and not new_tokens.start:
+            diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
+            # Appendix C: rows of 2 * length numbers, read in steps of one less, move by one number per row. Unlike
+            # `unfold`, these take lengths that change under `torch.compile` and `torch.export`; `contiguous`
+            # keeps Inductor from taking the strides of the first batch for those of all.
+            rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
+            return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
+        tokens = torch.arange(length, device=self.weight.device)
+        return self.weight[self.max_length - 1 + tokens - tokens[new_tokens, None]]
+
+    def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
+        """Mix tokens.
+
+        Args:
+            hidden_states: All tokens, those in the cache first.
+            layout: Which of them to compute, and what these see; without it all, at positions 0, 1, 2, ...
+        """
+        if layout is None:
+            layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1])
+        new_tokens = layout.new_tokens
+        # A static cache has unused room.
+        hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]
+        length = hidden_states.shape[1]
+        bias = (
+            self.bias[:length][new_tokens] if layout.positions is None else self.bias[layout.positions[:, new_tokens]]
+        )
+        matrix = self.matrix(length, layout).expand(hidden_states.shape[0], -1, -1)
+        return torch.baddbmm(bias[..., None], matrix, hidden_states)
+
+    @torch.no_grad()
+    def to_full(self) -> None:
+        """Store all `n * n` weights from now on; the outputs stay the same. Nothing happens to full weights."""
+        self.weight = nn.Parameter(self.matrix(self.max_length).clone(), requires_grad=self.weight.requires_grad)
+        self.weight_type = "full"
+
+    @torch.no_grad()
+    def set_max_length(self, max_length: int) -> None:
+        """Cover sequences up to `max_length`, keeping the weights between the leading tokens.
+
+        New weights are zero and new biases one, as at the start of training. Outputs for sequences that fit both
+        lengths stay the same.
+        """
+        shift = max_length - self.max_length
+        grow = (shift, shift) if self.weight_type == "toeplitz" else (0, shift, 0, shift)
+        self._replace(F.pad(self.weight, grow), F.pad(self.bias, (0, shift), value=1.0))
+
+    @torch.no_grad()
+    def resample(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """Replace full weights `W` by `rows W columns`, and `b` by `rows b`, e.g. for another image size.
+
+        Args:
+            rows: Shape `(new n, n)`: new output tokens from the old ones.
+            columns: Shape `(n, new n)`: old input tokens from the new ones.
+        """
+        rows, columns = rows.to(self.weight.device), columns.to(self.weight.device)
+        weight = rows @ self.weight.to(rows.dtype) @ columns
+        self._replace(weight.to(self.weight.dtype), (rows @ self.bias.to(rows.dtype)).to(self.bias.dtype))
+
+    def _replace(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
+        self.max_length = len(bias)
+
+    def extra_repr(self) -> str:
+        return f"max_length={self.max_length}, weight_type={self.weight_type!r}"
+
+
+class SpatialGatingUnit(nn.Module):
+    """The gate s(Z) of Table 3, with `f` a `SpatialProjection`.
+
+    | `gate_type`        | result                            | at the start, with W near 0 and b = 1 |
+    |--------------------|-----------------------------------|---------------------------------------|
+    | `"split"`          | `Z1 * f(norm(Z2))`, [Z1, Z2] = Z  | Z1                                    |
+    | `"linear"`         | `f(norm(Z))`                      | 1                                     |
+    | `"additive"`       | `Z + f(norm(Z))`                  | Z + 1                                 |
+    | `"multiplicative"` | `Z * f(norm(Z))`                  | Z                                     |
+
+    Args:
+        intermediate_size: Input width; the output has half of it for `"split"`, all of it otherwise.
+        max_length: Longest sequence.
+        weight_type: `"toeplitz"` or `"full"`, see `SpatialProjection`.
+        layer_norm_eps: Epsilon of the norm over the channels that `f` mixes.
+        gate_type: See above.
+        is_causal: Whether tokens see only themselves and those before.
+    """
+
+    def __init__(
+        self,
+        intermediate_size: int,
+        max_length: int,
+        weight_type: str,
+        layer_norm_eps: float,
+        gate_type: str = "split",
+        is_causal: bool = False,
+    ):
+        super().__init__()
+        self.gate_type = gate_type
+        self.norm = nn.LayerNorm(
+            intermediate_size // 2 if gate_type == "split" else intermediate_size, eps=layer_norm_eps
+        )
+        self.spatial_proj = SpatialProjection(max_length, weight_type, is_causal)
+
+    def gate_inputs(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
+        """The inputs of `f`: the channels to mix, normalised, zero at padding; arguments as in `forward`."""
+        gate = hidden_states.chunk(2, dim=-1)[1] if self.gate_type == "split" else hidden_states
+        gate = self.norm(gate)
+        if layout is None or layout.padding_mask is None:
+            return gate
+        return gate * layout.padding_mask[:, layout.new_tokens, None].to(gate.dtype)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        layout: TokenLayout | None = None,
+        tiny_attention: torch.Tensor | None = None,
+        gate_inputs: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Gate.
+
+        Args:
+            hidden_states: New tokens, shape `(batch, length, intermediate_size)`.
+            layout: Positions of the tokens and what they see. The padding mask acts on the input of `f` after the
+                norm, so that padding adds exactly zero to every token.
+            tiny_attention: What aMLP adds to `f`, in the shape of the result.
+            gate_inputs: With a cache, the results of `gate_inputs` for all tokens, those in the cache first.
+
+        Returns:
+            Shape `(batch, length, intermediate_size / 2)` for `"split"`, else `(batch, length, intermediate_size)`.
+        """
+        passed = hidden_states.chunk(2, dim=-1)[0] if self.gate_type == "split" else hidden_states
+        if gate_inputs is None:
+            gate_inputs = self.gate_inputs(hidden_states, layout)
+        gate = self.spatial_proj(gate_inputs, layout)
+        if tiny_attention is not None:
+            gate = gate + tiny_attention
+        if self.gate_type == "linear":
+            return gate
+        return passed + gate if self.gate_type == "additive" else passed * gate
+
+    def extra_repr(self) -> str:
+        return f"gate_type={self.gate_type!r}"

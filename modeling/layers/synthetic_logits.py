@@ -1,0 +1,288 @@
+"""Attention logits that are not query times key (Synthesizer, arXiv 2005.00743): the components, and their mixture.
+
+Each component is a module that returns logits of shape `(batch or 1, heads, queries, keys)`. A batch dimension of 1
+means that they do not depend on the input; `attention.shared_attention` then stores no map per sample.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig
+
+from ..inputs.attention_maps import query_positions, relative_positions
+from ..inputs.token_layout import TokenLayout
+from .position_weights import first_entries, query_entries, query_key_entries, resized
+
+
+Resize = Callable[[torch.Tensor, int], torch.Tensor]
+"""Gives a tensor another length along a dimension that stands for positions."""
+
+
+@runtime_checkable
+class HasPositions(Protocol):
+    """A component with weights that belong to positions."""
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+
+
+class RandomLogits(nn.Module):
+    """A matrix of logits per head, the same for all inputs: `weight`, `(heads, N, N)`, query first.
+
+    Args:
+        num_heads: Number of heads.
+        max_length: The paper's N.
+        trainable: `False` for Fixed Random.
+    """
+
+    def __init__(self, num_heads: int, max_length: int, trainable: bool = True):
+        super().__init__()
+        weight = torch.zeros(num_heads, max_length, max_length)
+        if trainable:
+            self.weight = nn.Parameter(weight)
+        else:
+            self.register_buffer("weight", weight)
+
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+        return query_key_entries(self.weight, layout)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N; see `SynthesizerPreTrainedModel.resize_position_embeddings`."""
+        weight = resize(resize(self.weight, 1), 2)
+        self.weight = nn.Parameter(weight) if isinstance(self.weight, nn.Parameter) else weight
+
+
+class FactorizedRandomLogits(nn.Module):
+    """The product of two thin matrices per head: `query_factor` and `key_factor`, each `(heads, N, rank)`."""
+
+    def __init__(self, num_heads: int, max_length: int, rank: int):
+        super().__init__()
+        self.query_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
+        self.key_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
+
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+        if layout.positions is None:
+            queries = query_entries(self.query_factor, layout)[None]
+            keys = first_entries(self.key_factor, 1, layout.key_length)[None]
+        else:
+            queries = self.query_factor[:, query_positions(layout, self.query_factor.device)].transpose(0, 1)
+            keys = self.key_factor[:, layout.positions].transpose(0, 1)
+        return queries @ keys.transpose(-1, -2)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+        self.query_factor = nn.Parameter(resize(self.query_factor, 1))
+        self.key_factor = nn.Parameter(resize(self.key_factor, 1))
+
+
+class MeshFactorizedLogits(nn.Module):
+    """`sum_k R1[h, j, k] R2[h, j, k]`: what the authors' code computes in place of `R1 R2^T`, with its parameters."""
+
+    def __init__(self, num_heads: int, max_length: int, rank: int):
+        super().__init__()
+        self.first_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
+        self.second_factor = nn.Parameter(torch.zeros(num_heads, max_length, rank))
+
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+        by_position = (self.first_factor * self.second_factor).sum(dim=-1)
+        if layout.positions is None:
+            logits = first_entries(by_position, 1, layout.key_length)[None, :, None]
+        else:
+            logits = by_position[:, layout.positions].transpose(0, 1)[:, :, None]
+        return logits.expand(-1, -1, layout.query_length, -1)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+        self.first_factor = nn.Parameter(resize(self.first_factor, 1))
+        self.second_factor = nn.Parameter(resize(self.second_factor, 1))
+
+
+class RelativePositionBias(nn.Module):
+    """T5's relative position bias (arXiv 1910.10683, section 2.1): one number per head and bucket of distances.
+
+    Half of the buckets hold one distance each, the others ranges that grow logarithmically up to `max_distance`. In
+    both directions, each direction has half of the buckets; in causal attention the past has all of them.
+    """
+
+    def __init__(self, num_heads: int, num_buckets: int, max_distance: int, causal: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_buckets, num_heads))
+        self.max_distance = max_distance
+        self.causal = causal
+
+    def buckets(self, distances: torch.Tensor) -> torch.Tensor:
+        """Bucket of each "key position minus query position"."""
+        num_buckets = self.weight.shape[0]
+        offset: torch.Tensor | int = 0
+        if self.causal:
+            distance = (-distances).clamp(min=0)
+        else:
+            num_buckets //= 2
+            distance, offset = distances.abs(), (distances > 0) * num_buckets
+        num_exact = num_buckets // 2
+        # In float32 and in this order: rounding decides the bucket where ranges meet, and T5's weights rely on it.
+        progress = torch.log(distance.clamp(min=1).float() / num_exact) / math.log(self.max_distance / num_exact)
+        logarithmic = num_exact + (progress * (num_buckets - num_exact)).long()
+        return offset + torch.where(distance < num_exact, distance, logarithmic.clamp(max=num_buckets - 1))
+
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+        buckets = self.buckets(relative_positions(layout, self.weight.device))
+        # Contiguous because all layers read it: it is slower to read with the heads last in memory.
+        return F.embedding(buckets, self.weight).permute(0, 3, 1, 2).contiguous()
+
+
+class _DenseFirstLayer(nn.Module):
+    """`ReLU(W1 x + b1)`, split into heads; or the ReLU of the query (see `dense_first_layer`)."""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.head_dim = config.head_dim
+        if config.dense_first_layer == "own":
+            width = config.num_attention_heads * config.head_dim
+            self.first_proj: nn.Linear | None = nn.Linear(config.hidden_size, width, bias=config.dense_bias)
+        else:
+            self.first_proj = None
+
+    def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
+        if self.first_proj is None:
+            return F.relu(queries)  # type: ignore[arg-type]  # given, as `has_queries` of the attention says
+        first = F.relu(self.first_proj(hidden_states))
+        return first.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class PerHeadLinear(nn.Module):
+    """One linear map per head (or one for all): `weight`, `(heads or 1, outputs, head_dim)`."""
+
+    def __init__(self, config: PreTrainedConfig, outputs: int):
+        super().__init__()
+        num_maps = 1 if config.dense_shared_across_heads else config.num_attention_heads
+        self.weight = nn.Parameter(torch.zeros(num_maps, outputs, config.head_dim))
+        self.bias = nn.Parameter(torch.zeros(num_maps, outputs)) if config.dense_bias else None
+
+    def forward(self, inputs: torch.Tensor, outputs: int | None = None) -> torch.Tensor:
+        """Map `(batch, heads, tokens, head_dim)` to the first `outputs` numbers of each token."""
+        weight: torch.Tensor = self.weight
+        bias: torch.Tensor | None = self.bias
+        if outputs is not None:
+            weight = first_entries(weight, 1, outputs)
+            bias = None if bias is None else first_entries(bias, 1, outputs)
+        result = inputs @ weight.transpose(1, 2)
+        return result if bias is None else result + bias[:, None]
+
+    def resize(self, resize: Resize) -> None:
+        """Change the number of outputs."""
+        self.weight = nn.Parameter(resize(self.weight, 1))
+        if self.bias is not None:
+            self.bias = nn.Parameter(resize(self.bias, 1))
+
+
+class DenseLogits(nn.Module):
+    """A row of logits from each token alone: `W2 ReLU(W1 x + b1) + b2`, output j for the key at position j."""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.first = _DenseFirstLayer(config)
+        self.second = PerHeadLinear(config, config.max_position_embeddings)
+
+    def forward(
+        self, layout: TokenLayout, hidden_states: torch.Tensor, queries: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        first = self.first(hidden_states, queries)
+        if layout.positions is None:
+            return self.second(first, layout.key_length)
+        # Positions that a user gives may exceed the number of tokens.
+        logits = self.second(first, layout.key_length if layout.shifted else None)
+        return _columns(logits, layout.positions)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+        self.second.resize(resize)
+
+
+class FactorizedDenseLogits(nn.Module):
+    """Two short rows A (`a` numbers) and B (`b` numbers) from each token; key j gets `A[j mod a] * B[j div a]`.
+
+    A is tiled and B repeated, so that all `a * b` positions differ. Both are `W ReLU(W1 x + b1) + b`.
+    """
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.first = _DenseFirstLayer(config)
+        a, b = config.dense_factors
+        self.tiled = PerHeadLinear(config, a)
+        self.repeated = PerHeadLinear(config, b)
+
+    def forward(
+        self, layout: TokenLayout, hidden_states: torch.Tensor, queries: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        first = self.first(hidden_states, queries)
+        a = self.tiled.weight.shape[1]
+        if layout.positions is None:
+            tiles = None if torch.compiler.is_exporting() else (layout.key_length + a - 1) // a
+            products = self.repeated(first, tiles)[..., None] * self.tiled(first)[..., None, :]
+            return first_entries(products.flatten(-2), 3, layout.key_length)
+        tiled, repeated = _columns(self.tiled(first), layout.positions % a), layout.positions // a
+        return tiled * _columns(self.repeated(first), repeated)
+
+    def resize(self, length: int) -> None:
+        """Change N: the number of tiles changes, their size stays."""
+        tiles = -(-length // self.tiled.weight.shape[1])
+        self.repeated.resize(lambda tensor, dim: resized(tensor, dim, tiles))
+
+
+def _columns(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Entries of `(batch, heads, queries, outputs)` at `columns`, `(batch or 1, keys)`."""
+    batch, heads, queries, _ = logits.shape
+    return logits.gather(-1, columns[:, None, None, :].expand(batch, heads, queries, -1))
+
+
+COMPONENTS: dict[str, Callable[[PreTrainedConfig], nn.Module]] = {
+    "dense": DenseLogits,
+    "random": lambda c: RandomLogits(c.num_attention_heads, c.max_position_embeddings),
+    "fixed_random": lambda c: RandomLogits(c.num_attention_heads, c.max_position_embeddings, trainable=False),
+    "factorized_dense": FactorizedDenseLogits,
+    "factorized_random": lambda c: FactorizedRandomLogits(
+        c.num_attention_heads, c.max_position_embeddings, c.factorized_random_rank
+    ),
+    "mesh_factorized": lambda c: MeshFactorizedLogits(
+        c.num_attention_heads, c.max_position_embeddings, c.factorized_random_rank
+    ),
+    "relative": lambda c: RelativePositionBias(
+        c.num_attention_heads, c.relative_attention_num_buckets, c.relative_attention_max_distance, c.is_decoder
+    ),
+}
+"""Module of each attention component, given the configuration. `"vanilla"` needs none."""
+
+TOKEN_DEPENDENT = {"vanilla", "dense", "factorized_dense"}
+"""Components whose logits depend on the input."""
+
+
+class ComponentMixture(nn.Module):
+    """Weights of the components of an attention, by `config.mixture`.
+
+    `"softmax"`: `logits`, `(heads, components)`, through a softmax over components; `"sigmoid"`: `alpha`, one number,
+    gives the first component `sigmoid(alpha)` and the second the rest; `"sum"`, or a single component: all ones.
+    """
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.names = config.attention_components
+        self.kind = config.mixture if len(self.names) > 1 else "sum"
+        if self.kind == "softmax":
+            self.logits = nn.Parameter(torch.zeros(config.num_attention_heads, len(self.names)))
+        elif self.kind == "sigmoid":
+            self.alpha = nn.Parameter(torch.zeros(()))
+
+    def forward(self) -> dict[str, torch.Tensor | None]:
+        """Weight by component: `None` for one, a number, or `(heads, 1, 1)`."""
+        if self.kind == "sum":
+            return dict.fromkeys(self.names)
+        if self.kind == "sigmoid":
+            share = torch.sigmoid(self.alpha)
+            return dict(zip(self.names, (share, 1 - share), strict=True))
+        weights = self.logits.softmax(dim=-1).transpose(0, 1)[:, :, None, None]
+        return dict(zip(self.names, weights.unbind(0), strict=True))

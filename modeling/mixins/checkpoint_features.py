@@ -1,0 +1,17 @@
+"""Base class of the models in a checkpoint, which Transformers saves together with the code that was loaded."""
+
+from typing import Any
+
+from transformers import PreTrainedModel
+
+
+class PackageFeatures(PreTrainedModel):
+    """A `PreTrainedModel` whose class is registered, so that Transformers saves its code and `auto_map` again."""
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save as `PreTrainedModel.save_pretrained` does."""
+        entries = getattr(self.config, "auto_map", {}).items()
+        names = [name for name, entry in entries if entry.endswith(f".{type(self).__name__}")]
+        if names and self._auto_class is None:
+            self.register_for_auto_class(names[0])
+        super().save_pretrained(*args, **kwargs)

@@ -1,0 +1,156 @@
+"""Floating point operations of the models, by formula: one multiply-add counts as two.
+
+Counted are the matrix products and the convolution over patches, as PyTorch's `FlopCounterMode` counts them, and
+nothing else (norms, activations, softmax, sums). With n tokens, d = `hidden_size`, f = `intermediate_size`, per
+sequence and layer:
+
+- gMLP: 2ndf + 2n²g + 2ngd, with g = f / 2 channels in a split gate and g = f in the others;
+- aMLP: gMLP's + 6nda + 4n²a + 2nag, with a = `attention_size`;
+- MLP-Mixer: 4nsd + 4ndf, with s = `token_mixing_size`;
+- Synthesizer: 4ndf (6ndf if the feed-forward is gated) + what `synthesizer_attention_flops` says.
+
+The spatial weights count the same stored as Toeplitz or in full, also where Fourier transforms, which that counter
+does not know, stand in for the matrix. A training step costs three times the forward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ..layers.feed_forward import FEED_FORWARD_TYPES
+
+
+def gmlp_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
+    """A gMLP block on `batch` sequences of `length` tokens."""
+    channels = 2 * length * config.hidden_size * (config.intermediate_size + config.gate_size)
+    return batch * (channels + 2 * length**2 * config.gate_size)
+
+
+def amlp_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
+    """An aMLP block: gMLP's and tiny attention."""
+    projections = 2 * length * config.attention_size * (3 * config.hidden_size + config.gate_size)
+    attention = projections + 4 * length**2 * config.attention_size
+    return gmlp_layer_flops(config, batch, length) + batch * attention
+
+
+def mlp_mixer_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
+    """An MLP-Mixer block: two products over the tokens, two over the channels."""
+    return batch * 4 * length * config.hidden_size * (config.token_mixing_size + config.intermediate_size)
+
+
+def synthesizer_attention_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
+    """A Synthesizer's self-attention.
+
+    Values and output: 4ndw + 2n²w. Queries and keys of `vanilla`: 4ndw + 2n²w. `dense`: 2ndw (unless the query serves
+    as its first layer) + 2n²w. `factorized_dense`: the same with a + ⌈n/a⌉ in place of n outputs. `factorized_random`:
+    2n²hk, once for the batch. The others need no products.
+    """
+    names, width, square = config.attention_components, config.num_attention_heads * config.head_dim, length**2
+    per_sequence = 4 * length * config.hidden_size * width + 2 * square * width
+    dense = {"dense", "factorized_dense"}.intersection(names)
+    projection = 2 * length * config.hidden_size * width
+    per_sequence += len(dense) * projection if config.dense_first_layer == "own" else 0
+    if "vanilla" in names:
+        per_sequence += 2 * projection + 2 * square * width
+    elif dense and config.dense_first_layer == "query":
+        per_sequence += projection
+    if "dense" in names:
+        per_sequence += 2 * square * width
+    if "factorized_dense" in names:
+        tile = config.dense_factors[0]
+        per_sequence += 2 * length * width * (tile + -(-length // tile))
+    shared = 0
+    if "factorized_random" in names:
+        shared = 2 * square * config.num_attention_heads * config.factorized_random_rank
+    return batch * per_sequence + shared
+
+
+def synthesizer_layer_flops(
+    config: PreTrainedConfig, batch: int, length: int, encoder_length: int | None = None
+) -> int:
+    """A Synthesizer block; in the decoder of an encoder-decoder with attention to `encoder_length` tokens."""
+    matrices = 3 if FEED_FORWARD_TYPES[config.feed_forward_type][1] else 2
+    total = 2 * matrices * length * config.hidden_size * config.intermediate_size
+    if encoder_length is not None:
+        width = math.prod(config.cross_attention_shape)
+        total += 4 * (length + encoder_length) * config.hidden_size * width + 4 * length * encoder_length * width
+    return batch * total + synthesizer_attention_flops(config, batch, length)
+
+
+LAYER_FLOPS: dict[str, Callable[..., int]] = {
+    "gmlp": gmlp_layer_flops,
+    "amlp": amlp_layer_flops,
+    "mlp_mixer": mlp_mixer_layer_flops,
+    "synthesizer": synthesizer_layer_flops,
+}
+"""Formula of a layer, by `model_type`."""
+
+
+def _head_flops(model: nn.Module, batch: int, length: int) -> int:
+    total = 0
+    for name, per_token in (("lm_head", True), ("qa_outputs", True), ("classifier", model.classifies_tokens)):
+        head = getattr(model, name, None)
+        if head is not None:
+            total += 2 * batch * (length if per_token else 1) * head.in_features * head.out_features
+    return total
+
+
+class CountsFlops(PreTrainedModel):
+    """A `PreTrainedModel` with a formula in `LAYER_FLOPS`."""
+
+    classifies_tokens = False
+
+    def forward_flops(
+        self, batch_size: int = 1, sequence_length: int | None = None, target_length: int | None = None
+    ) -> int:
+        """Operations of a forward pass without padding, cache or labels; see the top of this module.
+
+        Args:
+            batch_size: Number of sequences or images.
+            sequence_length: Tokens per sequence (of the encoder, if there are two sides); the maximum by default, and
+                always for images.
+            target_length: Tokens on the decoder's side of an encoder-decoder; its maximum by default.
+
+        Returns:
+            An exact integer: what `torch.utils.flop_counter.FlopCounterMode` counts, Fourier transforms apart.
+            Self-attention of decoders counts whole squares, and `sparse_prediction` is not taken into account.
+        """
+        config = self.config
+        layer_flops = LAYER_FLOPS[config.model_type]
+        length = sequence_length or config.max_position_embeddings
+        total = 0
+        if config.image_size is not None:
+            length = config.max_position_embeddings
+            rows, columns = config.patch_grid
+            total += 2 * batch_size * rows * columns * config.num_channels * config.patch_size**2 * config.hidden_size
+            if config.use_class_token:
+                total += 2 * batch_size * config.hidden_size**2
+        total += config.num_hidden_layers * layer_flops(config, batch_size, length)
+        if config.is_encoder_decoder:
+            decoder = config.get_text_config(decoder=True)
+            target_length = target_length or decoder.max_position_embeddings
+            total += decoder.num_hidden_layers * layer_flops(decoder, batch_size, target_length, length)
+            length = target_length
+        return total + _head_flops(self, batch_size, length)
+
+    def floating_point_ops(self, input_dict: Mapping[str, torch.Tensor | Any], exclude_embeddings: bool = True) -> int:
+        """Operations of a training step on these inputs, padding included: three times the forward pass.
+
+        Args:
+            input_dict: The model's inputs by name.
+            exclude_embeddings: Ignored: looking up an embedding takes no operations.
+        """
+        names = [name for name in ("pixel_values", "input_ids", "inputs_embeds") if input_dict.get(name) is not None]
+        shape = input_dict[names[0]].shape
+        if names[0] == "pixel_values":
+            return 3 * self.forward_flops(shape[0])
+        *batch, length = shape[:-1] if names[0] == "inputs_embeds" else shape
+        decoder_inputs = input_dict.get("decoder_input_ids", input_dict.get("labels"))
+        targets = decoder_inputs.shape[-1] if self.config.is_encoder_decoder and decoder_inputs is not None else None
+        return 3 * self.forward_flops(math.prod(batch), length, targets)

@@ -1,0 +1,1 @@
+"""Pipelines that Transformers does not have."""

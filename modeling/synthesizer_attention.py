@@ -1,0 +1,228 @@
+"""The attention modules of the Synthesizer, with Transformers' attention interface and cache."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Cache, EncoderDecoderCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+
+from ..configuration.configuration_synthesizer import SynthesizerConfig
+from .inputs.attention_maps import causal_order, move_padding_right, visible_keys
+from .inputs.caches import update_cache_without_keys
+from .inputs.token_layout import TokenLayout
+from .layers.attention import attention_from_logits, eager_attention_forward, shared_attention
+from .layers.synthetic_logits import COMPONENTS, TOKEN_DEPENDENT, ComponentMixture
+
+
+class SynthesizerAttention(nn.Module):
+    """Self-attention whose logits are a mixture of components.
+
+    Which code runs depends on the components:
+
+    - `vanilla`, alone or mixed: the attention interface of Transformers (`attn_implementation`), the other components
+      going in as an additive bias. On GPUs `"sdpa"` then uses PyTorch's memory-efficient or mathematical kernel (its
+      flash kernel takes no bias there), on CPUs what is `fastest`; `"flex_attention"` reads the bias per entry; flash
+      attention is not supported.
+    - `dense` or `factorized_dense` without `vanilla`: softmax over logits written out, whatever the implementation.
+    - none of the three: `shared_attention`, one product for the whole batch; written out, in order to return weights,
+      with `"eager"`.
+
+    Without `vanilla` there are no keys: the cache of a layer then holds the values in its `keys` and an empty tensor
+    in its `values` (Transformers takes the length from `keys`), half of what a Transformer's holds.
+    """
+
+    def __init__(self, config: SynthesizerConfig, layer_idx: int):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = config.is_decoder
+        self.head_dim = config.head_dim
+        self.scaling = 1.0  # T5 has the usual scale in the initial query weights instead
+        self.dropout = config.attention_dropout
+        names = config.attention_components
+        self.has_keys = "vanilla" in names
+        self.is_shared = not TOKEN_DEPENDENT & set(names)
+        width = config.num_attention_heads * config.head_dim
+        dense = {"dense", "factorized_dense"} & set(names)
+        self.has_queries = self.has_keys or (bool(dense) and config.dense_first_layer == "query")
+        if self.has_queries:
+            self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
+            self.q_proj.init_scale = config.head_dim**-0.5
+        if self.has_keys:
+            self.k_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
+        self.components = nn.ModuleDict({name: COMPONENTS[name](config) for name in names if name != "vanilla"})
+        self.mixture = ComponentMixture(config)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_bias: torch.Tensor | None,
+        layout: TokenLayout,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Mix tokens.
+
+        Args:
+            hidden_states: Shape `(batch, queries, hidden_size)`.
+            position_bias: Added to the mixed logits, `(batch or 1, heads, queries, keys)`.
+            layout: Positions of the tokens and what they see.
+            past_key_values: Self-attention cache.
+            kwargs: Passed to the attention interface.
+
+        Returns:
+            Shape `(batch, queries, hidden_size)`, and the weights if the implementation is `"eager"`.
+        """
+        queries = self._heads(self.q_proj(hidden_states)) if self.has_queries else None
+        values = self._heads(self.v_proj(hidden_states))
+        keys = self._heads(self.k_proj(hidden_states)) if self.has_keys else None
+        if past_key_values is not None:
+            if keys is not None:
+                keys, values = past_key_values.update(keys, values, self.layer_idx)
+            else:
+                values = update_cache_without_keys(past_key_values, values, self.layer_idx)
+        dropout = self.dropout if self.training else 0.0
+        eager = self.config._attn_implementation == "eager"
+        weights = None
+        if queries is not None and keys is not None:
+            output, weights = self._vanilla(
+                hidden_states, queries, keys, values, position_bias, layout, dropout, **kwargs
+            )
+        elif self.is_shared and not eager and layout.attention_mask is None:
+            output = self._shared(values, position_bias, layout, dropout)
+        else:
+            logits = self._logits(layout, hidden_states, queries, position_bias)
+            assert logits is not None  # without `vanilla` there is a component
+            mask = layout.attention_mask
+            mask = visible_keys(layout, values.device) if mask is None else mask
+            output, weights = attention_from_logits(logits, values, mask, dropout)
+        output = output.reshape(*hidden_states.shape[:-1], -1)
+        return self.o_proj(output), weights if eager else None
+
+    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
+        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _logits(
+        self,
+        layout: TokenLayout,
+        hidden_states: torch.Tensor | None,
+        queries: torch.Tensor | None,
+        position_bias: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        """Everything that is added to query times key."""
+        total = position_bias
+        weights = self.mixture()
+        for name, component in self.components.items():
+            logits = component(layout, hidden_states=hidden_states, queries=queries)
+            if weights[name] is not None:
+                logits = weights[name] * logits
+            total = logits if total is None else total + logits
+        return total
+
+    def _vanilla(
+        self,
+        hidden_states: torch.Tensor,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        position_bias: torch.Tensor | None,
+        layout: TokenLayout,
+        dropout: float,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        bias = self._logits(layout, hidden_states, queries, position_bias)
+        weight = self.mixture()["vanilla"]
+        if weight is not None:
+            queries = queries * weight
+        if bias is not None:
+            # FlexAttention indexes the bias by sample.
+            batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
+            bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        return attend(
+            self,
+            queries,
+            keys,
+            values,
+            layout.attention_mask,
+            dropout=dropout,
+            scaling=self.scaling,
+            position_bias=bias,
+            **kwargs,
+        )
+
+    def _shared(
+        self, values: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout, dropout: float
+    ) -> torch.Tensor:
+        layout, index = move_padding_right(layout)
+        if index is not None:
+            # Not `take_along_dim`, which fixes batch and length in exported programs.
+            values = values.gather(2, index[:, None, :, None].expand_as(values))
+        logits = self._logits(layout, None, None, position_bias)
+        assert logits is not None  # without `vanilla` there is a component
+        if logits.shape[0] > 1:  # decoding after left padding: few queries, and rows that differ in position
+            return attention_from_logits(logits, values, visible_keys(layout, values.device), dropout)[0]
+        order = causal_order(layout, values.device)
+        output = shared_attention(logits, values, layout.padding_mask, order, dropout)
+        if index is None:
+            return output
+        return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
+
+
+class SynthesizerCrossAttention(nn.Module):
+    """The decoder's attention to the encoder: always vanilla, without position bias, as in T5."""
+
+    def __init__(self, config: SynthesizerConfig, layer_idx: int):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = False
+        self.scaling = 1.0
+        self.dropout = config.attention_dropout
+        num_heads, self.head_dim = config.cross_attention_shape
+        width = num_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.q_proj.init_scale = self.head_dim**-0.5
+        self.k_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from `(batch, queries, hidden_size)` to `(batch, keys, hidden_size)`."""
+        queries = self._heads(self.q_proj(hidden_states))
+        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            keys, values = layer.keys, layer.values  # of the encoder: they stay the same while decoding
+        else:
+            keys = self._heads(self.k_proj(encoder_hidden_states))
+            values = self._heads(self.v_proj(encoder_hidden_states))
+            if past_key_values is not None:
+                keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
+                past_key_values.is_updated[self.layer_idx] = True
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        output, weights = attend(
+            self,
+            queries,
+            keys,
+            values,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
+
+    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
+        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -1,0 +1,89 @@
+"""Softmax attention against the formula."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+from transformers.modeling_utils import AttentionInterface
+
+from tokenmixers import AMLPConfig, AMLPModel, SynthesizerConfig, SynthesizerModel
+from tokenmixers.modeling.layers.attention import eager_attention_forward, softmax
+
+
+def attention_module(is_causal=False):
+    module = nn.Module()
+    module.is_causal = is_causal
+    return module
+
+
+def inputs(batch=2, heads=3, queries=5, keys=5, dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    return [torch.randn(batch, heads, length, 4).to(dtype).requires_grad_() for length in (queries, keys, keys)]
+
+
+@given(
+    batch=st.integers(1, 3),
+    heads=st.integers(1, 3),
+    queries=st.integers(1, 6),
+    more_keys=st.integers(0, 3),
+    mask=st.sampled_from([None, "boolean", "additive"]),
+    has_bias=st.booleans(),
+    scaling=st.sampled_from([1.0, 0.3]),
+)
+def test_written_out_is_the_formula(batch, heads, queries, more_keys, mask, has_bias, scaling):
+    query, key, value = inputs(batch, heads, queries, queries + more_keys, torch.double)
+    shape = (batch, 1, queries, queries + more_keys)
+    visible = (torch.rand(shape) > 0.4).index_fill(3, torch.tensor([0]), True)
+    bias = torch.randn(1, heads, *shape[2:], dtype=torch.double) if has_bias else None
+    given_mask = {"boolean": visible, "additive": torch.zeros(shape).double().masked_fill(~visible, -1e9), None: None}
+    output, weights = eager_attention_forward(
+        attention_module(), query, key, value, given_mask[mask], scaling=scaling, position_bias=bias
+    )
+    logits = torch.einsum("bhqd,bhkd->bhqk", query, key) * scaling
+    logits = (logits if bias is None else logits + bias).exp()
+    logits = logits * visible if mask else logits
+    expected = logits / logits.sum(-1, keepdim=True)
+    assert_close(weights, expected)
+    assert_close(output, torch.einsum("bhqk,bhkd->bqhd", expected, value))
+
+
+def model_of(kind):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    if kind == "amlp":
+        return AMLPModel(AMLPConfig(**sizes, attention_size=8, max_position_embeddings=8))
+    config = SynthesizerConfig(
+        **sizes,
+        num_attention_heads=2,
+        attention_components=["vanilla", "random"],
+        is_encoder_decoder=False,
+        max_position_embeddings=8,
+    )
+    return SynthesizerModel(config)
+
+
+def test_functions_of_users_are_called():
+    model, calls = model_of("amlp").eval(), []
+
+    def own(module, query, key, value, attention_mask, **kwargs):
+        calls.append(module)
+        return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    for name in ("own", "sdpa"):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setitem(AttentionInterface._global_mapping, name, own)
+            model.set_attn_implementation(name)
+            model(torch.tensor([[1, 2, 3]]))
+    assert len(calls) == 2 * model.config.num_hidden_layers
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_softmax_rounds_once(dtype):
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).mul(5).to(dtype)
+    expected = F.softmax(logits.float(), dim=-1)
+    assert softmax(logits, dtype).equal(expected.to(dtype))
+    assert softmax(logits, torch.float32).equal(expected)
+    assert softmax(logits.float(), dtype).equal(expected.to(dtype))

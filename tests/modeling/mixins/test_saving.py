@@ -1,0 +1,361 @@
+import ast
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
+from transformers.dynamic_module_utils import get_relative_import_files
+
+import tokenmixers
+from tokenmixers import GMLPForMaskedLM
+from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.modeling.mixins.saving import auto_map, flat_modules
+
+
+SCRIPT = Path(__file__).with_name("load_every_head.py")
+SIZES = {
+    "vocab_size": 29,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 16,
+}
+IMAGES = {**SIZES, "image_size": 8, "patch_size": 4}
+SYNTHESIZER = {**SIZES, "num_attention_heads": 2, "attention_components": ["random", "dense", "vanilla"]}
+CHECKPOINTS = {
+    "gmlp": ("GMLPForMaskedLM", SIZES),
+    "gmlp-images": ("GMLPForImageClassification", IMAGES),
+    "amlp": ("AMLPForQuestionAnswering", SIZES),
+    "amlp-images": ("AMLPForImageClassification", IMAGES),
+    "gmlp-decoder": ("GMLPForCausalLM", {**SIZES, "is_decoder": True}),
+    "amlp-decoder": ("AMLPForCausalLM", {**SIZES, "is_decoder": True}),
+    "mlp_mixer": ("MLPMixerForMaskedLM", SIZES),
+    "mlp_mixer-images": ("MLPMixerForImageClassification", IMAGES),
+    "synthesizer": ("SynthesizerForMaskedLM", SYNTHESIZER),
+    "synthesizer-images": ("SynthesizerForImageClassification", {**SYNTHESIZER, **IMAGES}),
+    "synthesizer-decoder": ("SynthesizerForCausalLM", {**SYNTHESIZER, "is_decoder": True}),
+    "synthesizer-seq2seq": ("SynthesizerForConditionalGeneration", {**SYNTHESIZER, "is_encoder_decoder": True}),
+}
+# What each loads as, through `AutoModel...`: the heads of its kind, whichever of them it was saved with.
+TEXT_HEADS = {
+    *("", "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
+    *("ForMultipleChoice", "ForQuestionAnswering"),
+}
+HEADS = {"images": {"ForImageClassification"}, "decoder": {"", "ForCausalLM"}, "seq2seq": {"", "ForSeq2SeqLM"}}
+
+
+def build(name: str, randomise) -> torch.nn.Module:
+    architecture, fields = CHECKPOINTS[name]
+    model_class = getattr(tokenmixers, architecture)
+    return randomise(model_class(model_class.config_class(**fields)))
+
+
+@pytest.fixture
+def gmlp(randomise):
+    return build("gmlp", randomise)
+
+
+# Each family once and each kind once: of text, decoder, images, text to text. The process costs more than they do.
+SOME = ["gmlp", "amlp-decoder", "mlp_mixer-images", "synthesizer-seq2seq"]
+
+
+@pytest.mark.parametrize("names", [SOME, pytest.param(list(CHECKPOINTS), marks=pytest.mark.slow)], ids=["some", "all"])
+def test_every_checkpoint_loads_without_the_package_through_every_class(names, tmp_path, randomise):
+    for name in names:
+        build(name, randomise).save_pretrained(tmp_path / name)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
+    command = [sys.executable, SCRIPT, tmp_path / "alone.safetensors", *(tmp_path / name for name in names)]
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    alone = load_file(tmp_path / "alone.safetensors")
+
+    outputs_of = runpy.run_path(str(SCRIPT))["outputs_of"]
+    ours = {}
+    for name in names:
+        ours |= outputs_of(tmp_path / name) | outputs_of(tmp_path / f"{name}-again")
+    assert set(alone) == set(ours)
+    heads = {name: {key.split("/")[1] for key in ours if key.startswith(f"{name}/")} for name in names}
+    for name in names:
+        kinds = HEADS.get(name.rpartition("-")[2], TEXT_HEADS)
+        assert heads[name] == {f"AutoModel{kind}" for kind in kinds}, name
+    for key, value in ours.items():
+        assert torch.equal(value, alone[key]), key
+
+
+def test_with_the_package_nothing_of_the_checkpoint_runs(gmlp, tmp_path):
+    gmlp.save_pretrained(tmp_path)
+    for path in tmp_path.glob("*.py"):
+        path.write_text("raise AssertionError('executed')")
+    for trust in (True, False, None):
+        model = AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=trust)
+        assert type(model) is tokenmixers.GMLPForMaskedLM
+
+
+INSTALLED = """
+import sys
+from transformers import AutoModelForMaskedLM
+assert "tokenmixers" not in sys.modules
+print(type(AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)).__module__)
+import tokenmixers
+print(type(AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)).__module__)
+"""
+
+
+@pytest.mark.slow
+def test_a_package_that_is_installed_but_not_imported_is_not_used(gmlp, tmp_path):
+    gmlp.save_pretrained(tmp_path / "model")
+    process = subprocess.run(
+        [sys.executable, "-c", INSTALLED, tmp_path / "model"],
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    before, after = process.stdout.split()
+    assert before.startswith("transformers_modules.") and after == "tokenmixers.modeling.modeling_gmlp"
+
+
+def test_the_pipeline_with_the_old_name_is_the_checkpoints_own(tiny_config, tmp_path):
+    tokenizer = tokenmixers.train_unigram_tokenizer(["the gate mixes tokens"] * 9, 29, 16, show_progress=False)
+    model = tokenmixers.GMLPForQuestionAnswering(tiny_config())
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for path in tmp_path.glob("*.py"):
+        path.write_text(f"raise AssertionError({path.name!r})")
+    with pytest.raises(AssertionError, match=r"question_answering\.py"):
+        transformers.pipeline("question-answering", model=str(tmp_path), trust_remote_code=True)
+    ours = transformers.pipeline("extractive-question-answering", model=str(tmp_path))
+    assert type(ours) is tokenmixers.QuestionAnsweringPipeline
+    assert type(ours.model) is tokenmixers.GMLPForQuestionAnswering
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_modules_are_flat_and_complete(model_type, tmp_path):
+    modules = flat_modules(model_type)
+    for name, source in modules.items():
+        (tmp_path / name).write_text(source)
+        first, second = source.splitlines()[:2]
+        assert f"tokenmixers {tokenmixers.__version__}" in first and "Apache License, Version 2.0" in second
+    # Transformers finds imports by pattern: it must find the same files as we, and Python only those.
+    found = get_relative_import_files(tmp_path / f"modeling_{model_type}.py")
+    assert {Path(path).name for path in found} | {f"modeling_{model_type}.py"} == set(modules)
+    for source in modules.values():
+        imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+        for node in imports:
+            assert node.level == 0 or (node.level == 1 and f"{node.module}.py" in modules)
+            assert node.level or not node.module.startswith("tokenmixers")
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_the_map_names_every_class(model_type):
+    entries = auto_map(model_type)
+    assert set(entries) == {"AutoConfig", *FAMILIES[model_type].models}
+    modules = flat_modules(model_type)
+    for entry in entries.values():
+        module, name = entry.split(".")
+        assert f"class {name}(" in modules[f"{module}.py"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_failed_save_leaves_the_older_checkpoint_alone(gmlp, tmp_path, monkeypatch):
+    gmlp.save_pretrained(tmp_path)
+    before = files(tmp_path)
+
+    def fail(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", fail)
+    gmlp.config.num_labels = 7
+    with pytest.raises(OSError, match="No space left"):
+        gmlp.save_pretrained(tmp_path)
+    assert files(tmp_path) == before
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("done", range(6))
+def test_a_save_interrupted_while_moving_never_mixes_two_checkpoints(gmlp, randomise, tmp_path, monkeypatch, done):
+    # The worst case: one file follows the other, and the names of the old weights would win over the new ones'.
+    gmlp.save_pretrained(tmp_path)
+    other = build("gmlp", lambda model: randomise(model, seed=1))
+    calls = []
+    replace = os.replace
+
+    def die(source, target):
+        calls.append(target)
+        if len(calls) > done:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr("tokenmixers.modeling.mixins.saving.os.replace", die)
+    with pytest.raises(KeyboardInterrupt):
+        other.save_pretrained(tmp_path, max_shard_size="3KB")
+    with pytest.raises((OSError, ValueError)):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
+    monkeypatch.undo()
+    other.save_pretrained(tmp_path, max_shard_size="3KB")
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
+@pytest.mark.parametrize("moment", ["weights", 0, 1, 3, "configuration", "end"])
+def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, randomise, tmp_path, moment):
+    gmlp.save_pretrained(tmp_path)
+    other = build("gmlp", lambda model: randomise(model, seed=1))
+    if (child := os.fork()) == 0:  # nothing can be tidied up after SIGKILL
+        replace, calls = os.replace, []
+
+        def die(*args, **kwargs):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def replace_or_die(source, target):
+            if len(calls) == moment or (moment == "configuration" and Path(target).name == "config.json"):
+                die()
+            calls.append(target)
+            replace(source, target)
+
+        os.replace = replace_or_die
+        if moment == "weights":
+            transformers.modeling_utils.safe_save_file = die
+        other.save_pretrained(tmp_path)
+        die()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    if moment in ("weights", "end"):
+        expected = gmlp if moment == "weights" else other
+        loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+        assert all(torch.equal(one, two) for one, two in zip(loaded.parameters(), expected.parameters(), strict=True))
+    else:
+        with pytest.raises((OSError, ValueError)):
+            AutoModelForMaskedLM.from_pretrained(tmp_path)
+    other.save_pretrained(tmp_path)
+    assert not (tmp_path / ".incomplete").exists()
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert all(torch.equal(one, two) for one, two in zip(loaded.parameters(), other.parameters(), strict=True))
+
+
+TOKENIZERS = """
+import json, sys
+sys.modules["tokenmixers"] = None
+from pathlib import Path
+from transformers import AutoTokenizer
+for folder in sys.argv[1:]:
+    asked = [AutoTokenizer.from_pretrained(folder, **options) for options in ({}, {"trust_remote_code": False})]
+    print(json.dumps([tokenizer("the gate")["input_ids"] for tokenizer in asked]))
+"""
+
+
+@pytest.mark.slow
+def test_tokenizers_load_without_the_package_and_without_trust(tmp_path, randomise):
+    tokenizer = tokenmixers.train_unigram_tokenizer(["the gate mixes tokens"] * 9, 29, 16, show_progress=False)
+    names = ["gmlp", "amlp", "mlp_mixer", "synthesizer", "synthesizer-seq2seq"]
+    for name in names:
+        build(name, randomise).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        for path in (tmp_path / name).glob("*.py"):
+            path.write_text("raise SystemExit('executed')")
+    process = subprocess.run(
+        [sys.executable, "-c", TOKENIZERS, *(tmp_path / name for name in names)],
+        cwd=tmp_path,
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""},
+        stdin=subprocess.DEVNULL,  # nobody to answer when Transformers asks for trust
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    lines = [line[line.index("[[") :] for line in process.stdout.splitlines() if "[[" in line]
+    assert [json.loads(line) for line in lines] == [[tokenizer("the gate")["input_ids"]] * 2] * len(names)
+
+
+def test_weights_of_another_form_do_not_stay_behind(gmlp, randomise, tmp_path):
+    gmlp.save_pretrained(tmp_path, max_shard_size="3KB")
+    gmlp.save_pretrained(tmp_path, variant="other")
+    (tmp_path / "notes.txt").write_text("mine")
+    other = build("gmlp", lambda model: randomise(model, seed=1))
+    other.save_pretrained(tmp_path)
+    left = {path.name for path in tmp_path.glob("*.safetensors*")}
+    assert left == {"model.safetensors", "model.other.safetensors"}
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(loaded.model.embed_tokens.weight, other.model.embed_tokens.weight)
+
+
+def test_a_file_is_no_folder(gmlp, tmp_path):
+    (tmp_path / "taken").write_text("text")
+    with pytest.raises(NotADirectoryError, match="taken is a file"):
+        gmlp.save_pretrained(tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "text"
+
+
+def test_a_users_own_family_is_saved_without_a_map(tmp_path):
+    class OtherConfig(tokenmixers.GMLPConfig):
+        model_type = "other"
+
+    class OtherModel(tokenmixers.GMLPForMaskedLM):
+        config: OtherConfig
+
+    OtherModel(OtherConfig(**SIZES)).save_pretrained(tmp_path)
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+    assert not list(tmp_path.glob("*.py"))
+
+
+def test_a_failed_push_leaves_what_was_saved(tiny_config, tmp_path, monkeypatch):
+    model = GMLPForMaskedLM(tiny_config())
+
+    def refuse(*args, **kwargs):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("tokenmixers.modeling.mixins.saving.create_repo", refuse)
+    with pytest.raises(ConnectionError):
+        model.save_pretrained(tmp_path / "mine", push_to_hub=True, commit_message="first")
+    loaded = GMLPForMaskedLM.from_pretrained(tmp_path / "mine")
+    assert all(torch.equal(one, other) for one, other in zip(loaded.parameters(), model.parameters(), strict=True))
+
+
+def test_a_merged_model_replaces_its_adapter(tiny_config, tmp_path):
+    peft = pytest.importorskip("peft")
+    model = GMLPForMaskedLM(tiny_config()).eval()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", r=2, init_lora_weights=False))
+    adapted.save_pretrained(tmp_path)
+    merged = adapted.merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    loaded, ids = AutoModelForMaskedLM.from_pretrained(tmp_path).eval(), torch.tensor([[3, 4, 5]])
+    torch.testing.assert_close(loaded.state_dict(), merged.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(loaded(ids).logits, merged(ids).logits)
+
+
+def test_files_of_others_beside_a_trainers_checkpoint_stay(tiny_config, tmp_path):
+    (tmp_path / "padding.py").write_text("mine = True\n")
+    model = GMLPForMaskedLM(tiny_config())
+    model.save_pretrained(tmp_path / "checkpoint-500")
+    assert (tmp_path / "padding.py").read_text() == "mine = True\n"
+    assert (tmp_path / "modeling_gmlp.py").is_file()
+
+
+def test_files_of_others_are_not_replaced(tiny_config, tmp_path):
+    (tmp_path / "padding.py").write_text("mine = True\n")
+    (tmp_path / "flops.py").write_text("")
+    before = files(tmp_path)
+    with pytest.raises(FileExistsError, match=r"its own flops\.py, padding\.py.*another folder.*Nothing was written"):
+        GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
+    assert files(tmp_path) == before and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_distributed_checkpoint_is_not_pushed(gmlp, tmp_path):
+    with pytest.raises(ValueError, match="leave `state_dict` and `distributed_checkpoint` out"):
+        gmlp.save_pretrained(tmp_path / "model", push_to_hub=True, distributed_checkpoint=True)
+    assert not (tmp_path / "model").exists()
