@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -62,7 +63,7 @@ def called_command(words: list[str]) -> list[str] | None:
     """Name and arguments of the command of this package in a line of a shell, if there is one."""
     if words[0] == "tokenmixers" and not words[1].startswith("-"):
         return words[1:]
-    for option, module in zip(words, words[1:], strict=False):
+    for option, module in itertools.pairwise(words):
         if option == "-m" and module.startswith(MODULES):
             return [module.rpartition(".")[2], *words[words.index(module) + 1 :]]
     return None
@@ -156,8 +157,8 @@ def test_python_blocks_import_what_exists(page, code):
 
 
 def test_the_code_that_loads_runs(tmp_path, monkeypatch):
-    """The first example of the README, with a small checkpoint; test_push_to_hub.py runs those of training and export."""
-    tokenizer = train_unigram_tokenizer(["Return an instance of the class.", "Return the name of an item."] * 9, 40, 32)
+    """The first example of the README, with a small checkpoint. test_push_to_hub.py runs those with a Hub."""
+    tokenizer = train_unigram_tokenizer(["Return an instance of the class.", "Name the item."] * 9, 40, 32)
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 32}
     folder = tmp_path / "outputs" / "quickstart" / "gmlp"
     GMLPForMaskedLM(GMLPConfig(**sizes, vocab_size=len(tokenizer))).save_pretrained(folder)
@@ -205,12 +206,18 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(file), target
 
 
+FOLDERS = ("configuration", "modeling", "run_scripts", "tests", "tokenization")
+FILES = {path for folder in FOLDERS for ending in ("py", "yaml") for path in (ROOT / folder).rglob(f"*.{ending}")}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_files_named_in_sentences_exist(page):
-    folder = (ROOT / page).parent
+    names = {path.name for path in FILES}
     for name in re.findall(r"`([\w./-]+\.(?:py|yaml))`", prose(page)):
-        places = [folder, ROOT] if "/" in name else [path.parent for path in folder.rglob(name)]
-        assert any((place / name).is_file() for place in places), name
+        if "/" in name:
+            assert {(ROOT / page).parent / name, ROOT / name} & FILES, name
+        else:
+            assert name in names
 
 
 @pytest.mark.parametrize(("page", "limit"), PAGES.items())
