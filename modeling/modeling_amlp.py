@@ -11,12 +11,8 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_amlp import AMLPConfig
-from .heads.classification import (
-    ImageClassificationHead,
-    MultipleChoiceHead,
-    SequenceClassificationHead,
-    TokenClassificationHead,
-)
+from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
+from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.question_answering_head import QuestionAnsweringHead
 from .inputs.attention_masks import interface_mask

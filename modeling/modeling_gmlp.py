@@ -16,12 +16,8 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from ..configuration.configuration_gmlp import GMLPConfig
-from .heads.classification import (
-    ImageClassificationHead,
-    MultipleChoiceHead,
-    SequenceClassificationHead,
-    TokenClassificationHead,
-)
+from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
+from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.pooling import pool_patches
 from .heads.question_answering_head import QuestionAnsweringHead
@@ -32,7 +28,7 @@ from .layers.drop_path import DropPath
 from .layers.patch_embeddings import PatchEmbeddings
 from .layers.spatial_gating_unit import SpatialGatingUnit, SpatialProjection
 from .mixins.package_features import PackageFeatures
-from .mixins.resizing import ResizableTokens, TokenMixing
+from .mixins.resizing import ResizableTokens
 
 
 class GMLPLayer(GradientCheckpointingLayer):
@@ -84,7 +80,7 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
     _skip_keys_device_placement = ["past_key_values"]
     _can_record_outputs = {"hidden_states": GMLPLayer}
     _can_compile_fullgraph = True
-    _token_mixing_module: type[TokenMixing] = SpatialProjection
+    _token_mixing_module: type[nn.Module] = SpatialProjection
     _supports_seq_idx = True
 
     @torch.no_grad()

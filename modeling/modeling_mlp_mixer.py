@@ -10,12 +10,8 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_mlp_mixer import MLPMixerConfig
-from .heads.classification import (
-    ImageClassificationHead,
-    MultipleChoiceHead,
-    SequenceClassificationHead,
-    TokenClassificationHead,
-)
+from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
+from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import MaskedLMHead
 from .heads.question_answering_head import QuestionAnsweringHead
 from .inputs.token_layout import TokenLayout

@@ -21,12 +21,8 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
-from .heads.classification import (
-    ImageClassificationHead,
-    MultipleChoiceHead,
-    SequenceClassificationHead,
-    TokenClassificationHead,
-)
+from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
+from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.pooling import pool_patches
 from .heads.question_answering_head import QuestionAnsweringHead
@@ -503,7 +499,6 @@ class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, Generatio
 
     backbone_class = SynthesizerModel
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""

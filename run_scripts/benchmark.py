@@ -8,8 +8,7 @@ the same outputs, otherwise there is no report. The experiments, by their number
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
 with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up;
-8. masked language modelling, and the overhead of the Trainer. Alternatives that this library chooses from: 9. products
-of linear layers by the number of rows; 10. attention by length.
+8. masked language modelling, and the overhead of the Trainer; 9. our models with and without kernels.
 """
 
 from collections.abc import Callable
@@ -24,11 +23,11 @@ from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.precision import native_bfloat16
-from .benchmarks.experiments import EXPERIMENTS, GROWTH, PEERS, BenchmarkArguments
+from .benchmarks.experiments import EXPERIMENTS, PEERS, BenchmarkArguments
 from .benchmarks.model_comparisons import (
     Sizes,
 )
-from .benchmarks.results import crossover, machine, plot_results, print_rows, write_results
+from .benchmarks.results import machine, plot_results, print_rows, write_results
 from .benchmarks.timing import (
     Case,
     matmul_peaks,
@@ -124,7 +123,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     largest = 512 if arguments.quick else 4096
     peaks = {name: matmul_peaks(getattr(torch, name), device, largest) for name in arguments.dtypes}
     report = {"arguments": asdict(arguments), "machine": machine(device), "results": []}
-    report |= {"matmul_peaks": peaks, "fourier_from": {}}
+    report["matmul_peaks"] = peaks
     print("; ".join(f"{key}: {value}" for key, value in report["machine"].items()))
     for dtype, found in peaks.items():
         print(f"{dtype}: " + ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in found.items()))
@@ -138,10 +137,6 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
             peak = max(peaks[str(case.dtype).removeprefix("torch.")].values())
             rows = run_experiment(cell, case, sizes, arguments.rounds, peak, save)
             report["results"] += rows
-            if cell == GROWTH:
-                length = report["fourier_from"][str(case)] = crossover(rows)
-                print(f"Fourier transforms, {case}: faster {f'from {length} tokens on' if length else 'nowhere'}")
-                write_results(output, report)
     if not report["results"]:
         raise UserError(
             f"--cells {' '.join(map(str, arguments.cells))} measure nothing in --modes {' '.join(arguments.modes)} "

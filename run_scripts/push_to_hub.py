@@ -15,7 +15,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
-from ..modeling.mixins.saving import auto_map, flat_modules
+from ..modeling.mixins.checkpoint_code import auto_map, checkpoint_code
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
@@ -96,11 +96,11 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
             f"{source!r} has its weights in {pickled[0]} only, which is a pickle, and those are not pushed: load the "
             "model and save it again, which writes safetensors."
         )
-    config.auto_map = auto_map(config.model_type)
+    config.auto_map = auto_map(config)
     with tempfile.TemporaryDirectory() as temporary:
         config.save_pretrained(temporary)
         files["config.json"] = (Path(temporary) / "config.json").read_bytes()
-    files |= {name: text.encode() for name, text in flat_modules(config.model_type).items()}
+    files |= {name: text.encode() for name, text in checkpoint_code(config).items()}
     if "README.md" in files:  # its code names the model by its folder
 
         def rename(match: re.Match) -> str:

@@ -2,8 +2,7 @@
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
-from transformers.cache_utils import Cache
+from transformers import Cache, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
@@ -13,24 +12,25 @@ from ..inputs.caches import mask_for_generate
 from .task_head import TaskHead
 
 
-class MaskedLMHead(TaskHead):
-    """Masked language modelling: a linear map to the vocabulary with a bias, its matrix tied to the embeddings.
-
-    With `config.sparse_prediction`, training steps (training mode, labels given) compute the vocabulary logits of the
-    tokens to predict alone and return `logits=None`: the same loss in a fraction of the time and memory. Evaluation
-    and inference always return all logits.
-    """
-
+class _LanguageModelingHead(TaskHead):
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def _build_head(self, config: PreTrainedConfig) -> None:
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=not self.is_decoder)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary; families that scale their outputs override this."""
         return self.lm_head(hidden_states)
+
+
+class MaskedLMHead(_LanguageModelingHead):
+    """Masked language modelling: a linear map to the vocabulary with a bias, its matrix tied to the embeddings.
+
+    With `config.sparse_prediction`, training steps (training mode, labels given) compute logits only for the tokens to
+    predict and return `logits=None`: the same loss with less time and memory.
+    """
 
     @can_return_tuple
     @auto_docstring
@@ -45,50 +45,36 @@ class MaskedLMHead(TaskHead):
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         r"""
-        Labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            Token ids to predict, in `[0, vocab_size)`; -100 where nothing is to be predicted.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Token ids to predict, in `[0, vocab_size)`; -100 is ignored by the loss.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         hidden_states, loss = outputs.last_hidden_state, None
         targets: torch.Tensor | None = labels
         sparse = self.config.sparse_prediction and self.training and labels is not None
         if labels is not None and sparse:
-            asked = labels != -100
-            hidden_states, targets = hidden_states[asked], labels[asked]
+            to_predict = labels != -100
+            hidden_states, targets = hidden_states[to_predict], labels[to_predict]
         logits = self.compute_logits(hidden_states)
         if targets is not None:
             loss = self.loss_function(logits=logits, labels=targets, vocab_size=self.config.vocab_size, **kwargs)
-        return MaskedLMOutput(
-            loss=loss,
-            logits=None if sparse else logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return MaskedLMOutput(loss, None if sparse else logits, outputs.hidden_states, outputs.attentions)
 
 
-class CausalLMHead(TaskHead):
+class CausalLMHead(_LanguageModelingHead):
     """Prediction of the next token: a linear map to the vocabulary, its matrix tied to the embeddings."""
 
     is_decoder = True
     create_masks_for_generate = staticmethod(mask_for_generate)
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-        # `Trainer` shifts the labels for label smoothing only for classes whose name stands in this table: any other
-        # decoder would learn to repeat its input.
+        # With label smoothing, `Trainer` shifts the labels of the classes in this table only.
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(type(self).__name__, type(self).__name__)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        super()._build_head(config)
 
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Scores over the vocabulary; families that scale their outputs override this."""
-        return self.lm_head(hidden_states)
-
-    # No `position_ids` in the signature, since `generate` would then pass its own: they are counted from the mask.
-    # They can be given all the same.
+    # `position_ids` is not in the signature because `generate` would pass its own. Users can pass it.
     @can_return_tuple
     @auto_docstring
     def forward(
@@ -105,26 +91,12 @@ class CausalLMHead(TaskHead):
     ) -> CausalLMOutputWithPast:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            Token ids as in `input_ids` (the shift by one happens here); -100 where there is nothing to predict.
+            Token ids as in `input_ids`, which are shifted by one inside; -100 is ignored by the loss.
         """
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        more = {"inputs_embeds": inputs_embeds, "past_key_values": past_key_values, "use_cache": use_cache}
+        outputs = self.model(input_ids, attention_mask, token_type_ids, **more, **kwargs)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.compute_logits(outputs.last_hidden_state[:, kept, :])
-        loss = None
+        logits, loss = self.compute_logits(outputs.last_hidden_state[:, kept, :]), None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return CausalLMOutputWithPast(loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions)

@@ -17,13 +17,11 @@ def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, p
     Returns:
         Shape `(batch, hidden_size)`.
     """
+    if attention_mask is None:
+        return last_hidden_state[:, 0] if pooling == "cls" else last_hidden_state.mean(dim=1)
     if pooling == "cls":
-        if attention_mask is None:
-            return last_hidden_state[:, 0]
         rows = torch.arange(last_hidden_state.shape[0], device=last_hidden_state.device)
         return last_hidden_state[rows, first_token_index(attention_mask).to(last_hidden_state.device)]
-    if attention_mask is None:
-        return last_hidden_state.mean(dim=1)
     weights = (attention_mask != 0)[:, :, None].to(last_hidden_state)
     return (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
@@ -31,7 +29,7 @@ def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, p
 def pool_patches(
     last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pre_logits: nn.Linear | None
 ) -> torch.Tensor:
-    """One vector per image: the class token through ViT's pre-logits layer, or without that layer the mean."""
+    """One vector per image: the class token after ViT's pre-logits layer, or without such a layer the mean."""
     if pre_logits is None:
         return pool(last_hidden_state, attention_mask, "mean")
     return torch.tanh(pre_logits(last_hidden_state[:, 0]))

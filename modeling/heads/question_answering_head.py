@@ -41,23 +41,16 @@ class QuestionAnsweringHead(TaskHead):
     ) -> QuestionAnsweringModelOutput:
         r"""
         start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            Index of the answer's first token; indices past the sequence are ignored.
+            Index of the answer's first token; indices past the sequence are ignored by the loss.
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            Index of the answer's last token; indices past the sequence are ignored.
+            Index of the answer's last token; indices past the sequence are ignored by the loss.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        logits = self.qa_outputs(outputs.last_hidden_state)
+        logits, loss = self.qa_outputs(outputs.last_hidden_state), None
         if attention_mask is not None and getattr(self.config, "mask_padding", True):
-            # No answer lies in the padding, and the softmax over tokens must not depend on how much of it there is.
+            # No answer lies in the padding, and the softmax over tokens must not depend on its length.
             logits = logits.masked_fill(attention_mask[:, :, None] == 0, torch.finfo(logits.dtype).min)
-        start_logits, end_logits = logits.unbind(dim=-1)
-        loss = None
+        start, end = logits.unbind(dim=-1)
         if start_positions is not None and end_positions is not None:
-            loss = (_position_loss(start_logits, start_positions) + _position_loss(end_logits, end_positions)) / 2
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+            loss = (_position_loss(start, start_positions) + _position_loss(end, end_positions)) / 2
+        return QuestionAnsweringModelOutput(loss, start, end, outputs.hidden_states, outputs.attentions)

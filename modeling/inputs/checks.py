@@ -5,11 +5,7 @@ from transformers import PreTrainedConfig
 
 
 def check_length(length: int, max_length: int) -> None:
-    """Refuse a sequence for which the model has no weights.
-
-    Raises:
-        ValueError: If `length` exceeds `max_length`.
-    """
+    """Raise `ValueError` for a sequence that is longer than the model's weights."""
     if length > max_length:
         raise ValueError(
             f"The sequence has {length} tokens, but the model's weights cover `max_position_embeddings={max_length}`. "
@@ -19,21 +15,13 @@ def check_length(length: int, max_length: int) -> None:
 
 
 def check_ids_or_embeds(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> None:
-    """Refuse both or neither of the two forms of a text.
-
-    Raises:
-        ValueError: If not exactly one of them is given.
-    """
+    """Raise `ValueError` unless exactly one of the two forms of a text is given."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError("Give either `input_ids` or `inputs_embeds`, and not both.")
 
 
 def check_modality(config: PreTrainedConfig, pixel_values: torch.Tensor | None, *text: torch.Tensor | None) -> None:
-    """Refuse images for a text model, and text for an image model, which `config.image_size` tells apart.
-
-    Raises:
-        ValueError: If the inputs do not fit the configuration.
-    """
+    """Raise `ValueError` for images if `config.image_size` is `None`, and for text or no images if it is set."""
     if config.image_size is None and pixel_values is not None:
         raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
     if config.image_size is not None and (pixel_values is None or any(tensor is not None for tensor in text)):

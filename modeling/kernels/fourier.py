@@ -106,7 +106,11 @@ def _name(length: int) -> str:
 def _comparison(length: int) -> Callable[[], Mapping[str, Callable[[], object]]]:
     def alternatives() -> Mapping[str, Callable[[], object]]:
         projection = SpatialProjection(length, "toeplitz").requires_grad_(False)
-        inputs = torch.ones(1, length, 128)
+        # `accelerate.init_empty_weights` leaves parameters without memory.
+        projection = projection.to_empty(device="cpu").to(torch.float32)
+        for parameter in projection.parameters():
+            parameter.fill_(1.0)
+        inputs = torch.ones(1, length, 128, dtype=torch.float32)
         return {
             REFERENCE: lambda: SpatialProjection.forward(projection, inputs),
             "fourier": lambda: convolve(projection, inputs, projection.bias),

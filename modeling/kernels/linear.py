@@ -162,10 +162,9 @@ linear_in_graph.register_autograd(_backward, setup_context=_keep_for_backward)
 
 def _comparison(rows: int, primitive: Callable[..., torch.Tensor], has_gradients: bool) -> Callable[[], Mapping]:
     def alternatives() -> Mapping[str, Callable[[], None]]:
-        generator = torch.Generator().manual_seed(0)
-        inputs = torch.randn(rows, 768, generator=generator).requires_grad_(has_gradients)
-        weight = torch.randn(2304, 768, generator=generator).requires_grad_(has_gradients)
-        bias, gradients = torch.zeros(2304), torch.randn(rows, 2304, generator=generator)
+        inputs = torch.ones(rows, 768, dtype=torch.float32, requires_grad=has_gradients)
+        weight = torch.ones(2304, 768, dtype=torch.float32, requires_grad=has_gradients)
+        bias, gradients = torch.ones(2304, dtype=torch.float32), torch.ones(rows, 2304, dtype=torch.float32)
 
         def run(product: Callable[..., torch.Tensor]) -> None:
             with torch.set_grad_enabled(has_gradients):

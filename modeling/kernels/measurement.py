@@ -14,11 +14,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import constants
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
 logger = logging.getLogger(__name__)
@@ -57,7 +59,8 @@ def fastest(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[],
     if key not in _CHOICES:
         _CHOICES.update(_read())
     if key not in _CHOICES:
-        with torch.inference_mode(False), torch.enable_grad():
+        # Models are also built on the meta device, and without gradients.
+        with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
             measured = _measure(make_alternatives())
         _CHOICES[key] = _write_first(key, measured)
         logger.info("%s: %s", key, _CHOICES[key])
@@ -65,7 +68,12 @@ def fastest(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[],
 
 
 def measure(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> bool:
-    """Whether the reference is to be replaced (see `fastest`). From then on `is_replaced` says the same."""
+    """Whether the reference is to be replaced (see `fastest`). From then on `is_replaced` says the same.
+
+    Nothing is measured where tensors have no values, e.g. under `FakeTensorMode`: the answer is then no.
+    """
+    if _get_current_dispatch_mode() is not None:
+        return False
     lost = _LOST_BY_REFERENCE.setdefault(torch.get_num_threads(), set())
     if fastest(name, make_alternatives) != REFERENCE:
         lost.add(name)
@@ -90,6 +98,7 @@ def machine() -> str:
     )
 
 
+@cache
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.is_file():

@@ -9,15 +9,13 @@ def grid_interpolation(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Linear maps between token grids of two image sizes (bicubic, antialiased).
 
-    A token-mixing matrix `W` of the old grid becomes `rows @ W @ columns` on the new one: take the new input tokens
-    to the old grid, mix them there, take the output tokens to the new grid. Both maps have rows that sum to one, so
-    the sum of a filter's weights over the input tokens, which is its answer to a constant input, is kept exactly; a
-    single weight shrinks as the number of input tokens grows. Filters keep their extent relative to the picture.
+    A token-mixing matrix `W` of the old grid becomes `rows @ W @ columns` on the new one. The rows of both maps sum to
+    one, so a filter's response to a constant input, the sum of its weights, stays the same.
 
     Args:
-        old_grid: Rows and columns of patches now.
-        new_grid: Rows and columns of patches wanted.
-        leading_tokens: Number of tokens before the patches that are no part of the grid (class token); kept as is.
+        old_grid: Rows and columns of patches of the present weights.
+        new_grid: Rows and columns of patches of the new weights.
+        leading_tokens: Number of tokens before the patches (class token), which are kept as they are.
 
     Returns:
         `rows`, shape `(new tokens, old tokens)`, and `columns`, shape `(old tokens, new tokens)`, in float64.

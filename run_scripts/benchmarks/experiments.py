@@ -8,14 +8,13 @@ from ..base.errors import UserError
 from .model_comparisons import (
     IMAGE_MODELS,
     Sizes,
-    attention_by_length,
     encoders_against_transformers,
     growth,
     images_against_timm,
-    products_by_rows,
     sequence_to_sequence,
     start_up,
     text_against_g_mlp_pytorch,
+    with_and_without_kernels,
 )
 from .timing import Case, Group
 from .workloads import masked_language_modelling, real_lengths
@@ -31,13 +30,10 @@ EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     6: growth,
     7: start_up,
     8: masked_language_modelling,
-    9: products_by_rows,
-    10: attention_by_length,
+    9: with_and_without_kernels,
 }
 
 
-#: The experiment with growing lengths, whose results are curves.
-GROWTH = 6
 #: Number of an experiment -> the distribution that it needs beyond our dependencies.
 PEERS = {1: "timm", 2: "g-mlp-pytorch"}
 

@@ -3,16 +3,16 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -25,7 +25,6 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_outputs import BaseModelOutput
 
 from tokenmixers import (
@@ -37,8 +36,6 @@ from tokenmixers import (
 
 from ...modeling.conversion.t5 import synthesizer_from_t5
 from ...modeling.conversion.timm import convert_timm_state_dict, timm_config
-from ...modeling.kernels.linear import linear, pointwise_convolution, swapped_product
-from ...modeling.layers.attention import eager_attention_forward, sdpa_or_written_out
 from ...modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from ..base.optional_packages import import_optional
 from ..base.shipped_files import MODEL_CARDS
@@ -61,8 +58,6 @@ class Sizes:
     shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
-    rows: tuple[int, ...] = (1, 2, 3, 4, 16, 64, 256, 1024, 2048)
-    attention: tuple[int, ...] = (16, 64, 128, 256, 512, 1024)
 
     def quick(self) -> "Sizes":
         """Small sizes: everything takes a few minutes."""
@@ -75,8 +70,6 @@ class Sizes:
             image_models=["ti16"],
             texts=min(6, self.texts),
             growth=(16, 32),
-            rows=(2, 16),
-            attention=(16,),
         )
 
 
@@ -320,24 +313,16 @@ def _decoding(
 
 
 def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """6: the spatial gating unit of gMLP-base at growing lengths, its product taken in several ways."""
+    """6: the spatial gating unit of gMLP-base at growing lengths, with the kernel for its product and without."""
     config = shipped_config("gmlp-base")
+    use_kernels = import_module("tokenmixers.modeling.kernels").use_kernels
     for length in sizes.growth:
-        units = {}
-        for name in ("Toeplitz, matrix", "Toeplitz, Fourier", "Toeplitz, by length", "full"):
-            units[name] = SpatialGatingUnit(
-                config.intermediate_size,
-                length,
-                name.split(",")[0].lower(),
-                config.gate_layer_norm_eps,
-                config.gate_type,
-            )
-        toeplitz = randomise_gates(units["Toeplitz, matrix"]).spatial_proj
-        toeplitz.fourier_lengths = {}
-        units["full"].spatial_proj.load_state_dict({"weight": toeplitz.matrix(length), "bias": toeplitz.bias})
-        units["Toeplitz, by length"].load_state_dict(units["Toeplitz, matrix"].state_dict())
-        units["Toeplitz, Fourier"].load_state_dict(units["Toeplitz, matrix"].state_dict())
-        units["Toeplitz, Fourier"].spatial_proj.fourier_lengths = {case.dtype: 1}
+        settings = (config.gate_layer_norm_eps, config.gate_type)
+        matrix = randomise_gates(SpatialGatingUnit(config.intermediate_size, length, "toeplitz", *settings))
+        by_length, full = deepcopy(matrix), deepcopy(matrix)
+        use_kernels(by_length)
+        full.spatial_proj.to_full()
+        units = {"Toeplitz, by length": by_length, "Toeplitz, matrix": matrix, "full": full}
         inputs = [{"hidden_states": torch.randn(1, length, config.intermediate_size)}]
         candidates = [
             model_candidate(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()
@@ -372,89 +357,29 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
         yield Group("first prediction", candidates)
 
 
-class _Products(nn.Module):
-    """Linear layers one after the other, each computed by `multiply(layer, hidden_states)`."""
+def with_and_without_kernels(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """9: our own models with the kernels that were chosen for this machine, and as they are written."""
 
-    def __init__(self, layers: nn.ModuleList, multiply: Callable[[nn.Linear, torch.Tensor], torch.Tensor]):
-        super().__init__()
-        self.layers = layers
-        self.multiply = multiply
+    def pair(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
+        plain = deepcopy(model)
+        use_kernels(plain, enabled=False)
+        return {"with kernels": model, "without": plain}
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            hidden_states = self.multiply(layer, hidden_states)
-        return hidden_states
-
-
-def products_by_rows(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """9: products of small, base and vocabulary layers by the implementations that `linear` chooses from."""
-    ways = {
-        "as tokenmixers chooses": linear,
-        "PyTorch's": lambda layer, inputs: F.linear(inputs, layer.weight, layer.bias),
-        "as a convolution": lambda layer, inputs: pointwise_convolution(inputs, layer.weight, layer.bias),
-        "the other way round": lambda layer, inputs: swapped_product(inputs, layer.weight, layer.bias),
-    }
-    # More weights than the CPU caches hold, as in a model.
-    for narrow, wide, pairs in ((128, 512, 48), (768, 3072, 4), (768, sizes.shrunk.get("vocab_size", 30522), 1)):
-        layers = nn.ModuleList(
-            nn.Linear(*size) for _ in range(1 if sizes.shrunk else pairs) for size in ((narrow, wide), (wide, narrow))
-        ).requires_grad_(case.training)
-        for rows in sizes.rows:
-            inputs = [{"hidden_states": torch.randn(rows, narrow)}]
-            common = {"inputs": inputs, "case": case, "weights": "shared", "items": len(layers) * rows}
+    use_kernels = import_module("tokenmixers.modeling.kernels").use_kernels
+    for name in ("gmlp-base", "amlp-base"):
+        config = shipped_config(name, **sizes.shrunk)
+        models = pair(randomise_gates(AutoModel.from_config(config)))
+        for length in sizes.text_lengths:
+            ids = tokens(config.vocab_size, sizes.batch_size, length)
             candidates = [
-                replace(model_candidate(name, _Products(deepcopy(layers), way), **common), is_profiled=False)
-                for name, way in ways.items()
-                if rows <= 4 or name != "the other way round"
+                model_candidate(kind, model, [{"input_ids": ids}], case, weights="shared", items=ids.numel())
+                for kind, model in models.items()
             ]
-            yield Group(f"{narrow} x {wide}, {rows} rows", candidates, {"batch": 1, "length": rows})
-
-
-class _Attention(nn.Module):
-    """A function of Transformers' attention interface, with projections shared by all heads."""
-
-    is_causal = False
-
-    def __init__(self, attend: Callable, head_dim: int):
-        super().__init__()
-        self.attend = attend
-        self.q_proj = nn.Linear(head_dim, head_dim)
-        self.kv_proj = nn.Linear(head_dim, 2 * head_dim)
-
-    def forward(
-        self, queries: torch.Tensor, keys: torch.Tensor, cached_values: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        query = self.q_proj(queries)
-        key, value = self.kv_proj(keys).chunk(2, dim=-1) if cached_values is None else (keys, cached_values)
-        return self.attend(self, query, key, value, None, scaling=query.shape[-1] ** -0.5)[0]
-
-
-def attention_by_length(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """10: attention by PyTorch's kernel and written out, by length.
-
-    With one head and with twelve; in inference of one query too, with keys and values as a cache holds them.
-    """
-    ways = {
-        "as tokenmixers chooses": sdpa_or_written_out,
-        "PyTorch's kernel": sdpa_attention_forward,
-        "written out": eager_attention_forward,
-    }
-    head_dim = 64
-    first, *others = (_Attention(attend, head_dim) for attend in ways.values())
-    for other in others:
-        other.load_state_dict(first.state_dict())
-    for heads in (1, 12):
-        for queries, keys in [(queries, length) for length in sizes.attention for queries in (1, length)]:
-            if queries == 1 and case.training:
-                continue
-            lengths = {"queries": queries, "keys": keys} | ({"cached_values": keys} if queries == 1 else {})
-            inputs = [
-                {name: torch.randn(sizes.batch_size, heads, length, head_dim) for name, length in lengths.items()}
-            ]
-            common = {"inputs": inputs, "case": case, "weights": "shared", "items": sizes.batch_size * queries}
-            candidates = [
-                model_candidate(name, deepcopy(module), **common)
-                for name, module in zip(ways, (first, *others), strict=True)
-            ]
-            facts = {"batch": sizes.batch_size, "length": queries, "keys": keys}
-            yield Group(f"{heads} heads, {queries} queries, {keys} keys", candidates, facts)
+            yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
+    if case.training:
+        return
+    config = SynthesizerConfig.from_preset("random", hidden_dropout_prob=0.0, attention_dropout=0.0, **sizes.shrunk)
+    models = pair(SynthesizerForConditionalGeneration(config))
+    source, target = (tokens(config.vocab_size, sizes.batch_size, length) for length in (64, 16))
+    candidates = [_decoding(kind, model, source, target, case, "shared") for kind, model in models.items()]
+    yield Group("seq2seq decoding", candidates, {"batch": sizes.batch_size, "length": 64})

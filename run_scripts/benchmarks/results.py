@@ -86,22 +86,6 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     print_table(head, table)
 
 
-def crossover(rows: Sequence[dict[str, Any]], candidate: str = "Toeplitz, Fourier") -> int | None:
-    """The smallest length from which on a candidate is faster than the first of its group, `None` if there is none.
-
-    Args:
-        rows: Results of one case, of groups that differ in `length`.
-        candidate: Name of the candidate.
-    """
-    start = None
-    for row in sorted((row for row in rows if row["model"] == candidate), key=lambda row: row["length"]):
-        if row["ratio"] <= 1:
-            start = None
-        elif start is None:
-            start = row["length"]
-    return start
-
-
 def write_results(output: Path, report: dict[str, Any]) -> None:
     """Write `results.json`, and its rows as `results.csv`."""
     output.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.multiprocessing import start_processes
 
 import tokenmixers
-from tokenmixers.modeling.mixins.saving import flat_modules
+from tokenmixers.modeling.mixins.checkpoint_code import checkpoint_code
 
 
 pytest.importorskip("transformers.distributed")
@@ -146,8 +146,8 @@ def test_a_split_model_computes_the_same_and_saves_a_whole_one(name, kind, run):
 def test_a_distributed_checkpoint_has_the_code_too(name, run):
     parts = run[0] / name / "parts"
     assert "auto_map" in json.loads((parts / "config.json").read_text())
-    model_type = run[2][name][0].config.model_type
-    assert {path.name: path.read_text() for path in parts.glob("*.py")} == flat_modules(model_type)
+    config = run[2][name][0].config
+    assert {path.name: path.read_text() for path in parts.glob("*.py")} == checkpoint_code(config)
     assert list(parts.rglob("*.safetensors"))
 
 

@@ -97,7 +97,9 @@ def test_later_tokens_of_causal_rows_leave_rounding_errors_only(convolved):
     "layout",
     [
         TokenLayout(6, 6, positions=torch.tensor([[0, 2, 4, 1, 3, 5]])),
-        TokenLayout(6, 6, positions=torch.tensor([[0, 1, 2, 0, 1, 2]]), shifted=True, seq_idx=torch.arange(6)[None] // 3),
+        TokenLayout(
+            6, 6, positions=torch.tensor([[0, 1, 2, 0, 1, 2]]), shifted=True, seq_idx=torch.arange(6)[None] // 3
+        ),
         TokenLayout(2, 6, new_tokens=slice(4, 6)),
         TokenLayout(2, 6, new_tokens=torch.tensor([4, 5])),
     ],

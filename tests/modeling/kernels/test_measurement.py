@@ -2,11 +2,16 @@
 
 import json
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
+from accelerate import init_empty_weights
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from tokenmixers.modeling.kernels import measurement
+from tokenmixers.modeling.kernels import fourier, linear, measurement
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +99,49 @@ def test_a_choice_is_for_the_number_of_threads_it_was_measured_with():
         assert not measurement.is_replaced("a")
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: torch.device("meta"),
+        init_empty_weights,
+        torch.inference_mode,
+        lambda: default_dtype(torch.bfloat16),
+        FakeTensorMode,
+    ],
+    ids=["meta device", "empty weights", "inference mode", "bfloat16 by default", "fake tensors"],
+)
+def test_measures_real_products_wherever_models_are_built(context, monkeypatch):
+    products = []
+
+    class Record(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            if function in (F.linear, torch.baddbmm):
+                products.append((found.device.type, found.dtype))
+            return found
+
+    def run_once(alternatives):
+        with Record():
+            for run in alternatives.values():
+                run()
+        return "other"
+
+    monkeypatch.setattr(measurement, "_measure", run_once)
+    with context():
+        found = [measurement.measure(name, comparison) for name, comparison in linear.COMPARISONS.items()]
+        found.append(measurement.measure("a", fourier._comparison(64)))
+    has_values = context is not FakeTensorMode
+    assert found == [has_values] * 4
+    assert products == [("cpu", torch.float32)] * (4 if has_values else 0)

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenmixers import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM
-from tokenmixers.modeling.layers.spatial_gating_unit import SpatialProjection
 
 
 @given(weight_type=st.sampled_from(["toeplitz", "full"]), new=st.integers(1, 20), data=st.data())

@@ -1,6 +1,6 @@
-import ast
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -12,12 +12,9 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
-from transformers.dynamic_module_utils import get_relative_import_files
 
 import tokenmixers
 from tokenmixers import GMLPForMaskedLM
-from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.modeling.mixins.saving import auto_map, flat_modules
 
 
 SCRIPT = Path(__file__).with_name("load_every_head.py")
@@ -138,31 +135,33 @@ def test_the_pipeline_with_the_old_name_is_the_checkpoints_own(tiny_config, tmp_
     assert type(ours.model) is tokenmixers.GMLPForQuestionAnswering
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
-def test_modules_are_flat_and_complete(model_type, tmp_path):
-    modules = flat_modules(model_type)
-    for name, source in modules.items():
-        (tmp_path / name).write_text(source)
-        first, second = source.splitlines()[:2]
-        assert f"tokenmixers {tokenmixers.__version__}" in first and "Apache License, Version 2.0" in second
-    # Transformers finds imports by pattern: it must find the same files as we, and Python only those.
-    found = get_relative_import_files(tmp_path / f"modeling_{model_type}.py")
-    assert {Path(path).name for path in found} | {f"modeling_{model_type}.py"} == set(modules)
-    for source in modules.values():
-        imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-        for node in imports:
-            assert node.level == 0 or (node.level == 1 and f"{node.module}.py" in modules)
-            assert node.level or not node.module.startswith("tokenmixers")
+def saved_code(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*.py")}
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
-def test_the_map_names_every_class(model_type):
-    entries = auto_map(model_type)
-    assert set(entries) == {"AutoConfig", *FAMILIES[model_type].models}
-    modules = flat_modules(model_type)
-    for entry in entries.values():
-        module, name = entry.split(".")
-        assert f"class {name}(" in modules[f"{module}.py"]
+def test_a_masked_language_model_has_its_equations_and_nothing_else(gmlp, tmp_path):
+    gmlp.save_pretrained(tmp_path)
+    code = saved_code(tmp_path)
+    assert sum(len(text.splitlines()) for text in code.values()) <= 1300
+    for text in code.values():
+        assert not re.search("kernel(?!_size)|mkldnn|pipeline|flops|auto_classes|toeplitzness", text, re.IGNORECASE)
+
+
+def test_question_answering_is_where_a_head_answers_questions(randomise, tmp_path):
+    for name in ("gmlp", "gmlp-images", "amlp"):
+        build(name, randomise).save_pretrained(tmp_path / name)
+    assert "question_answering.py" in saved_code(tmp_path / "amlp")
+    assert "question_answering.py" not in saved_code(tmp_path / "gmlp")
+    assert not any("questionanswering" in text.lower() for text in saved_code(tmp_path / "gmlp-images").values())
+    assert "custom_pipelines" not in json.loads((tmp_path / "gmlp-images" / "config.json").read_text())
+
+
+def test_code_of_another_head_does_not_stay_behind(randomise, tmp_path):
+    answering = build("amlp", randomise)
+    answering.save_pretrained(tmp_path)
+    (tmp_path / "mine.py").write_text("mine = True\n")
+    tokenmixers.AMLPForMaskedLM(answering.config).save_pretrained(tmp_path)
+    assert set(saved_code(tmp_path)) == {"configuration_amlp.py", "modeling_amlp.py", "mine.py"}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -339,18 +338,19 @@ def test_a_merged_model_replaces_its_adapter(tiny_config, tmp_path):
 
 
 def test_files_of_others_beside_a_trainers_checkpoint_stay(tiny_config, tmp_path):
-    (tmp_path / "padding.py").write_text("mine = True\n")
+    (tmp_path / "configuration_gmlp.py").write_text("mine = True\n")
     model = GMLPForMaskedLM(tiny_config())
     model.save_pretrained(tmp_path / "checkpoint-500")
-    assert (tmp_path / "padding.py").read_text() == "mine = True\n"
+    assert (tmp_path / "configuration_gmlp.py").read_text() == "mine = True\n"
     assert (tmp_path / "modeling_gmlp.py").is_file()
 
 
 def test_files_of_others_are_not_replaced(tiny_config, tmp_path):
-    (tmp_path / "padding.py").write_text("mine = True\n")
-    (tmp_path / "flops.py").write_text("")
+    (tmp_path / "configuration_gmlp.py").write_text("mine = True\n")
+    (tmp_path / "modeling_gmlp.py").write_text("")
     before = files(tmp_path)
-    with pytest.raises(FileExistsError, match=r"its own flops\.py, padding\.py.*another folder.*Nothing was written"):
+    names = r"configuration_gmlp\.py, modeling_gmlp\.py"
+    with pytest.raises(FileExistsError, match=rf"its own {names}.*another folder.*Nothing was written"):
         GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
     assert files(tmp_path) == before and len(list(tmp_path.iterdir())) == 2
 

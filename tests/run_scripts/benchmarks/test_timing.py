@@ -6,7 +6,6 @@ import torch
 from torch.autograd import DeviceType
 
 from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM, SynthesizerConfig, SynthesizerModel
-from tokenmixers.modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import timing
 from tokenmixers.run_scripts.benchmarks.model_comparisons import randomise_gates
@@ -153,18 +152,6 @@ def test_shares_of_known_times(monkeypatch):
     monkeypatch.setattr(timing, "_peak_on_cpu", lambda _: 7)
     peak, shares = profiled(lambda: None, CPU)
     assert (peak, list(shares.items())) == (7, [("mm", 0.6), ("compiled loops", 0.25), ("mul", 0.15)])
-
-
-def test_operations_are_counted_as_they_are_computed(monkeypatch):
-    """Spectra are no products, and under autocast the length from which on they are taken is another."""
-    unit = SpatialGatingUnit(8, 32, "toeplitz", 1e-5)
-    monkeypatch.setattr(unit.spatial_proj, "fourier_lengths", {torch.bfloat16: 1})
-    inputs = [{"hidden_states": torch.randn(2, 32, 8)}]
-    flops = [
-        model_candidate("unit", unit, inputs, Case("training", dtype, False, CPU)).flops
-        for dtype in (torch.float32, torch.bfloat16)
-    ]
-    assert flops == [3 * 2 * 2 * 32 * 32 * 4, 0]
 
 
 @pytest.mark.parametrize("rate, largest", [(1e9, 512), (1e12, 1024)])

@@ -1,0 +1,219 @@
+"""The code of a checkpoint: one file for the configuration and one for the models, made from this package's modules.
+
+The modules of a family are joined, dependencies first, without the definitions that the checkpoint does not need.
+"""
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import PreTrainedConfig
+
+from ...configuration.auto_classes import FAMILIES
+
+
+GENERATED = "# Part of tokenmixers"
+"""How all files of a checkpoint's code begin."""
+
+_PACKAGE = Path(__file__).parents[2]
+_NOT_IN_CHECKPOINTS = {"package_features.py": "checkpoint_features.py"}
+_PIPELINE = "QuestionAnsweringPipeline"
+_PIPELINE_IMPORT = f"""
+
+if TYPE_CHECKING:  # not executed: it makes Transformers copy the pipeline's file, which config.json names
+    from .question_answering import {_PIPELINE}
+"""
+_LINE_LENGTH = 119
+
+
+def auto_map(config: PreTrainedConfig) -> dict[str, str]:
+    """Where Transformers finds the classes of a checkpoint.
+
+    Args:
+        config: Configuration of one of the `FAMILIES`.
+
+    Returns:
+        Auto class name -> `"<module>.<class>"`, for the configuration and every kind of model that reads the text, or
+        the images, that this configuration is for.
+    """
+    family, model_type = FAMILIES[config.model_type], config.model_type
+    image_head = "AutoModelForImageClassification"
+    unusable = set(family.models) - {"AutoModel", image_head} if config.image_size is not None else {image_head}
+    return {
+        "AutoConfig": f"configuration_{model_type}.{family.config}",
+        **{auto: f"modeling_{model_type}.{name}" for auto, name in family.models.items() if auto not in unusable},
+    }
+
+
+def checkpoint_code(config: PreTrainedConfig) -> dict[str, str]:
+    """The files that define a checkpoint's classes.
+
+    Args:
+        config: Configuration of one of the `FAMILIES`. If its `custom_pipelines` name a pipeline for question
+            answering, the file of that pipeline is included.
+
+    Returns:
+        File name -> source, which imports nothing but PyTorch, Transformers, their dependencies and these files.
+
+    Raises:
+        ValueError: If two modules of the package define the same name.
+    """
+    model_type = config.model_type
+    names = {entry.rpartition(".")[2] for entry in auto_map(config).values()}
+    models = _Bundle(_PACKAGE / "modeling" / f"modeling_{model_type}.py", names)
+    configurations = _Bundle(_PACKAGE / "configuration" / f"configuration_{model_type}.py", names | models.used)
+    outside = sorted(models.used & configurations.defined)
+    source = models.source(f"from .configuration_{model_type} import {', '.join(outside)}\n")
+    files = {f"configuration_{model_type}.py": configurations.source()}
+    if "question-answering" in getattr(config, "custom_pipelines", {}):
+        source += _PIPELINE_IMPORT
+        path = _PACKAGE / "modeling" / "pipelines" / "question_answering.py"
+        files[path.name] = _header([path]) + path.read_text(encoding="utf-8")
+    return {**files, f"modeling_{model_type}.py": source}
+
+
+def _header(paths: list[Path]) -> str:
+    version = importlib.import_module(__name__.rpartition(".modeling.")[0]).__version__
+    names = ", ".join(path.relative_to(_PACKAGE).as_posix() for path in paths)
+    return (
+        f"{GENERATED} {version}, generated from its {names}; models of that package are used where it is imported.\n"
+        "# Licensed under the Apache License, Version 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
+    )
+
+
+class _Piece(NamedTuple):
+    """A top-level statement of a module, with the names it defines and the names it uses."""
+
+    source: str
+    defines: set[str]
+    uses: set[str]
+
+
+class _Bundle:
+    """A module and those it imports in its own top folder, reduced to what `names` need.
+
+    Attributes:
+        used: Names that the remaining definitions use.
+        defined: Names that they define.
+    """
+
+    def __init__(self, path: Path, names: set[str]):
+        self.modules: dict[Path, list[_Piece]] = {}
+        self.imports: dict[str, tuple[str, str]] = {}  # name -> the module it is from, and its name there
+        self._add(path)
+        pieces = [piece for module in self.modules.values() for piece in module]
+        of_name: dict[str, _Piece] = {}
+        for piece in pieces:
+            for name in piece.defines:
+                if name in of_name or name in self.imports:
+                    raise ValueError(f"{path.name} and the modules it imports define {name!r} more than once.")
+                of_name[name] = piece
+        self.used: set[str] = set()
+        self.defined: set[str] = set()
+        pending = sorted(names)
+        while pending:
+            name = pending.pop()
+            if name not in self.used:
+                self.used.add(name)
+                if name in of_name:
+                    self.defined |= of_name[name].defines
+                    pending += of_name[name].uses
+
+    def _add(self, path: Path) -> None:
+        """Add a module after the modules that it imports."""
+        if path in self.modules or path.relative_to(_PACKAGE).parts[0] != self._top(path):
+            return
+        path = path.with_name(_NOT_IN_CHECKPOINTS.get(path.name, path.name))
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = path.parents[node.level - 1]
+                self._add_within(path, folder.joinpath(*(node.module or "").split(".")).with_suffix(".py"))
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                module = node.module if isinstance(node, ast.ImportFrom) else ""
+                for alias in node.names:
+                    self.imports.setdefault(alias.asname or alias.name, (module or "", alias.name))
+        self.modules[path] = list(_pieces(text, tree))
+
+    @staticmethod
+    def _top(path: Path) -> str:
+        return path.relative_to(_PACKAGE).parts[0]
+
+    def _add_within(self, importer: Path, path: Path) -> None:
+        if self._top(path) == self._top(importer):
+            self._add(path)
+
+    def source(self, own_imports: str = "") -> str:
+        """The file's text, with `own_imports` after the others."""
+        parts = []
+        for path, pieces in self.modules.items():
+            kept = [piece.source for piece in pieces if piece.defines & self.used]
+            if kept:
+                title = f"# --- {path.relative_to(_PACKAGE).as_posix()} ---\n\n" if len(self.modules) > 1 else ""
+                parts.append(title + "\n\n\n".join(kept))
+        imports = self._import_lines() + (f"\n{own_imports}" if own_imports else "")
+        return _header([next(reversed(self.modules))]) + imports + "\n\n" + "\n\n\n".join(parts) + "\n"
+
+    def _import_lines(self) -> str:
+        statements: dict[str, list[str]] = {}
+        plain = []
+        for name in sorted(self.imports.keys() & self.used):
+            module, original = self.imports[name]
+            text = original if original == name else f"{original} as {name}"
+            if module:
+                statements.setdefault(module, []).append(text)
+            else:
+                plain.append(f"import {text}")
+        lines = [(text.split()[1], text) for text in plain]
+        for module, names in statements.items():
+            line = f"from {module} import {', '.join(names)}"
+            if len(line) > _LINE_LENGTH:
+                line = f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)"
+            lines.append((module, line))
+        groups: list[list[str]] = [[], []]
+        for module, line in sorted(lines):
+            groups[module.partition(".")[0] not in sys.stdlib_module_names].append(line)
+        return "\n\n".join("\n".join(group) for group in groups if group) + "\n"
+
+
+def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
+    """The definitions of a module in their order, each with the comments above it."""
+    lines = text.splitlines()
+    body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        defines = _defined(node)
+        if not defines or "__all__" in defines:
+            continue
+        first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", []))]) - 1
+        while lines[first - 1].startswith("#"):
+            first -= 1
+        end = node.end_lineno
+        if isinstance(following, ast.Expr) and not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            end = following.end_lineno  # the documentation of a constant
+        used = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
+        # Forward references are strings, alone or in `cast` and the like.
+        strings = [item.value for item in ast.walk(node) if isinstance(item, ast.Constant)]
+        used |= {value for value in strings if isinstance(value, str) and re.fullmatch(r"\w+", value)}
+        yield _Piece("\n".join(lines[first:end]), defines, used)
+
+
+def _defined(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {target.id for target in targets if isinstance(target, ast.Name)}
+    if isinstance(node, ast.If):
+        names = {
+            alias.asname or alias.name
+            for item in node.body
+            if isinstance(item, ast.ImportFrom)
+            for alias in item.names
+        }
+        return names.union(*(_defined(item) for item in [*node.body, *node.orelse]))
+    return set()
