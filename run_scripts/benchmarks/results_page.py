@@ -11,9 +11,7 @@ from ..base.reporting import markdown_table
 from .experiments import BenchmarkArguments
 
 
-START = "<!-- table of `python -m tokenmixers.run_scripts.benchmark_page` -->"
-
-
+START = "<!-- table of `tokenmixers benchmark_page` -->"
 END = "<!-- end of the table -->"
 
 
