@@ -98,12 +98,18 @@ def _takes_products(query: torch.Tensor, keys: int, samples: int) -> bool:
         return False
     if is_in_graph(query) and not is_compiled_for_cpu(query):
         return False
-    if not (torch.backends.cuda.flash_sdp_enabled() and torch.backends.mkldnn.enabled):
+    if not _is_kernel_allowed():
         return False
     of_a_sample = math.prod(query.shape[1:3]) * keys
     return statically_known_true(query.shape[0] * of_a_sample >= FEWEST_WEIGHTS) and statically_known_true(
         samples * of_a_sample <= MOST_WEIGHTS
     )
+
+
+@torch.compiler.assume_constant_result
+def _is_kernel_allowed() -> bool:
+    """Whether PyTorch would take the kernel that products were compared with; `sdpa_kernel` can forbid it."""
+    return bool(torch.backends.cuda.flash_sdp_enabled() and torch.backends.mkldnn.enabled)
 
 
 def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:
