@@ -14,11 +14,7 @@ class ImageInputs:
 
     @property
     def patch_grid(self) -> tuple[int, int]:
-        """Rows and columns of patches.
-
-        Raises:
-            ValueError: If `image_size` is not set.
-        """
+        """Rows and columns of patches; raises `ValueError` if `image_size` is `None`."""
         if self.image_size is None:
             raise ValueError("A configuration for text has no grid of patches: `image_size` is `None`.")
         height, width = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
@@ -26,14 +22,11 @@ class ImageInputs:
 
     @property
     def use_class_token(self) -> bool:
-        """Whether a learned class token stands before the patches and feeds ViT's pre-logits layer."""
+        """Whether there is a class token before the patches, and ViT's pre-logits layer after it."""
         return self.image_size is not None and self.classifier_pooling == "cls"
 
     def set_image_size(self, image_size: int | list[int] | tuple[int, int]) -> None:
-        """Set `image_size` and the number of tokens that follows from it.
-
-        Args:
-            image_size: Side of square images, or height and width, in pixels.
+        """Set the side of square images, or height and width, in pixels, and the number of tokens that follows.
 
         Raises:
             ValueError: If the size is not one or two positive multiples of `patch_size`.

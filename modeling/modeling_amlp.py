@@ -19,7 +19,7 @@ from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 
 
 class AMLPAttention(UsesAttentionInterface, nn.Module):
-    """Tiny attention (Figure 6): one small head on the normalised block input, as wide at its end as the gate."""
+    """Tiny attention (Figure 6): one small head on the normalised block input, projected to the width of the gate."""
 
     def __init__(self, config: AMLPConfig):
         super().__init__()
@@ -47,11 +47,11 @@ class AMLPAttention(UsesAttentionInterface, nn.Module):
         """Attend.
 
         Args:
-            query: As `project` gives them, shape `(batch, 1, length, attention_size)`.
-            key: The same for all tokens, those in a cache first.
+            query: From `project`, shape `(batch, 1, length, attention_size)`.
+            key: Of all tokens, those in the cache first, shape `(batch, 1, keys, attention_size)`.
             value: In the shape of `key`.
-            attention_mask: In the form the attention implementation in use wants.
-            **kwargs: Passed on to it.
+            attention_mask: In the form that the attention implementation takes.
+            **kwargs: Passed to the attention implementation.
 
         Returns:
             The result, shape `(batch, length, gate_size)`, and the weights, shape `(batch, 1, length, keys)`, or
@@ -91,7 +91,7 @@ class AMLPLayer(GMLPLayer):
         hidden_states = self.activation(self.proj_in(hidden_states))
         gates = None
         if past_key_values is not None:
-            # One update per layer, as Transformers' caches expect: keys and values travel together.
+            # Transformers' caches expect one update per layer, so keys and values are concatenated.
             gates = self.sgu.gate_inputs(hidden_states, layout)[:, None]
             gates, both = past_key_values.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
@@ -102,7 +102,7 @@ class AMLPLayer(GMLPLayer):
 
 
 class AMLPPreTrainedModel(GMLPPreTrainedModel):
-    """What all aMLP models share."""
+    """Base class of all aMLP models."""
 
     config: AMLPConfig
     _no_split_modules = ["AMLPLayer"]
@@ -140,8 +140,8 @@ class AMLPForMaskedLM(MaskedLMHead, AMLPPreTrainedModel):
 class AMLPForCausalLM(CausalLMHead, AMLPPreTrainedModel, GenerationMixin):
     """aMLP decoder with a language modelling head, tied to the embeddings by default.
 
-    The cache of a layer holds the inputs of its spatial projection in `keys`, and in `values` the keys and values of
-    tiny attention, side by side.
+    A layer's cache holds the inputs of its spatial projection in `keys`, and the concatenated keys and values of tiny
+    attention in `values`.
     """
 
     backbone_class = AMLPModel

@@ -71,7 +71,7 @@ class GMLPLayer(GradientCheckpointingLayer):
 
 
 class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
-    """What all gMLP models share: initialisation, and what Transformers needs to know of the architecture."""
+    """Base class of all gMLP models: initialisation, and what the architecture supports."""
 
     config: GMLPConfig
     base_model_prefix = "model"
@@ -96,8 +96,8 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
 class GMLPModel(GMLPPreTrainedModel):
     """The gMLP encoder, or decoder: token or patch embeddings, blocks, final norm.
 
-    There is no positional encoding: the spatial weights carry it. For images `pooler_output` holds what the classifier
-    reads, shape `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean over the patches.
+    The spatial weights take the place of positional encodings. For images `pooler_output` is the input of the
+    classifier, shape `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean of the patches.
     """
 
     layer_class: type[nn.Module] = GMLPLayer
@@ -140,20 +140,21 @@ class GMLPModel(GMLPPreTrainedModel):
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            For several documents packed in a row: the number of each token's document. Tokens see their own document
-            alone, and positions count from 0 in each.
+            For rows of several documents: the number of each token's document. Tokens see their own document only, and
+            positions count from 0 in each.
         attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            1 for real tokens, 0 for padding; with a cache, over its tokens as well. For images: over the class token,
-            if any, and the patches, with 0 for patches that are to have no influence on the others.
+            1 for real tokens, 0 for padding; with a cache, for its tokens as well. For images: one number for the
+            class token, if there is one, and for each patch; patches with 0 have no influence on the others.
         """
         check_modality(self.config, pixel_values, input_ids, token_type_ids, position_ids, inputs_embeds, seq_idx)
         if pixel_values is None:
             hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds)
         else:
             hidden_states = self.embed_patches(pixel_values)
-        if self.config.is_decoder and past_key_values is None and use_cache:
+        if not self.config.is_decoder:
+            past_key_values = None
+        elif past_key_values is None and use_cache:
             past_key_values = DynamicCache(config=self.config)
-        past_key_values = past_key_values if self.config.is_decoder else None
         layout = self._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
         hidden_states = self.dropout(hidden_states)
         for layer in self.layers:
@@ -167,14 +168,11 @@ class GMLPModel(GMLPPreTrainedModel):
         )
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:
-        """What all layers get; `inputs` as in `token_layout`."""
+        """The layout for all layers; `inputs` as in `token_layout`."""
         return token_layout(self.config, hidden_states, *inputs)
 
     def _embed_text(
-        self,
-        input_ids: torch.Tensor | None,
-        token_type_ids: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
+        self, input_ids: torch.Tensor | None, token_type_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
     ) -> torch.Tensor:
         check_ids_or_embeds(input_ids, inputs_embeds)
         hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds

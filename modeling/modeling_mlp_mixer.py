@@ -23,8 +23,8 @@ from .modeling_gmlp import GMLPModel, GMLPPreTrainedModel
 class MLPMixerLayer(GradientCheckpointingLayer):
     """One block: an MLP over the tokens, then one over the channels, each with a norm before it and a residual.
 
-    The mask acts on what the token-mixing MLP reads, after the norm, so that padding adds exactly nothing to any
-    token. What that MLP writes to padding (its biases at least) stays there, as the next block masks it again.
+    The padding mask acts on the input of the token-mixing MLP, after the norm, so that padding adds exactly zero to
+    every token. Outputs at padding are not zero, but the next block masks them again.
     """
 
     def __init__(self, config: MLPMixerConfig, layer_idx: int = 0):
@@ -55,7 +55,7 @@ class MLPMixerLayer(GradientCheckpointingLayer):
 
 
 class MLPMixerPreTrainedModel(GMLPPreTrainedModel):
-    """What all MLP-Mixers share."""
+    """Base class of all MLP-Mixers."""
 
     config: MLPMixerConfig
     _no_split_modules = ["MLPMixerLayer"]
@@ -88,8 +88,8 @@ class MLPMixerModel(MLPMixerPreTrainedModel, GMLPModel):
     ) -> TokenLayout:
         if seq_idx is not None:
             raise ValueError(
-                "MLP-Mixer takes no `seq_idx`: its token mixing adds up all tokens before the activation, so that "
-                "documents in a row cannot be kept apart. Give each a row of its own."
+                "MLP-Mixer does not support `seq_idx`: its token mixing sums over all tokens before the activation, "
+                "so documents in a row cannot be separated. Give each document a row of its own."
             )
         return super()._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
 

@@ -7,7 +7,6 @@ from torch import nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -32,7 +31,6 @@ from .inputs.attention_masks import interface_mask
 from .inputs.caches import mask_for_generate
 from .inputs.checks import check_ids_or_embeds, check_modality
 from .inputs.token_layout import TokenLayout, token_layout
-from .layers.feed_forward import FeedForward
 from .layers.patch_embeddings import PatchEmbeddings
 from .layers.rms_norm import SynthesizerRMSNorm
 from .layers.synthetic_logits import (
@@ -49,68 +47,11 @@ from .layers.synthetic_logits import (
 )
 from .mixins.package_features import PackageFeatures
 from .mixins.synthesizer_resizing import ResizableSynthesizer
-from .synthesizer_attention import SynthesizerAttention, SynthesizerCrossAttention
-
-
-def _clamp_to_float16(hidden_states: torch.Tensor) -> torch.Tensor:
-    # Residual streams of T5 models can leave float16's range.
-    if hidden_states.dtype != torch.float16:
-        return hidden_states
-    return hidden_states.clamp(-torch.finfo(torch.float16).max + 1000, torch.finfo(torch.float16).max - 1000)
-
-
-class SynthesizerLayer(GradientCheckpointingLayer):
-    """Self-attention, cross-attention in the decoder of an encoder-decoder, and feed-forward, each on a residual."""
-
-    def __init__(self, config: SynthesizerConfig, layer_idx: int, has_cross_attention: bool = False):
-        super().__init__()
-        self.self_attn_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
-        self.self_attn = SynthesizerAttention(config, layer_idx)
-        self.has_cross_attention = has_cross_attention
-        if has_cross_attention:
-            self.cross_attn_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
-            self.cross_attn = SynthesizerCrossAttention(config, layer_idx)
-        self.mlp_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
-        self.mlp = FeedForward(
-            config.hidden_size,
-            config.intermediate_size,
-            config.feed_forward_type,
-            config.hidden_dropout_prob,
-            config.gelu_approximate,
-        )
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        position_bias: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        layout: TokenLayout | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        """Map `(batch, length, hidden_size)` to the same shape; arguments as in the attention modules."""
-        cache = past_key_values
-        if isinstance(cache, EncoderDecoderCache):
-            cache = cache.self_attention_cache
-        mixed, _ = self.self_attn(self.self_attn_norm(hidden_states), position_bias, layout, cache, **kwargs)
-        hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
-        if self.has_cross_attention and encoder_hidden_states is not None:
-            mixed, _ = self.cross_attn(
-                self.cross_attn_norm(hidden_states),
-                encoder_hidden_states,
-                encoder_attention_mask,
-                past_key_values,
-                **kwargs,
-            )
-            hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
-        mixed = self.mlp(self.mlp_norm(hidden_states))
-        return _clamp_to_float16(hidden_states + self.dropout(mixed))
+from .synthesizer_layers import SynthesizerAttention, SynthesizerCrossAttention, SynthesizerLayer
 
 
 class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
-    """What all Synthesizers share: initialisation, and what Transformers needs to know of the architecture."""
+    """Base class of all Synthesizers: initialisation, and what the architecture supports."""
 
     config: SynthesizerConfig
     base_model_prefix = "model"
@@ -132,13 +73,13 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        # From outside Transformers, only modules with weights of their own arrive here: parents cannot set any.
+        # For classes outside Transformers this is called only with modules that have weights of their own.
         super()._init_weights(module)
         config, factor = self.config, self.config.initializer_factor
         if isinstance(module, nn.Linear):
             init.normal_(module.weight, std=factor * getattr(module, "init_scale", 1.0) * module.in_features**-0.5)
         elif isinstance(module, nn.Embedding):
-            # T5 embeds with deviation one, and its tied head compensates by scaling its input down.
+            # T5's embeddings have standard deviation 1, and its tied head scales its input down to compensate.
             unscaled_head = config.tie_word_embeddings and not config.scale_decoder_outputs
             init.normal_(module.weight, std=factor * (config.hidden_size**-0.5 if unscaled_head else 1.0))
         elif isinstance(module, nn.Conv2d):  # of patches, as T5 embeds tokens
@@ -164,7 +105,7 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
                 init.zeros_(weight)
 
     def scale_for_lm_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """What a language modelling head reads (see `scale_decoder_outputs`)."""
+        """The input of a language modelling head (see `scale_decoder_outputs`)."""
         return hidden_states * self.config.hidden_size**-0.5 if self.config.scale_decoder_outputs else hidden_states
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -173,12 +114,12 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
 
 
 class SynthesizerStack(SynthesizerPreTrainedModel):
-    """One side of a model: embeddings, layers and final norm. An encoder, or a decoder if `config.is_decoder`."""
+    """An encoder, or a decoder if `config.is_decoder`: embeddings, layers and final norm."""
 
     _input_embed_layer = "embed_tokens"
 
     def __init__(self, config: SynthesizerConfig, has_cross_attention: bool = False, embed_tokens: bool = True):
-        """`config` is that of the side: `SynthesizerConfig.get_text_config`. Image models embed outside."""
+        """`config` is from `SynthesizerConfig.get_text_config`. Image models have their embeddings outside."""
         super().__init__(config)
         width = config.hidden_size
         self.embed_tokens: nn.Module | None = nn.Embedding(config.vocab_size, width) if embed_tokens else None
@@ -193,7 +134,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         self.has_cross_attention = has_cross_attention
         self.gradient_checkpointing = False
         self.post_init()
-        # Synthetic attention maps belong to all heads together: only the feed-forward layers are split.
+        # Tensor parallelism splits the feed-forward layers only: mixed logits need all heads at once.
         names = [name for name, _ in layers[0].mlp.named_children() if name.endswith("_proj")]
         split = {f"layers.*.mlp.{name}": "rowwise" if name == "down_proj" else "colwise" for name in names}
         if embed_tokens:
@@ -236,11 +177,11 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         r"""
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            For several documents packed in a row: the number of each token's document. Tokens see their own document
-            alone, and positions count from 0 in each.
+            For rows of several documents: the number of each token's document. Tokens see their own document only, and
+            positions count from 0 in each.
         """
         if self.has_cross_attention and seq_idx is not None:
-            raise ValueError("Encoder-decoders take no `seq_idx`: give each pair of texts a row of its own.")
+            raise ValueError("Encoder-decoders do not support `seq_idx`: give each pair of texts a row of its own.")
         check_ids_or_embeds(input_ids, inputs_embeds)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)  # type: ignore[misc]  # images come embedded
@@ -258,7 +199,9 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
                 encoder_hidden_states=encoder_hidden_states,
             )
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
-        hidden_states = self.dropout(inputs_embeds + self._added_embeddings(layout, token_type_ids))
+        hidden_states = self.dropout(
+            inputs_embeds + self._added_embeddings(layout, token_type_ids, inputs_embeds.device)
+        )
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -290,22 +233,24 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         cache: Cache | None,
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
-        """What all layers get; `attention_mask` may be one of four dimensions, as attention takes it."""
+        """The layout for all layers. `attention_mask` may have four dimensions, in the form that attention takes."""
         is_full = attention_mask is not None and attention_mask.dim() == 4
         padding = None if is_full else attention_mask
         layout = token_layout(self.config, inputs_embeds, padding, position_ids, cache, seq_idx)
         if "vanilla" in self.config.attention_components:
             mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, seq_idx)
-        elif is_full or seq_idx is None:
-            mask = attention_mask if is_full else None
+        elif is_full:
+            mask = attention_mask
         else:
-            mask = visible_keys(layout, inputs_embeds.device)
+            mask = None if seq_idx is None else visible_keys(layout, inputs_embeds.device)
         return layout._replace(attention_mask=mask)
 
-    def _added_embeddings(self, layout: TokenLayout, token_type_ids: torch.Tensor | None) -> torch.Tensor | float:
+    def _added_embeddings(
+        self, layout: TokenLayout, token_type_ids: torch.Tensor | None, device: torch.device
+    ) -> torch.Tensor | float:
         added: torch.Tensor | float = 0.0
         if self.embed_positions is not None:
-            added = self.embed_positions(query_positions(layout, self.embed_positions.weight.device))
+            added = self.embed_positions(query_positions(layout, device))
         if self.token_type_embeddings is not None:
             if token_type_ids is None:
                 added = added + self.token_type_embeddings.weight[0]
@@ -322,8 +267,8 @@ def _require(condition: bool, model: nn.Module, wanted: str) -> None:
 class SynthesizerModel(SynthesizerPreTrainedModel):
     """The Synthesizer without a head: encoder, decoder or both, as the configuration says.
 
-    With `config.image_size` it is an encoder of images, and `pooler_output` holds what the classifier reads, shape
-    `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean over the patches.
+    With `config.image_size` it is an encoder of images, and `pooler_output` is the input of the classifier, shape
+    `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean of the patches.
     """
 
     def __init__(self, config: SynthesizerConfig):
@@ -346,7 +291,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         self._tied_weights_keys = {f"{name}.embed_tokens.weight": "shared.weight" for name in sides}
         self.post_init()
         if reads_text:
-            # As in the sides that share it.
+            # As in the encoder and decoder that share it.
             self._tp_plan = {**(self._tp_plan or {}), "shared": "embedding_rowwise"}
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
@@ -454,7 +399,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
 
 
 class _EncoderHead(ModelMixin):
-    """Checks what the shared task heads rely on, and names the embeddings that language modelling ties to."""
+    """A head on an encoder."""
 
     backbone_class: type[nn.Module] = SynthesizerModel
 
@@ -517,7 +462,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
         super().__init__(config)
         self.model = SynthesizerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.loss_type = "ForMaskedLM"  # cross-entropy without a shift: the decoder inputs are shifted instead
+        self.loss_type = "ForMaskedLM"  # cross entropy without a shift, because the decoder inputs are shifted
         self.post_init()
 
     @can_return_tuple
@@ -543,7 +488,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
         decoder_attention_mask (`torch.Tensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             1 for real decoder tokens, 0 for padding.
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            Token ids to predict, one per decoder token; -100 where there is nothing to predict.
+            Token ids to predict, one per decoder token; -100 is ignored by the loss.
         """
         decoder_ids: torch.Tensor | None = decoder_input_ids
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -578,7 +523,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
         )
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Labels moved one to the right, after `decoder_start_token_id`; -100 becomes `pad_token_id`.
+        """Labels shifted to the right by one, after `decoder_start_token_id`; -100 becomes `pad_token_id`.
 
         Raises:
             ValueError: If the configuration lacks one of the two ids.

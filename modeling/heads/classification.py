@@ -14,13 +14,15 @@ from .task_head import TaskHead
 
 
 class ClassificationHead(TaskHead):
-    """Dropout, then a linear map to `classes` scores (`config.num_labels` by default)."""
+    """Dropout, then a linear map to `num_scores` numbers, by default `config.num_labels`."""
 
-    def _build_head(self, config: PreTrainedConfig, classes: int | None = None) -> None:
+    num_scores: int | None = None
+
+    def _build_head(self, config: PreTrainedConfig) -> None:
         rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = nn.Dropout(rate)
         self.num_labels = config.num_labels
-        self.classifier = nn.Linear(config.hidden_size, classes or config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, self.num_scores or config.num_labels)  # type: ignore[arg-type]  # 2 by default
 
 
 class SequenceClassificationHead(ClassificationHead):
@@ -83,9 +85,7 @@ class MultipleChoiceHead(ClassificationHead):
     """One score per choice, each choice being a sequence of its own."""
 
     accepts_loss_kwargs = False
-
-    def _build_head(self, config: PreTrainedConfig, classes: int | None = 1) -> None:
-        super()._build_head(config, classes)
+    num_scores = 1
 
     @can_return_tuple
     @auto_docstring
@@ -107,7 +107,7 @@ class MultipleChoiceHead(ClassificationHead):
         token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
             Segment ids.
         position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
-            Positions of the tokens in the spatial weights.
+            Positions of the tokens.
         inputs_embeds (`torch.FloatTensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`):
             Embeddings instead of `input_ids`.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):

@@ -44,10 +44,6 @@ class MaskedLMHead(_LanguageModelingHead):
         labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        r"""
-        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            Token ids to predict, in `[0, vocab_size)`; -100 is ignored by the loss.
-        """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         hidden_states, loss = outputs.last_hidden_state, None
         targets: torch.Tensor | None = labels

@@ -39,12 +39,6 @@ class QuestionAnsweringHead(TaskHead):
         end_positions: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
-        r"""
-        start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            Index of the answer's first token; indices past the sequence are ignored by the loss.
-        end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            Index of the answer's last token; indices past the sequence are ignored by the loss.
-        """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
         if attention_mask is not None and getattr(self.config, "mask_padding", True):

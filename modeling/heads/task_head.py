@@ -31,7 +31,9 @@ class TaskHead(ModelMixin):
     def __init__(self, config: PreTrainedConfig):
         needed = f"{type(self).__name__} needs a configuration with "
         if config.is_decoder != self.is_decoder:
-            raise ValueError(f"{needed}`is_decoder={self.is_decoder}`.")
+            raise ValueError(
+                f"{needed}`is_decoder={self.is_decoder}`, {'a decoder' if self.is_decoder else 'an encoder'}."
+            )
         if (config.image_size is not None) != self.reads_images:
             size = "`image_size` set, e.g. to 224" if self.reads_images else "`image_size=None`, for text"
             raise ValueError(f"{needed}{size}; got {config.image_size}.")

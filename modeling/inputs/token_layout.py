@@ -19,8 +19,7 @@ class TokenLayout(NamedTuple):
     Attributes:
         query_length: Number of new tokens.
         key_length: Number of all tokens.
-        new_tokens: The new tokens among all: a slice, or an index tensor with a static cache, whose length is known
-            on the device only.
+        new_tokens: The new tokens among all: a slice, or indices with a static cache in use.
         padding_mask: Boolean, true for real tokens, shape `(batch, key_length)`; `None` without padding.
         positions: Positions of all tokens, shape `(batch or 1, key_length)`; `None` for 0, 1, 2, ...
         shifted: Whether positions in a row (or in each of its documents) are 0, 1, 2, ... after left padding. The
@@ -28,8 +27,7 @@ class TokenLayout(NamedTuple):
         is_causal: Whether tokens see only themselves and earlier tokens.
         seq_idx: Number of each token's document, shape `(batch, key_length)`: tokens see their own document only.
             `None` if a row is one document.
-        attention_mask: For attention, all of the above in one mask, in the form that the attention implementation
-            takes; `None` if all tokens are visible, or if the mask follows from the other fields.
+        attention_mask: For attention: the mask of the attention implementation, which then holds all of this.
     """
 
     query_length: int
@@ -96,22 +94,10 @@ def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
 
 
 def positions_in_documents(seq_idx: torch.Tensor) -> torch.Tensor:
-    """Positions that count from 0 in every document of a packed row.
-
-    Args:
-        seq_idx: Number of each token's document, shape `(batch, length)`; the tokens of a document are adjacent.
-
-    Returns:
-        Shape `(batch, length)`.
-    """
+    """Positions that count from 0 in every document; `seq_idx` and result have the shape `(batch, length)`."""
     index = torch.arange(seq_idx.shape[1], device=seq_idx.device)
     begins = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0), value=True)
     return index - torch.where(begins, index, 0).cummax(dim=1).values
-
-
-def _has_spatial_weights(config: PreTrainedConfig) -> bool:
-    """Whether tokens are mixed by a learned matrix, as opposed to attention over all keys of the cache."""
-    return hasattr(config, "spatial_weight_type")
 
 
 def _new_tokens(
@@ -120,7 +106,7 @@ def _new_tokens(
     """`TokenLayout.new_tokens` and `TokenLayout.key_length`."""
     length = inputs_embeds.shape[1]
     past_length, room = cached_lengths(past_key_values, length, inputs_embeds.device)
-    spatial = _has_spatial_weights(config)
+    spatial = hasattr(config, "spatial_weight_type")  # else attention
     max_length = config.max_position_embeddings if spatial else config.max_sequence_length
     if isinstance(past_length, int):
         # Attention reads the cache as a whole, with the unused room of a static one.
@@ -163,8 +149,8 @@ def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, past_key_
 def _may_be_left_padded(config: PreTrainedConfig, padding_mask: torch.Tensor) -> bool:
     if config.image_size is not None:
         return False  # a patch keeps its position whatever is masked
-    # Toeplitz weights are the same after a shift, which then costs less than to wait for the values on the device.
-    toeplitz = _has_spatial_weights(config) and config.spatial_weight_type == "toeplitz"
+    # A shift does not change Toeplitz weights, so it costs less than waiting for the mask on the device.
+    toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
     return toeplitz or is_tracing(padding_mask) or padding_mask.is_meta or not bool(padding_mask[:, 0].all())
 
 
@@ -179,7 +165,7 @@ def _after_cache(
     """Positions of all tokens when those of the new ones are given, and whether they are shifted."""
     index = torch.arange(key_length, device=position_ids.device)
     known = index[None] if counted is None else counted
-    if not _has_spatial_weights(config):
+    if not hasattr(config, "spatial_weight_type"):
         known = known.expand(max(len(known), len(position_ids)), -1)
         return known.index_copy(1, index[new_tokens], position_ids.expand(len(known), -1).to(known)), False
     expected = known[:, new_tokens]

@@ -5,11 +5,7 @@ from torch import nn
 
 
 class DropPath(nn.Module):
-    """In training, drops a residual branch for whole examples at random and scales the others up.
-
-    Args:
-        drop_prob: Probability of dropping, in [0, 1).
-    """
+    """In training, drops a residual branch for an example with probability `drop_prob`, and scales up the others."""
 
     def __init__(self, drop_prob: float):
         super().__init__()

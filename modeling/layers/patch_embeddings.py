@@ -6,11 +6,7 @@ from transformers import PreTrainedConfig
 
 
 class PatchEmbeddings(nn.Module):
-    """A linear map of non-overlapping square patches, with a learned class token before them if the config asks.
-
-    Args:
-        config: Configuration with `image_size`, `patch_size`, `num_channels`, `hidden_size`, `use_class_token`.
-    """
+    """A linear map of non-overlapping square patches, after a learned class token if `config.use_class_token`."""
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__()
@@ -21,13 +17,7 @@ class PatchEmbeddings(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.hidden_size)) if config.use_class_token else None
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """Embed.
-
-        Args:
-            pixel_values: Shape `(batch, num_channels, height, width)`.
-
-        Returns:
-            Shape `(batch, tokens, hidden_size)`: the class token, if any, then the patches row by row.
+        """Map images `(batch, num_channels, height, width)` to `(batch, tokens, hidden_size)`, patches row by row.
 
         Raises:
             ValueError: If the images do not have the size and channels of the configuration.

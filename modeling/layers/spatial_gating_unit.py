@@ -14,10 +14,10 @@ class SpatialProjection(nn.Module):
         max_length: Longest sequence `n`.
         weight_type: `"full"`: `weight` holds W, shape `(n, n)`, row = output token. `"toeplitz"`: `weight` holds the
             `2n - 1` diagonals, with `W[i, j] = weight[n - 1 + j - i]`, so the last entries look to the right.
-        is_causal: Use the lower triangle of W alone: tokens see themselves and those before.
+        is_causal: Use only the lower triangle of W: tokens see themselves and earlier tokens.
 
     Shapes:
-        input and output `(batch, length, channels)` with `length <= n`; `bias` is `(n,)`, one number per output token.
+        input and output `(batch, length, channels)` with `length <= n`; `bias` `(n,)`, one number per output token.
     """
 
     def __init__(self, max_length: int, weight_type: str, is_causal: bool = False):
@@ -29,11 +29,10 @@ class SpatialProjection(nn.Module):
         self.bias = nn.Parameter(torch.ones(max_length))
 
     def matrix(self, length: int, layout: TokenLayout | None = None) -> torch.Tensor:
-        """The spatial weights in use, from all `length` tokens to the new ones (to all without `layout`).
+        """The weights from all `length` tokens to the new ones (to all without `layout`).
 
         Returns:
-            Shape `(new tokens, all tokens)`, or `(batch or 1, new tokens, all tokens)` for given positions or several
-            documents in a row.
+            Shape `(new tokens, all tokens)`, with a first dimension `batch` (or 1) if rows may differ.
         """
         layout = TokenLayout(length, length) if layout is None else layout
         matrix = self._rows(length, layout)
@@ -54,25 +53,19 @@ class SpatialProjection(nn.Module):
             return self.weight[:length, :length][new_tokens]
         if isinstance(new_tokens, slice) and not new_tokens.start:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
-            # Appendix C: rows of 2 * length numbers, read in steps of one less, move by one number per row. Unlike
-            # `unfold`, these take lengths that change under `torch.compile` and `torch.export`; `contiguous`
-            # keeps Inductor from taking the strides of the first batch for those of all.
+            # Appendix C: rows of 2 * length numbers, read with a stride of 2 * length - 1, shift by one per row.
+            # Unlike `unfold`, this compiles and exports with any length; `contiguous` gives fixed strides.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
         tokens = torch.arange(length, device=self.weight.device)
         return self.weight[self.max_length - 1 + tokens - tokens[new_tokens, None]]
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
-        """Mix tokens.
-
-        Args:
-            hidden_states: All tokens, those in the cache first.
-            layout: Which of them to compute, and what these see; without it all, at positions 0, 1, 2, ...
-        """
+        """Mix all tokens, those in the cache first, into the new ones (into all without `layout`)."""
         if layout is None:
             layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1])
         new_tokens = layout.new_tokens
-        # A static cache has unused room.
+        # Without the unused part of a static cache.
         hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]
         length = hidden_states.shape[1]
         bias = (
@@ -83,29 +76,20 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def to_full(self) -> None:
-        """Store all `n * n` weights from now on; the outputs stay the same. Nothing happens to full weights."""
+        """Store all `n * n` weights; the outputs stay the same."""
         self.weight = nn.Parameter(self.matrix(self.max_length).clone(), requires_grad=self.weight.requires_grad)
         self.weight_type = "full"
 
     @torch.no_grad()
     def set_max_length(self, max_length: int) -> None:
-        """Cover sequences up to `max_length`, keeping the weights between the leading tokens.
-
-        New weights are zero and new biases one, as at the start of training. Outputs for sequences that fit both
-        lengths stay the same.
-        """
+        """Cover sequences up to `max_length`: new weights are zero, new biases one, as at the start of training."""
         shift = max_length - self.max_length
         grow = (shift, shift) if self.weight_type == "toeplitz" else (0, shift, 0, shift)
         self._replace(F.pad(self.weight, grow), F.pad(self.bias, (0, shift), value=1.0))
 
     @torch.no_grad()
     def resample(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        """Replace full weights `W` by `rows W columns`, and `b` by `rows b`, e.g. for another image size.
-
-        Args:
-            rows: Shape `(new n, n)`: new output tokens from the old ones.
-            columns: Shape `(n, new n)`: old input tokens from the new ones.
-        """
+        """Replace full weights `W` by `rows W columns`, and `b` by `rows b`; see `grid_interpolation`."""
         rows, columns = rows.to(self.weight.device), columns.to(self.weight.device)
         weight = rows @ self.weight.to(rows.dtype) @ columns
         self._replace(weight.to(self.weight.dtype), (rows @ self.bias.to(rows.dtype)).to(self.bias.dtype))
@@ -134,8 +118,8 @@ class SpatialGatingUnit(nn.Module):
         max_length: Longest sequence.
         weight_type: `"toeplitz"` or `"full"`, see `SpatialProjection`.
         layer_norm_eps: Epsilon of the norm over the channels that `f` mixes.
-        gate_type: See above.
-        is_causal: Whether tokens see only themselves and those before.
+        gate_type: A row of the table.
+        is_causal: Whether tokens see only themselves and earlier tokens.
     """
 
     def __init__(
@@ -175,8 +159,8 @@ class SpatialGatingUnit(nn.Module):
             hidden_states: New tokens, shape `(batch, length, intermediate_size)`.
             layout: Positions of the tokens and what they see. The padding mask acts on the input of `f` after the
                 norm, so that padding adds exactly zero to every token.
-            tiny_attention: What aMLP adds to `f`, in the shape of the result.
-            gate_inputs: With a cache, the results of `gate_inputs` for all tokens, those in the cache first.
+            tiny_attention: Added to `f` in aMLP, in the shape of the result.
+            gate_inputs: With a cache: the results of `gate_inputs` for all tokens.
 
         Returns:
             Shape `(batch, length, intermediate_size / 2)` for `"split"`, else `(batch, length, intermediate_size)`.

@@ -72,16 +72,15 @@ def checkpoint_code(config: PreTrainedConfig) -> dict[str, str]:
     if "question-answering" in getattr(config, "custom_pipelines", {}):
         source += _PIPELINE_IMPORT
         path = _PACKAGE / "modeling" / "pipelines" / "question_answering.py"
-        files[path.name] = _header([path]) + path.read_text(encoding="utf-8")
+        files[path.name] = _header(path) + path.read_text(encoding="utf-8")
     return {**files, f"modeling_{model_type}.py": source}
 
 
-def _header(paths: list[Path]) -> str:
+def _header(path: Path, remark: str = "") -> str:
     version = importlib.import_module(__name__.rpartition(".modeling.")[0]).__version__
-    names = ", ".join(path.relative_to(_PACKAGE).as_posix() for path in paths)
     return (
-        f"{GENERATED} {version}, generated from its {names}; models of that package are used where it is imported.\n"
-        "# Licensed under the Apache License, Version 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n"
+        f"{GENERATED} {version}, generated from {path.relative_to(_PACKAGE).as_posix()}{remark}.\n"
+        "# Licensed under the Apache License, Version 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n\n"
     )
 
 
@@ -154,10 +153,11 @@ class _Bundle:
         for path, pieces in self.modules.items():
             kept = [piece.source for piece in pieces if piece.defines & self.used]
             if kept:
-                title = f"# --- {path.relative_to(_PACKAGE).as_posix()} ---\n\n" if len(self.modules) > 1 else ""
+                title = f"# --- {path.relative_to(_PACKAGE).as_posix()}\n" if len(self.modules) > 1 else ""
                 parts.append(title + "\n\n\n".join(kept))
         imports = self._import_lines() + (f"\n{own_imports}" if own_imports else "")
-        return _header([next(reversed(self.modules))]) + imports + "\n\n" + "\n\n\n".join(parts) + "\n"
+        header = _header(next(reversed(self.modules)), "; not used where that package is imported")
+        return header + imports + "\n\n" + "\n\n\n".join(parts) + "\n"
 
     def _import_lines(self) -> str:
         statements: dict[str, list[str]] = {}

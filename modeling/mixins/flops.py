@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..heads.classification import TokenClassificationHead
 from ..layers.feed_forward import FEED_FORWARD_TYPES
 
 
@@ -94,7 +95,8 @@ LAYER_FLOPS: dict[str, Callable[..., int]] = {
 
 def _head_flops(model: nn.Module, batch: int, length: int) -> int:
     total = 0
-    for name, per_token in (("lm_head", True), ("qa_outputs", True), ("classifier", model.classifies_tokens)):
+    is_per_token = {"lm_head": True, "qa_outputs": True, "classifier": isinstance(model, TokenClassificationHead)}
+    for name, per_token in is_per_token.items():
         head = getattr(model, name, None)
         if head is not None:
             total += 2 * batch * (length if per_token else 1) * head.in_features * head.out_features
@@ -103,8 +105,6 @@ def _head_flops(model: nn.Module, batch: int, length: int) -> int:
 
 class CountsFlops(PreTrainedModel):
     """A `PreTrainedModel` with a formula in `LAYER_FLOPS`."""
-
-    classifies_tokens = False
 
     def forward_flops(
         self, batch_size: int = 1, sequence_length: int | None = None, target_length: int | None = None

@@ -49,7 +49,7 @@ class ResizableTokens(PreTrainedModel):
         for module in modules:
             module.resample(rows, columns)
 
-    def get_position_embeddings(self) -> tuple[Any, ...]:  # type: ignore[override]  # no embeddings
+    def get_position_embeddings(self) -> tuple[Any, ...]:
         """The modules with the token-mixing weights, which take the place of position embeddings."""
         return tuple(module for module in self.modules() if isinstance(module, self._token_mixing_module))
 

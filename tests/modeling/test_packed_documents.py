@@ -105,12 +105,12 @@ def test_mistakes(build):
     ids = torch.randint(1, 37, (2, 5))
     with pytest.raises(ValueError, match=r"`seq_idx` has shape \(2, 4\), expected \(2, 5\)"):
         build("GMLPForMaskedLM")(ids, seq_idx=torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="MLP-Mixer takes no `seq_idx`"):
+    with pytest.raises(ValueError, match="MLP-Mixer does not support `seq_idx`"):
         build("MLPMixerForMaskedLM")(ids, seq_idx=torch.zeros(2, 5))
     decoder = build("GMLPForCausalLM", is_decoder=True)
     cache = decoder(ids, use_cache=True).past_key_values
     with pytest.raises(ValueError, match="with tokens in a cache"):
         decoder(ids[:, :1], past_key_values=cache, seq_idx=torch.zeros(2, 1))
     seq2seq = build("SynthesizerForConditionalGeneration", is_encoder_decoder=True)
-    with pytest.raises(ValueError, match="Encoder-decoders take no `seq_idx`"):
+    with pytest.raises(ValueError, match="Encoder-decoders do not support `seq_idx`"):
         seq2seq(ids, decoder_input_ids=ids, seq_idx=torch.zeros(2, 5))

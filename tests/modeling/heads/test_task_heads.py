@@ -1,4 +1,6 @@
 import functools
+import inspect
+import re
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.modeling.heads.pooling import pool
 
 
@@ -332,3 +335,31 @@ def test_sparse_prediction_compiles(tiny_config, randomise):
         losses = [run(ids, labels=labels.view(2, 8)).loss for run in (compiled, model)]
         torch.testing.assert_close(*losses)
         torch.testing.assert_close(*(torch.autograd.grad(loss, list(model.parameters())) for loss in losses))
+
+
+# --- documentation -----------------------------------------------------------------------------------------------
+
+LABELS = {
+    "MaskedLM": ["masked language modeling", "vocab_size", "(batch_size, sequence_length)"],
+    "CausalLM": ["shifted by one", "(batch_size, sequence_length)"],
+    "SequenceClassification": ["num_labels", "mean squared error", "(batch_size,)"],
+    "TokenClassification": ["[0, num_labels)", "(batch_size, sequence_length)"],
+    "MultipleChoice": ["[0, num_choices)", "(batch_size,)"],
+    "QuestionAnswering": ["start", "(batch_size,)"],
+    "ImageClassification": ["num_labels", "(batch_size,)"],
+    "ConditionalGeneration": ["one per decoder token", "(batch_size, target_sequence_length)"],
+}
+HEADS = sorted({name for family in FAMILIES.values() for name in family.models.values() if "For" in name})
+
+
+@pytest.mark.parametrize("class_name", HEADS)
+def test_help_describes_the_labels_of_the_head(class_name):
+    kind = class_name.partition("For")[2]
+    text = inspect.getdoc(getattr(tokenmixers, class_name).forward)
+    argument = "start_positions" if kind == "QuestionAnswering" else "labels"
+    entries = re.findall(rf"^ *{argument} \(.*\n(?: .*\n)*?(?=^ *[\w*]+ \(|^ *$)", text, re.MULTILINE)
+    assert len(entries) == 1
+    for words in LABELS[kind]:
+        assert words in entries[0]
+    if kind not in ("MaskedLM", "ImageClassification"):
+        assert "masked language modeling" not in text

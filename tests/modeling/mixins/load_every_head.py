@@ -1,4 +1,4 @@
-"""Load checkpoints through every Auto class they name, and save what the models compute: see test_self_contained.py.
+"""Load checkpoints through every Auto class they name, and save what the models compute: see test_saving.py.
 
 Run as `python load_every_head.py OUTPUTS.safetensors FOLDER...`, it works without this package.
 """
@@ -63,6 +63,9 @@ def main() -> None:
         load(folder, auto_class).save_pretrained(again)
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".py"}
         assert {path.name: path.read_bytes() for path in again.iterdir() if path.suffix == ".py"} == files
+        configs = [json.loads((path / "config.json").read_text()) for path in (folder, again)]
+        assert configs[0]["auto_map"] == configs[1]["auto_map"]
+        assert configs[0].get("custom_pipelines") == configs[1].get("custom_pipelines")
         results |= outputs_of(again)
     save_file(results, target)
     print(os.environ["HF_MODULES_CACHE"])

@@ -1,10 +1,11 @@
-"""The attention modules of the Synthesizer, with Transformers' attention interface and cache."""
+"""The Synthesizer's block, and its attention modules on Transformers' attention interface and cache."""
 
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import Cache, EncoderDecoderCache
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
@@ -13,6 +14,8 @@ from .inputs.attention_maps import causal_order, move_padding_right, visible_key
 from .inputs.caches import update_cache_without_keys
 from .inputs.token_layout import TokenLayout
 from .layers.attention import attention_from_logits, shared_attention
+from .layers.feed_forward import FeedForward
+from .layers.rms_norm import SynthesizerRMSNorm
 from .layers.synthetic_logits import COMPONENTS, TOKEN_DEPENDENT, ComponentMixture
 from .mixins.attention_interface import UsesAttentionInterface
 
@@ -224,3 +227,60 @@ class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def _clamp_to_float16(hidden_states: torch.Tensor) -> torch.Tensor:
+    # Residual streams of T5 models can leave float16's range.
+    if hidden_states.dtype != torch.float16:
+        return hidden_states
+    return hidden_states.clamp(-torch.finfo(torch.float16).max + 1000, torch.finfo(torch.float16).max - 1000)
+
+
+class SynthesizerLayer(GradientCheckpointingLayer):
+    """Self-attention, cross-attention in the decoder of an encoder-decoder, and feed-forward, each on a residual."""
+
+    def __init__(self, config: SynthesizerConfig, layer_idx: int, has_cross_attention: bool = False):
+        super().__init__()
+        self.self_attn_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
+        self.self_attn = SynthesizerAttention(config, layer_idx)
+        self.has_cross_attention = has_cross_attention
+        if has_cross_attention:
+            self.cross_attn_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
+            self.cross_attn = SynthesizerCrossAttention(config, layer_idx)
+        self.mlp_norm = SynthesizerRMSNorm(config.hidden_size, config.layer_norm_eps)
+        self.mlp = FeedForward(
+            config.hidden_size,
+            config.intermediate_size,
+            config.feed_forward_type,
+            config.hidden_dropout_prob,
+            config.gelu_approximate,
+        )
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_bias: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        layout: TokenLayout | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """Map `(batch, length, hidden_size)` to the same shape; arguments as in the attention modules."""
+        cache = past_key_values
+        if isinstance(cache, EncoderDecoderCache):
+            cache = cache.self_attention_cache
+        mixed, _ = self.self_attn(self.self_attn_norm(hidden_states), position_bias, layout, cache, **kwargs)
+        hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
+        if self.has_cross_attention and encoder_hidden_states is not None:
+            mixed, _ = self.cross_attn(
+                self.cross_attn_norm(hidden_states),
+                encoder_hidden_states,
+                encoder_attention_mask,
+                past_key_values,
+                **kwargs,
+            )
+            hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
+        mixed = self.mlp(self.mlp_norm(hidden_states))
+        return _clamp_to_float16(hidden_states + self.dropout(mixed))
