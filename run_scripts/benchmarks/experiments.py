@@ -34,6 +34,8 @@ EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
 }
 
 
+#: The experiment with growing lengths, whose results are curves.
+GROWTH = 6
 #: Number of an experiment -> the distribution that it needs beyond our dependencies.
 PEERS = {1: "timm", 2: "g-mlp-pytorch"}
 

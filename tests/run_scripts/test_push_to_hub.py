@@ -98,7 +98,7 @@ def test_the_models_own_push_is_complete(hub, own_push):
     state, _ = hub
     for repo in ("me/model", "me/elsewhere"):
         files = state.commits[state.branches[repo]["main"]]
-        assert {"config.json", "model.safetensors", "modeling_gmlp.py", "self_contained.py"} <= set(files)
+        assert {"config.json", "model.safetensors", "configuration_gmlp.py", "modeling_gmlp.py"} <= set(files)
         assert "AutoModelForTokenClassification" in json.loads(files["config.json"])["auto_map"]
 
 
@@ -122,7 +122,7 @@ def test_every_commit_of_a_trainer_with_weights_has_their_code(hub, online, chec
     train_and_push(checkpoint, "every_save")
     with_weights = [files for files in hub[0].commits.values() if "model.safetensors" in files]
     assert len(with_weights) >= 3
-    assert all({"config.json", "modeling_gmlp.py", "self_contained.py"} <= set(files) for files in with_weights)
+    assert all({"config.json", "configuration_gmlp.py", "modeling_gmlp.py"} <= set(files) for files in with_weights)
 
 
 @pytest.mark.slow
@@ -304,7 +304,7 @@ def test_dry_run_lists_and_sends_nothing(checkpoint, capsys):
 def test_a_shipped_card(capsys):
     main(["--source", "amlp-base", "--repo_id", "me/amlp-base", "--dry_run"])
     printed = capsys.readouterr().out
-    for name in ("README.md", "config.json", "modeling_amlp.py", "modeling_gmlp.py"):
+    for name in ("README.md", "config.json", "configuration_amlp.py", "modeling_amlp.py"):
         assert f"  {name}\n" in printed
 
 
