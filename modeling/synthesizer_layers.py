@@ -23,18 +23,16 @@ from .mixins.attention_interface import UsesAttentionInterface
 class SynthesizerAttention(UsesAttentionInterface, nn.Module):
     """Self-attention whose logits are a mixture of components.
 
-    Which code runs depends on the components:
+    The components decide how it is computed:
 
-    - `vanilla`, alone or mixed: the attention interface of Transformers (`attn_implementation`), the other components
-      going in as an additive bias. On GPUs `"sdpa"` then uses PyTorch's memory-efficient or mathematical kernel (its
-      flash kernel takes no bias there), on CPUs what is `fastest`; `"flex_attention"` reads the bias per entry; flash
-      attention is not supported.
-    - `dense` or `factorized_dense` without `vanilla`: softmax over logits written out, whatever the implementation.
-    - none of the three: `shared_attention`, one product for the whole batch; written out, in order to return weights,
-      with `"eager"`.
+    - `vanilla`, alone or mixed: Transformers' attention interface (`attn_implementation`), with the other components
+      as an additive bias. Flash attention is not supported, because it takes no such bias.
+    - `dense` or `factorized_dense` without `vanilla`: `attention_from_logits`, for every implementation.
+    - others: `shared_attention`, one matrix product for the whole batch; with `"eager"`, which returns the weights,
+      `attention_from_logits`.
 
-    Without `vanilla` there are no keys: the cache of a layer then holds the values in its `keys` and an empty tensor
-    in its `values` (Transformers takes the length from `keys`), half of what a Transformer's holds.
+    Without `vanilla` there are no keys. A layer's cache then holds the values in `keys`, from which Transformers takes
+    the length, and an empty tensor in `values`.
     """
 
     def __init__(self, config: SynthesizerConfig, layer_idx: int):
@@ -43,7 +41,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         self.layer_idx = layer_idx
         self.is_causal = config.is_decoder
         self.head_dim = config.head_dim
-        self.scaling = 1.0  # T5 has the usual scale in the initial query weights instead
+        self.scaling = 1.0  # T5 scales the initial query weights instead
         self.dropout = config.attention_dropout
         names = config.attention_components
         self.has_keys = "vanilla" in names
@@ -117,7 +115,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         queries: torch.Tensor | None,
         position_bias: torch.Tensor | None,
     ) -> torch.Tensor | None:
-        """Everything that is added to query times key."""
+        """The position bias and all components but `vanilla`, weighted by the mixture."""
         total = position_bias
         weights = self.mixture()
         for name, component in self.components.items():
@@ -143,7 +141,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         if weight is not None:
             queries = queries * weight
         if bias is not None:
-            # FlexAttention indexes the bias by sample.
+            # FlexAttention needs the batch dimension.
             batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
             bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)
         return self.attention_function()(
@@ -167,7 +165,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
             values = values.gather(2, index[:, None, :, None].expand_as(values))
         logits = self._logits(layout, None, None, position_bias)
         assert logits is not None  # without `vanilla` there is a component
-        if logits.shape[0] > 1:  # decoding after left padding: few queries, and rows that differ in position
+        if logits.shape[0] > 1:  # positions differ between rows: decoding after left padding
             return attention_from_logits(logits, values, visible_keys(layout, values.device), dropout)[0]
         order = causal_order(layout, values.device)
         output = shared_attention(logits, values, layout.padding_mask, order, dropout)
@@ -206,7 +204,7 @@ class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
         queries = self._heads(self.q_proj(hidden_states))
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
-            keys, values = layer.keys, layer.values  # of the encoder: they stay the same while decoding
+            keys, values = layer.keys, layer.values  # of the encoder, the same for all decoding steps
         else:
             keys = self._heads(self.k_proj(encoder_hidden_states))
             values = self._heads(self.v_proj(encoder_hidden_states))
@@ -230,14 +228,14 @@ class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
 
 
 def _clamp_to_float16(hidden_states: torch.Tensor) -> torch.Tensor:
-    # Residual streams of T5 models can leave float16's range.
+    # Hidden states of T5 models can exceed the range of float16.
     if hidden_states.dtype != torch.float16:
         return hidden_states
     return hidden_states.clamp(-torch.finfo(torch.float16).max + 1000, torch.finfo(torch.float16).max - 1000)
 
 
 class SynthesizerLayer(GradientCheckpointingLayer):
-    """Self-attention, cross-attention in the decoder of an encoder-decoder, and feed-forward, each on a residual."""
+    """Self-attention, cross-attention (in decoders of encoder-decoders) and feed-forward, each with a residual."""
 
     def __init__(self, config: SynthesizerConfig, layer_idx: int, has_cross_attention: bool = False):
         super().__init__()

@@ -1,8 +1,8 @@
-"""T5, T5 v1.1, Flan-T5 and mT5 weights as Synthesizers: the same function, ready for other attention components.
+"""Conversion of T5, T5 v1.1, Flan-T5 and mT5 weights to Synthesizers.
 
-With `attention_components=["vanilla"]` the result gives the same logits as the original. With more components it still
-starts as the same function: the new ones begin at zero, and the query weights are scaled up by what the mixture takes
-from `vanilla`. Both are trained from there.
+With `attention_components=["vanilla"]` the result gives the same logits as the original. With more components it gives
+the same logits before training: the logits of the new components are zero, and the query weights are divided by the
+mixture weight of `vanilla`.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _FEED_FORWARD = {
     "gated-linear": ("bilinear", "none"),
 }
 _ATTENTION = {name: f"{name}_proj" for name in ("q", "k", "v", "o")}
-# The weights that make a component's logits zero when they are; the others start as usual, so that gradients flow.
+# Weights that are set to zero so that a component's logits are zero; the others are not, for non-zero gradients.
 _ZERO_AT_START = {
     "random": ("weight",),
     "relative": ("weight",),
@@ -43,16 +43,15 @@ _ZERO_AT_START = {
 
 
 def convert_t5_config(t5_config: PreTrainedConfig, tied_head: bool = True, **overrides: Any) -> SynthesizerConfig:
-    """The Synthesizer that computes what a T5 model computes.
+    """The configuration of the Synthesizer that computes the same as a T5 model.
 
     Args:
         t5_config: Configuration of the T5 or mT5 model.
-        tied_head: Whether its head shares the embedding matrix (T5) or not (v1.1, Flan). The configuration does not
-            say; the weights do.
+        tied_head: Whether its head shares the embedding matrix (T5) or not (v1.1, Flan), which only the weights show.
         overrides: Fields to set differently, such as `attention_components`.
 
     Raises:
-        ValueError: If it is another kind of model, or has an activation that the feed-forward types do not cover.
+        ValueError: If the model has another type, or an activation without a feed-forward type.
     """
     if t5_config.model_type not in ("t5", "mt5"):
         raise ValueError(f"Only 't5' and 'mt5' models can be converted, got one of type {t5_config.model_type!r}.")
@@ -86,10 +85,10 @@ def convert_t5_config(t5_config: PreTrainedConfig, tied_head: bool = True, **ove
 
 
 def convert_t5_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """T5's weights under the names of `SynthesizerForConditionalGeneration` (with `vanilla` attention).
+    """T5's weights with the names of `SynthesizerForConditionalGeneration` (with `vanilla` attention).
 
     Args:
-        state_dict: Weights of `T5ForConditionalGeneration`; the copies of tied weights may be missing.
+        state_dict: Weights of `T5ForConditionalGeneration`, with or without the copies of tied weights.
 
     Raises:
         ValueError: If a name is not one of T5's.
@@ -133,20 +132,19 @@ def add_components(
         config: Its configuration.
 
     Returns:
-        `state_dict`, its self-attention queries divided by the initial mixture weight of `vanilla`, and what `fresh`
-        has beyond that, with the new components' logits at zero.
+        `state_dict` with the self-attention query weights divided by the initial mixture weight of `vanilla`, and the
+        other weights of `fresh`, changed so that the logits of the new components are zero.
 
     Raises:
-        ValueError: If there is a component without `vanilla`, or one that cannot start at zero: `fixed_random` is
-            never trained, and would stay there.
+        ValueError: If `vanilla` is missing, or `fixed_random` is there, which is not trained and would stay zero.
     """
     result = dict(state_dict)
     for side in ("encoder", "decoder"):
         names = config.get_text_config(**{side: True}).attention_components
         if "vanilla" not in names or "fixed_random" in names:
             raise ValueError(
-                f"The {side} cannot start as the same function with the components {names}: that takes 'vanilla', and "
-                f"beside it only {', '.join(_ZERO_AT_START)}."
+                f"The {side} cannot start as the same function with the components {names}: it needs 'vanilla', with no others "
+                f"than {', '.join(_ZERO_AT_START)}."
             )
         share = 1.0 if config.mixture == "sum" else 1 / len(names)
         for name in result:
@@ -176,7 +174,7 @@ def synthesizer_from_t5(
         The model, in evaluation mode, with T5's generation settings.
 
     Raises:
-        ValueError: If the model is not a T5 model, or cannot start as the same function with these components.
+        ValueError: If the model is not a T5 model, or cannot compute the same with these components.
 
     Example:
     ```python
@@ -184,7 +182,7 @@ def synthesizer_from_t5(
     ```
     """
     if isinstance(source, str):
-        convert_t5_config(AutoConfig.from_pretrained(source))  # refuse other models before loading one
+        convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
         t5 = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto")
     else:
         t5 = source

@@ -1,9 +1,8 @@
-"""timm's gMLP and MLP-Mixer weights under our names.
+"""Conversion of timm's gMLP and MLP-Mixer weights.
 
-Every tensor is a straight copy: here too the rows of the token-mixing weights are output tokens, and the first half of
-gMLP's expanded channels passes the gate. Besides the names, two things matter to get the same outputs: the block and
-final norms have an epsilon of 1e-6, gMLP's gate norms 1e-5 (our defaults), and pooling is by the mean
-(`classifier_pooling="mean"`).
+Only names change: in timm too, the rows of the token-mixing weights are output tokens, and the first half of gMLP's
+expanded channels is multiplied by the gate. Equal outputs also need an epsilon of 1e-6 in block and final norms and of
+1e-5 in gMLP's gate norms (our defaults), and `classifier_pooling="mean"`.
 """
 
 import math
@@ -47,10 +46,10 @@ def convert_timm_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str,
             prefix `timm_model.` of Transformers' wrapper.
 
     Returns:
-        The same tensors under our names.
+        The same tensors with our names.
 
     Raises:
-        ValueError: If a name is none of such a model's.
+        ValueError: If a name is not one of timm's for these models.
     """
     is_mixer = any(".mlp_tokens." in name for name in state_dict)
     names = _MIXER_NAMES if is_mixer else _GMLP_NAMES
@@ -60,7 +59,7 @@ def convert_timm_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str,
         pattern = next((pattern for pattern in names if re.fullmatch(pattern, short)), None)
         if pattern is None:
             raise ValueError(
-                f"{name!r} is no tensor of a timm {'MLP-Mixer' if is_mixer else 'gMLP'}. Expected the state dict of "
+                f"{name!r} is not a tensor of a timm {'MLP-Mixer' if is_mixer else 'gMLP'}. Give the state dict of "
                 "one of timm's gmlp_* or mixer_* models, with names like 'blocks.0.mlp_channels.fc1.weight'; gmixer_* "
                 "and resmlp_* are other architectures."
             )
@@ -71,15 +70,15 @@ def convert_timm_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str,
 def timm_config(
     state_dict: Mapping[str, torch.Tensor], image_size: tuple[int, int] | None = None
 ) -> GMLPConfig | MLPMixerConfig:
-    """The configuration that fits a timm model, read off the shapes of its tensors.
+    """The configuration of a timm model, from the shapes of its tensors.
 
     Args:
         state_dict: As for `convert_timm_state_dict`.
-        image_size: Height and width of the images, in pixels, which the shapes do not tell; `None` for square images.
+        image_size: Height and width of the images, in pixels, which the shapes do not show; `None` for square images.
 
     Raises:
-        ValueError: If a name is none of a timm gMLP's or MLP-Mixer's, if the MLPs have gates (timm's `gmixer_*`), or
-            if `image_size`, or any square, does not have as many patches as the model has tokens.
+        ValueError: If a name is not one of timm's gMLP or MLP-Mixer, if the MLPs have gates (timm's `gmixer_*`), or
+            if the number of patches of `image_size`, or of any square, is not the model's number of tokens.
     """
     tensors = convert_timm_state_dict(state_dict)
     patches = tensors["model.embed_patches.projection.weight"]

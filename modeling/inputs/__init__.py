@@ -1,1 +1,1 @@
-"""Which tokens there are, where they stand, and which of them see each other."""
+"""Which tokens there are, their positions, and which tokens they see."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Softmax over the last dimension, computed in float32 (or float64) and returned in `dtype`."""
-    # In bfloat16 the operator itself does that, and what it stores for the backward pass has float32's range.
+    # In bfloat16 the operator computes in float32 itself, and stores less for the backward pass.
     is_bfloat16 = logits.dtype == dtype == torch.bfloat16
     exact_dtype = dtype if is_bfloat16 else torch.promote_types(logits.dtype, torch.float32)
     return logits.softmax(dim=-1, dtype=exact_dtype).to(dtype)
@@ -32,7 +32,7 @@ def attention_from_logits(
     """
     if mask is not None:
         hidden = torch.finfo(logits.dtype).min
-        # Of `where`, layers store the mask that they share; `masked_fill` would store its inverse in each of them.
+        # `where` saves the mask, which layers share, for the backward pass; `masked_fill` would save a copy per layer.
         logits = torch.where(mask, logits, hidden) if mask.dtype == torch.bool else logits + mask
     weights = softmax(logits, values.dtype).expand(values.shape[0], -1, -1, -1)
     return (F.dropout(weights, dropout) @ values).transpose(1, 2), weights
@@ -52,10 +52,9 @@ def shared_attention(
 ) -> torch.Tensor:
     """Attention from logits that all samples share: `(E (m * V)) / (E m)` with `E = exp(logits)` and key mask `m`.
 
-    One matrix product per head serves the whole batch, and nothing of size queries x keys exists per sample. Exact for
-    every mask, up to rounding, as long as some visible logit is within 115 of the row's largest one; logits further
-    below that are raised to it. Dropout acts on keys, that is, on whole columns of the weights, as in the authors'
-    code.
+    There is one matrix product per head for the whole batch, and no tensor of size queries x keys per sample. The
+    result is exact up to rounding if some visible logit is within 115 of the row's largest one; smaller logits are
+    raised to that limit. Dropout acts on keys, that is, on columns of the weights, as in the authors' code.
 
     Args:
         logits: Shape `(1, heads, queries, keys)`.
@@ -69,7 +68,7 @@ def shared_attention(
     """
     batch, num_heads, num_keys, head_dim = values.shape
     dtype = values.dtype
-    # Float16 has too little range for E, also where autocast asks for it: its smallest number is e^-17.
+    # The range of float16 is too small for E, also under autocast: its smallest number is e^-17.
     work_dtype = torch.float32 if dtype == torch.float16 else dtype
     exact_dtype = torch.promote_types(dtype, torch.float32)
     logits = logits[0]
@@ -79,8 +78,8 @@ def shared_attention(
         weights, total = softmax(logits, work_dtype), None
     else:
         logits = logits.to(exact_dtype)
-        # The row's largest number is moved to e^30 rather than 1, to leave room below for rows in which padding hides
-        # the large ones: a normal float32 goes down to e^-87.
+        # Scaled so that the row's largest number is e^30, because padding may hide the large numbers: the smallest
+        # normal float32 is e^-87.
         peak = logits.detach().amax(dim=-1, keepdim=True)
         weights = (logits - peak).clamp(min=-115).add(30).exp()
         if causal_order is not None:
@@ -115,7 +114,7 @@ def eager_attention_forward(
     position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention written out, for `attn_implementation="eager"`: the one that returns weights.
+    """Attention in plain PyTorch, for `attn_implementation="eager"`, which returns weights.
 
     Args:
         module: Unused.

@@ -94,7 +94,7 @@ class FeedForward(nn.Module):
         else:
             intermediate = self.activation(self.up_proj(hidden_states))
         intermediate = self.dropout(intermediate)
-        # In float16 the last matrix may be kept in float32 (`_keep_in_fp32_modules`): its sums overflow in T5 models.
+        # Float16 models keep the last matrix in float32 (`_keep_in_fp32_modules`), because its sums overflow in T5.
         weight_dtype = self.down_proj.weight.dtype
         if weight_dtype.is_floating_point and weight_dtype.itemsize > intermediate.element_size():
             intermediate = intermediate.to(weight_dtype)

@@ -1,4 +1,4 @@
-"""Weights that belong to positions: the entries of a batch's tokens, and other numbers of positions."""
+"""Weights with a dimension of positions: selecting the entries of a batch, and changing the number of positions."""
 
 import torch
 
@@ -7,9 +7,9 @@ from ..inputs.token_layout import TokenLayout
 
 
 def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
-    """The first `length` entries along a dimension: a slice, but by index in `torch.export`.
+    """The first `length` entries along a dimension, by index in `torch.export`.
 
-    A slice is contiguous only when it is the whole, which would make the maximum length a case of its own.
+    A slice is contiguous only if it is the whole tensor, so an exported program would not take the maximum length.
     """
     if torch.compiler.is_exporting():
         return tensor.index_select(dim, torch.arange(length, device=tensor.device))

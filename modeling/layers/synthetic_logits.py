@@ -19,7 +19,7 @@ from .position_weights import first_entries, query_entries, query_key_entries, r
 
 
 Resize = Callable[[torch.Tensor, int], torch.Tensor]
-"""Gives a tensor another length along a dimension that stands for positions."""
+"""Returns a tensor with another length along a dimension of positions."""
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ class RandomLogits(nn.Module):
         return query_key_entries(self.weight, layout)
 
     def resize(self, resize: Resize) -> None:
-        """Change N; see `SynthesizerPreTrainedModel.resize_position_embeddings`."""
+        """Change N; see `ResizableSynthesizer.resize_position_embeddings`."""
         weight = resize(resize(self.weight, 1), 2)
         self.weight = nn.Parameter(weight) if isinstance(self.weight, nn.Parameter) else weight
 
@@ -80,7 +80,7 @@ class FactorizedRandomLogits(nn.Module):
 
 
 class MeshFactorizedLogits(nn.Module):
-    """`sum_k R1[h, j, k] R2[h, j, k]`: what the authors' code computes in place of `R1 R2^T`, with its parameters."""
+    """`sum_k R1[h, j, k] R2[h, j, k]`, which the authors' code computes in place of `R1 R2^T`."""
 
     def __init__(self, num_heads: int, max_length: int, rank: int):
         super().__init__()
@@ -104,8 +104,8 @@ class MeshFactorizedLogits(nn.Module):
 class RelativePositionBias(nn.Module):
     """T5's relative position bias (arXiv 1910.10683, section 2.1): one number per head and bucket of distances.
 
-    Half of the buckets hold one distance each, the others ranges that grow logarithmically up to `max_distance`. In
-    both directions, each direction has half of the buckets; in causal attention the past has all of them.
+    Half of the buckets hold one distance each, the others ranges that grow logarithmically up to `max_distance`.
+    Bidirectional attention has half of the buckets for each direction, causal attention all of them for the past.
     """
 
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int, causal: bool):
@@ -124,7 +124,7 @@ class RelativePositionBias(nn.Module):
             num_buckets //= 2
             distance, offset = distances.abs(), (distances > 0) * num_buckets
         num_exact = num_buckets // 2
-        # In float32 and in this order: rounding decides the bucket where ranges meet, and T5's weights rely on it.
+        # In float32 and in this order, as in T5: at the limits of ranges, rounding decides on the bucket.
         progress = torch.log(distance.clamp(min=1).float() / num_exact) / math.log(self.max_distance / num_exact)
         logarithmic = num_exact + (progress * (num_buckets - num_exact)).long()
         return offset + torch.where(distance < num_exact, distance, logarithmic.clamp(max=num_buckets - 1))
@@ -149,7 +149,7 @@ class _DenseFirstLayer(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
         if self.first_proj is None:
-            return F.relu(queries)  # type: ignore[arg-type]  # given, as `has_queries` of the attention says
+            return F.relu(queries)  # type: ignore[arg-type]  # not `None` in this case
         first = F.relu(self.first_proj(hidden_states))
         return first.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
@@ -164,7 +164,7 @@ class PerHeadLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_maps, outputs)) if config.dense_bias else None
 
     def forward(self, inputs: torch.Tensor, outputs: int | None = None) -> torch.Tensor:
-        """Map `(batch, heads, tokens, head_dim)` to the first `outputs` numbers of each token."""
+        """Map `(batch, heads, tokens, head_dim)` to `(batch, heads, tokens, outputs)`, the first `outputs` of all."""
         weight: torch.Tensor = self.weight
         bias: torch.Tensor | None = self.bias
         if outputs is not None:

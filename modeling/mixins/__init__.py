@@ -1,1 +1,1 @@
-"""What models can do besides computing: be saved with their code, count their operations, change their length."""
+"""What models do besides computing: checkpoints with code, operation counts, other sequence lengths."""

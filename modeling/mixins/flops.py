@@ -1,16 +1,16 @@
 """Floating point operations of the models, by formula: one multiply-add counts as two.
 
-Counted are the matrix products and the convolution over patches, as PyTorch's `FlopCounterMode` counts them, and
-nothing else (norms, activations, softmax, sums). With n tokens, d = `hidden_size`, f = `intermediate_size`, per
-sequence and layer:
+Only matrix products and the convolution over patches are counted, as by PyTorch's `FlopCounterMode`; norms,
+activations, softmax and sums are not. Per sequence and layer, with n tokens, d = `hidden_size` and
+f = `intermediate_size`:
 
 - gMLP: 2ndf + 2n²g + 2ngd, with g = f / 2 channels in a split gate and g = f in the others;
 - aMLP: gMLP's + 6nda + 4n²a + 2nag, with a = `attention_size`;
 - MLP-Mixer: 4nsd + 4ndf, with s = `token_mixing_size`;
 - Synthesizer: 4ndf (6ndf if the feed-forward is gated) + what `synthesizer_attention_flops` says.
 
-The spatial weights count the same stored as Toeplitz or in full, also where Fourier transforms, which that counter
-does not know, stand in for the matrix. A training step costs three times the forward pass.
+Toeplitz weights count as the full matrix, also if their product is computed by FFT, which `FlopCounterMode` does not
+count. A training step costs three times the forward pass.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def synthesizer_attention_flops(config: PreTrainedConfig, batch: int, length: in
 def synthesizer_layer_flops(
     config: PreTrainedConfig, batch: int, length: int, encoder_length: int | None = None
 ) -> int:
-    """A Synthesizer block; in the decoder of an encoder-decoder with attention to `encoder_length` tokens."""
+    """A Synthesizer block, with cross-attention to `encoder_length` tokens if that is given."""
     matrices = 3 if FEED_FORWARD_TYPES[config.feed_forward_type][1] else 2
     total = 2 * matrices * length * config.hidden_size * config.intermediate_size
     if encoder_length is not None:
@@ -113,13 +113,13 @@ class CountsFlops(PreTrainedModel):
 
         Args:
             batch_size: Number of sequences or images.
-            sequence_length: Tokens per sequence (of the encoder, if there are two sides); the maximum by default, and
+            sequence_length: Tokens per sequence, in the encoder of an encoder-decoder; the maximum by default, and
                 always for images.
-            target_length: Tokens on the decoder's side of an encoder-decoder; its maximum by default.
+            target_length: Tokens in the decoder of an encoder-decoder; its maximum by default.
 
         Returns:
-            An exact integer: what `torch.utils.flop_counter.FlopCounterMode` counts, Fourier transforms apart.
-            Self-attention of decoders counts whole squares, and `sparse_prediction` is not taken into account.
+            The number that `torch.utils.flop_counter.FlopCounterMode` counts, but for FFT. Self-attention of decoders
+            counts all pairs of tokens, and `sparse_prediction` is not taken into account.
         """
         config = self.config
         layer_flops = LAYER_FLOPS[config.model_type]

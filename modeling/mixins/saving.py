@@ -1,8 +1,8 @@
 """Checkpoints that load with nothing but Transformers.
 
-Every saved model carries the code that defines it, which `trust_remote_code=True` can load, and the map from each Auto
-class to it. Models for question answering also carry their pipeline. With this package
-imported its own model classes are used, and the files are not executed, except for that pipeline.
+A saved model includes the code that defines it, for `trust_remote_code=True`, and the map from each Auto class to it.
+Models for question answering also include their pipeline. If this package is imported, its own model classes are used,
+and of these files only the pipeline is executed.
 """
 
 import os
@@ -26,9 +26,9 @@ _PUSH_ARGUMENTS = ("commit_message", "commit_description", "private", "revision"
 
 
 def _name_pipelines(model: PreTrainedModel) -> None:
-    """Set what the configuration says about pipelines: Transformers itself can no longer answer questions."""
+    """Set `custom_pipelines`: Transformers has no pipeline for question answering any more."""
     entries = dict(getattr(model.config, "custom_pipelines", {}))
-    entries.pop("question-answering", None)  # of the model with another head that this one was made from
+    entries.pop("question-answering", None)  # left from a model with another head
     if isinstance(model, QuestionAnsweringHead):
         impl = "question_answering.QuestionAnsweringPipeline"
         entries["question-answering"] = {"impl": impl, "pt": ["AutoModelForQuestionAnswering"]}
@@ -53,14 +53,14 @@ def _check_names_are_free(modules: dict[str, str], target: Path) -> None:
 
 
 def _replace_checkpoint(complete: Path, target: Path, variant: str | None) -> None:
-    """Move a complete checkpoint over what is in `target`, which at no moment loads as a mixture of the two."""
+    """Move a complete checkpoint to `target`; if interrupted, nothing there loads as a mixture of two checkpoints."""
     new = {path.name for path in complete.iterdir()}
     suffix = "" if variant is None else rf"\.{re.escape(variant)}"
     weights = re.compile(rf"model{suffix}(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index{suffix}\.json")
-    # Without a configuration nothing loads: it goes first and comes last.
+    # Without a configuration nothing loads, so it is removed first and moved last.
     configurations = [name for name in ("config.json", "adapter_config.json") if name in new]
     stale = ["generation_config.json"] if "config.json" in new else []
-    if "config.json" in new and "adapter_config.json" not in new:  # an adapter left beside would be applied again
+    if "config.json" in new and "adapter_config.json" not in new:  # else an old adapter would be applied again
         stale += ["adapter_config.json", "adapter_model.safetensors"]
     if any(name.endswith(".py") for name in new):
         code = (path for path in target.glob("*.py") if path.name not in new)
@@ -78,8 +78,8 @@ def _replace_checkpoint(complete: Path, target: Path, variant: str | None) -> No
 class SelfContained(PreTrainedModel):
     """A `PreTrainedModel` whose `save_pretrained` and `push_to_hub` write complete checkpoints.
 
-    The files are first written to the folder `.incomplete` inside the target and then moved, `config.json` last, so
-    that an interrupted save leaves what was there before, or a folder that does not load.
+    The files are first written to the folder `.incomplete` inside the target and then moved, `config.json` last. An
+    interrupted save leaves the old checkpoint, or a folder that does not load.
     """
 
     def save_pretrained(  # type: ignore[override]  # what `PreTrainedModel` takes beyond these goes by name
@@ -90,17 +90,17 @@ class SelfContained(PreTrainedModel):
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Save as `PreTrainedModel.save_pretrained` does, whose arguments it takes, together with the model's code.
+        """Save the model with its code; arguments as for `PreTrainedModel.save_pretrained`.
 
         Args:
             save_directory: Folder, made if it does not exist. Files of another checkpoint in it are replaced.
-            is_main_process: Whether this process is the one that writes.
+            is_main_process: Whether this process writes the files.
             state_dict: Tensors to save instead of the model's own.
             push_to_hub: Whether to push to the Hub after saving, to `repo_id` or the folder's name.
             **kwargs: Further arguments of `PreTrainedModel.save_pretrained`, such as `max_shard_size`.
 
         Raises:
-            FileExistsError: If `save_directory` has files of the user's under names that the model's code needs.
+            FileExistsError: If `save_directory` has other files with the names of the model's code.
             NotADirectoryError: If `save_directory` is a file.
             ValueError: If `push_to_hub` is given with `state_dict` or `distributed_checkpoint`.
         """
@@ -117,7 +117,7 @@ class SelfContained(PreTrainedModel):
             pushing = {name: kwargs.pop(name) for name in _PUSH_ARGUMENTS if name in kwargs}
             before = self._get_files_timestamps(target) if target.is_dir() else {}
             self.save_pretrained(target, is_main_process, **kwargs)
-            if first:  # a lost connection leaves what was saved
+            if first:  # if this fails, the saved model is still there
                 self._push_saved(target, before, repo_id, token=kwargs.get("token"), **pushing)
             return
         if target.exists() and not target.is_dir():
@@ -129,7 +129,7 @@ class SelfContained(PreTrainedModel):
             if first and not getattr(self, "_hf_peft_config_loaded", False):
                 modules = checkpoint_code(self.config)
         _check_names_are_free(modules, target)
-        # The parts of a distributed checkpoint are written by all processes, straight into the folder.
+        # All processes write parts of a distributed checkpoint, directly into the folder.
         if not first or kwargs.get("distributed_checkpoint"):
             super().save_pretrained(target, is_main_process, state_dict, **kwargs)
             for name, source in modules.items():
@@ -147,7 +147,7 @@ class SelfContained(PreTrainedModel):
         finally:
             shutil.rmtree(incomplete, ignore_errors=True)
         if _TRAINER_CHECKPOINT.fullmatch(target.name):
-            # A Trainer with push_to_hub sends weights and configuration from the folder above, but no code of its own.
+            # With `push_to_hub`, Trainer uploads the folder above, into which it copies weights but no code.
             for name, content in code.items():
                 present = target.parent / name
                 if not present.exists() or present.read_bytes().startswith(GENERATED.encode()):
@@ -163,7 +163,7 @@ class SelfContained(PreTrainedModel):
         tags: list[str] | None = None,
         **commit: Any,
     ) -> None:
-        """Push what `folder` has more than `before`: to save once more, all processes would have to take part."""
+        """Push the files that are new or changed since `before`. To save again would need all processes."""
         repo_id = create_repo(repo_id, private=private, token=token, exist_ok=True).repo_id
         if not (folder / "README.md").exists():
             tags = [*(self.model_tags or []), *(tags or [])] or None

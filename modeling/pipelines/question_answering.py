@@ -1,8 +1,8 @@
-"""Extractive question answering: contexts cut into windows, the best spans over all windows, and a pipeline.
+"""Extractive question answering: contexts are split into windows, and the best spans of all windows are selected.
 
-Transformers has no question answering pipeline any more. This module stands alone: saved checkpoints carry it, and
-`pipeline("question-answering", ..., trust_remote_code=True)` finds it there. `run_qa.py` cuts windows and selects
-spans with the same functions.
+Transformers no longer has a pipeline for it. Checkpoints for question answering include this module, which imports no
+other module of the package, and `pipeline("question-answering", ..., trust_remote_code=True)` loads it. `run_qa.py`
+uses the same functions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,19 +14,19 @@ from transformers import PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
 
-#: The score of a context in which no token can be an answer: finite, because JSON knows no infinity.
+#: The score of a context in which no token can be an answer: finite, because JSON has no infinity.
 LOWEST_SCORE = float(np.finfo(np.float32).min)
 
 
 class Window(NamedTuple):
-    """A part of the context, as the model has scored it.
+    """Scores of the model for a part of the context.
 
     Attributes:
         start_logits: Shape `(length,)`.
         end_logits: Shape `(length,)`.
-        offsets: Characters of the context that each token stands for, shape `(length, 2)`. Empty where no answer can
-            begin or end: in the question, special tokens and padding.
-        null_position: Index of the token that stands for "no answer".
+        offsets: Start and end of each token in the context, in characters, shape `(length, 2)`. Empty where no answer
+            can start or end: in the question, special tokens and padding.
+        null_position: Index of the token that represents "no answer".
     """
 
     start_logits: np.ndarray
@@ -40,10 +40,10 @@ class Span(NamedTuple):
 
     Attributes:
         score: Sum of its start and end logits.
-        probability: Of these ends among all pairs of a start and an end in one window, all windows together. In a
-            single window: the product of the two softmax probabilities over the context and the null token.
+        probability: Softmax over all pairs of a start and an end in the same window, of all windows. For a single
+            window it is the product of the softmax probabilities of start and end, over context and null token.
         start: First character.
-        end: Character after the last.
+        end: Index after the last character.
     """
 
     score: float
@@ -64,24 +64,24 @@ def encode_windows(
     max_question_len: int,
     align_to_words: bool = True,
 ) -> dict[str, list]:
-    """Tokenize questions, each with its context behind it, in as many overlapping windows as the context needs.
+    """Tokenize questions, each followed by its context, in as many overlapping windows as the context needs.
 
-    The question comes first whatever side the tokenizer pads on, so that the side makes no difference.
+    The question comes first for either padding side of the tokenizer.
 
     Args:
         tokenizer: A fast one.
         questions: One for each context.
         contexts: The texts to find answers in.
-        max_seq_len: Most tokens of a window: question, part of the context and special tokens.
-        doc_stride: Tokens that a window shares with the one before it.
-        max_question_len: Longer questions are cut to this many tokens.
-        align_to_words: Whether every token stands for its whole word, so that answers begin and end with words.
+        max_seq_len: Maximum number of tokens of a window: question, part of the context and special tokens.
+        doc_stride: Number of tokens that a window shares with the previous one.
+        max_question_len: Longer questions are truncated to this number of tokens.
+        align_to_words: Whether the offsets of a token are those of its word, so that answers are whole words.
 
     Returns:
         One row for each window: the model's inputs, and
-        `offsets`: the characters `[start, end)` of the context that each token stands for, without the spaces around;
-        `[0, 0]` where no answer can begin or end;
-        `null_position`: index of the token that stands for "no answer": `[CLS]`, or else the first;
+        `offsets`: `[start, end)` of each token in the context, in characters, without surrounding spaces; `[0, 0]`
+        where no answer can start or end;
+        `null_position`: index of the token that represents "no answer": `[CLS]`, or else the first;
         `example`: index of its question.
 
     Raises:
@@ -89,8 +89,8 @@ def encode_windows(
     """
     if not tokenizer.is_fast:
         raise ValueError(
-            f"{type(tokenizer).__name__} does not say which characters its tokens stand for: question answering needs "
-            "a fast tokenizer."
+            f"{type(tokenizer).__name__} has no offsets of its tokens in the text: question answering needs a fast "
+            "tokenizer."
         )
     room = max_seq_len - tokenizer.num_special_tokens_to_add(pair=True) - max_question_len
     if max_question_len < 1 or not 0 <= doc_stride < room:
@@ -124,7 +124,7 @@ def encode_windows(
 
 
 def _shorten(tokenizer: PreTrainedTokenizerBase, text: str, max_tokens: int) -> str:
-    while True:  # a text cut at a token's end may become more tokens than stood before the cut
+    while True:  # a text that is cut at the end of a token may be tokenized to more tokens than before
         offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
             "offset_mapping"
         ]
@@ -145,14 +145,14 @@ def _context_offsets(context: str, offsets: list[tuple[int, int]], sequences: li
 def _extended_to_words(
     offsets: list[list[list[int]]], words: list[list[int | None]], examples: list[int], contexts: Sequence[str]
 ) -> list[list[list[int]]]:
-    """Each token's characters become those of its word, whose other pieces may be in a neighbouring window."""
+    """Replace the offsets of each token by those of its word, parts of which may be in another window."""
     extents: dict[tuple[int, int | None], list[int]] = {}
     for window, window_words, example in zip(offsets, words, examples, strict=True):
         for (start, end), word in zip(window, window_words, strict=True):
             if end > start:
                 first, last = extents.setdefault((example, word), [start, end])
                 extents[example, word] = [min(start, first), max(end, last)]
-    # Tokenizers that do not split at spaces take a whole text for one word.
+    # For tokenizers that do not split at spaces a whole text is one word.
     extents = {key: extent for key, extent in extents.items() if len(contexts[key[0]][slice(*extent)].split()) == 1}
     return [
         [
@@ -164,15 +164,15 @@ def _extended_to_words(
 
 
 def answer_tokens(offsets: Sequence[Sequence[int]], start: int, end: int) -> tuple[int, int] | None:
-    """Where an answer stands in a window.
+    """Tokens of an answer in a window.
 
     Args:
         offsets: Of one window, from `encode_windows`.
-        start: The answer's first character, no space.
-        end: The character after its last, which is no space.
+        start: Index of the answer's first character, which is not a space.
+        end: Index after its last character, which is not a space.
 
     Returns:
-        Indices of its first and last token; `None` if the window does not hold it whole.
+        Indices of the first and last token; `None` if the answer is not completely in the window.
     """
     touched = [i for i, (first, behind) in enumerate(offsets) if behind > start and first < end]
     if not touched or offsets[touched[0]][0] > start or offsets[touched[-1]][1] < end:
@@ -188,13 +188,13 @@ def select_spans(windows: Sequence[Window], n_best: int, max_answer_len: int) ->
 
     Args:
         windows: At least one.
-        n_best: Most spans to return.
-        max_answer_len: Most tokens of a span.
+        n_best: Maximum number of spans to return.
+        max_answer_len: Maximum number of tokens of a span.
 
     Returns:
-        Different spans with the highest scores, best first (none if no window has a token that can be an answer), and
-        "no answer", an empty span: its score is the lowest of all windows, since a window without the answer says
-        nothing about the others.
+        Distinct spans with the highest scores, best first (none if no token can be an answer), and "no answer", an
+        empty span with the lowest of the null scores of all windows: a high one says only that its window has no
+        answer.
     """
     scores: dict[tuple[int, int], float] = {}
     null_scores, log_totals = [], []
@@ -231,7 +231,7 @@ def _add_best(
     n_best: int,
     max_answer_len: int,
 ) -> None:
-    """Enter a window's best spans in `scores`; several pairs of tokens may stand for the same characters."""
+    """Add a window's best spans to `scores`; several pairs of tokens may be the same characters."""
     padded = np.concatenate([ends, np.full(max_answer_len - 1, -np.inf)])
     # Row i, column d: from token i to token i + d.
     sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, max_answer_len)
@@ -246,7 +246,7 @@ def _add_best(
 
 
 def null_odds(spans: list[Span], null: Span) -> float:
-    """How much better "no answer" scores than the best span: an answer is given unless this is above a threshold."""
+    """Score of "no answer" minus that of the best span; above a threshold, no answer is given."""
     return null.score - (spans[0].score if spans else LOWEST_SCORE)
 
 
@@ -262,24 +262,24 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     # {"score": 0.93, "start": 0, "end": 8, "answer": "The gate"}
     ```
 
-    Works for every `AutoModelForQuestionAnswering` model with a fast tokenizer, if it was trained to read the question
-    before the context. Parameters, of the pipeline or of one call:
+    Works for every `AutoModelForQuestionAnswering` model with a fast tokenizer that was trained with the question
+    before the context. Parameters of the pipeline, or of one call:
 
     Args:
         top_k (`int`, defaults to 1): Number of answers.
-        max_answer_len (`int`, defaults to 15): Most tokens of an answer.
-        max_seq_len (`int`, defaults to 384): Most tokens that the model reads at once, with the question; less by
-            default where the model or the tokenizer takes less.
-        doc_stride (`int`, defaults to 128): Tokens that two windows of a longer text share; less by default where
-            windows are small.
-        max_question_len (`int`, defaults to 64): Longer questions are cut to this many tokens; at most half of
-            `max_seq_len` by default.
+        max_answer_len (`int`, defaults to 15): Maximum number of tokens of an answer.
+        max_seq_len (`int`, defaults to 384): Maximum number of tokens of a window, with the question; by default at
+            most what model and tokenizer support.
+        doc_stride (`int`, defaults to 128): Number of tokens that two windows of a longer text share; smaller by
+            default for small windows.
+        max_question_len (`int`, defaults to 64): Longer questions are truncated to this number of tokens; by default
+            at most half of `max_seq_len`.
         handle_impossible_answer (`bool`, defaults to `False`): Whether "no answer", an empty string, is one of the
             answers.
-        null_threshold (`float`, defaults to 0.0): How much higher than an answer "no answer" may score, as a sum of
-            logits, without coming before it. `run_qa.py` reports the best one as `best_f1_thresh`.
-        align_to_words (`bool`, defaults to `True`): Whether answers begin and end with whole words.
-        batch_size (`int`, defaults to 1): Windows that the model reads at once.
+        null_threshold (`float`, defaults to 0.0): "No answer" comes before an answer if its score, a sum of logits, is
+            higher by more than this. `run_qa.py` reports the best threshold as `best_f1_thresh`.
+        align_to_words (`bool`, defaults to `True`): Whether answers start and end with whole words.
+        batch_size (`int`, defaults to 1): Number of windows in a batch.
     """
 
     _load_processor = False
@@ -329,15 +329,16 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         """Answer questions.
 
         Args:
-            inputs: `{"question": ..., "context": ...}`, a list of such, or a generator or data set of them; or give
-                the next two.
+            inputs: `{"question": ..., "context": ...}`, or a list, generator or data set of them; alternatively give
+                `question` and `context`.
             question: A question, or a list of them.
-            context: Its text, or one for each question, or one for all.
+            context: The context, or a list with one for each question.
             **kwargs: Parameters for this call, see the class.
 
         Returns:
-            `{"score", "start", "end", "answer"}`: a probability (see `Span`), the place in the context, and the text
-            there. With `top_k` above 1 a list of them, best first. A list of questions gives a list of these.
+            `{"score", "start", "end", "answer"}`: a probability (see `Span`), indices of characters in the context,
+            and the text between them. With `top_k` above 1 a list of them, best first. For a list of questions, a
+            list with one result each.
 
         Raises:
             ValueError: If a question or context is missing or empty, or a size is impossible.
@@ -359,13 +360,15 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         max_question_len: int | None = None,
         align_to_words: bool = True,
     ) -> Iterator[dict[str, Any]]:
-        """One window after the other, as tensors with a batch dimension of 1."""
+        """Yield the windows as tensors with a batch dimension of 1."""
         example = _checked(example)
         positions = getattr(self.model.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
         if max_seq_len is None:
             max_seq_len = min(384, positions, self.tokenizer.model_max_length)
         elif max_seq_len > positions:
-            raise ValueError(f"`max_seq_len={max_seq_len}` is more than the {positions} tokens that the model reads.")
+            raise ValueError(
+                f"`max_seq_len={max_seq_len}` is more than the {positions} tokens that the model supports."
+            )
         if max_question_len is None:
             max_question_len = min(64, max_seq_len // 2)
         if doc_stride is None:
@@ -383,7 +386,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         names, count = self._input_names(rows), len(rows["example"])
         for index in range(count):
             window = {name: torch.tensor([rows[name][index]]) for name in names}
-            # A mask rather than an index: like the offsets, it is then padded as the inputs are, on either side.
+            # A mask instead of an index, so that it is padded on the same side as the inputs.
             is_null = torch.zeros_like(window["input_ids"])
             is_null[0, rows["null_position"][index]] = 1
             yield {
@@ -425,7 +428,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             better = sum(null.score - span.score <= null_threshold for span in spans)
             spans.insert(better, null)
         elif not spans:
-            spans = [null]  # a context in which the tokenizer sees nothing
+            spans = [null]  # the tokenizer returns no tokens for this context
         context = windows[0]["context"]
         answers = [
             {"score": span.probability, "start": span.start, "end": span.end, "answer": context[span.start : span.end]}

@@ -199,7 +199,7 @@ def test_start_up(tmp_path):
 
 def test_mistakes(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="--cells 10 is unknown"):
-        run(tmp_path, 11)
+        run(tmp_path, 10)
     with pytest.raises(UserError, match="--dtypes float16 is unknown"):
         run(tmp_path, 6, dtypes="float16")
     with pytest.raises(UserError, match="--rounds must be at least 1"):

@@ -159,10 +159,10 @@ def test_images_that_are_not_square():
 
 
 def test_foreign_weights_are_refused():
-    with pytest.raises(ValueError, match=r"'conv1.weight' is no tensor of a timm gMLP"):
+    with pytest.raises(ValueError, match=r"'conv1.weight' is not a tensor of a timm gMLP"):
         convert_timm_state_dict({"conv1.weight": torch.zeros(1)})
     shapes = expected_shapes(width=6, blocks=1, tokens=9, classes=4, mixing=3)
-    with pytest.raises(ValueError, match=r"'blocks.0.ls1' is no tensor of a timm MLP-Mixer"):  # ResMLP
+    with pytest.raises(ValueError, match=r"'blocks.0.ls1' is not a tensor of a timm MLP-Mixer"):  # ResMLP
         convert_timm_state_dict({name: torch.zeros(shape) for name, shape in {**shapes, "blocks.0.ls1": (6,)}.items()})
     gated = {**shapes, "blocks.0.mlp_channels.fc2.weight": (6, 12)}
     with pytest.raises(ValueError, match=r"expand to 24 channels and read 12, as in timm's gmixer"):
