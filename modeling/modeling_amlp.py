@@ -1,12 +1,9 @@
 """aMLP: gMLP with tiny attention ("Pay Attention to MLPs", arXiv 2105.08050, section 4.3)."""
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
@@ -17,11 +14,11 @@ from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.question_answering_head import QuestionAnsweringHead
 from .inputs.attention_masks import interface_mask
 from .inputs.token_layout import TokenLayout
-from .layers.attention import eager_attention_forward
+from .mixins.attention_interface import UsesAttentionInterface
 from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 
 
-class AMLPAttention(nn.Module):
+class AMLPAttention(UsesAttentionInterface, nn.Module):
     """Tiny attention (Figure 6): one small head on the normalised block input, projected to the width of the gate."""
 
     def __init__(self, config: AMLPConfig):
@@ -60,10 +57,7 @@ class AMLPAttention(nn.Module):
             The result, shape `(batch, length, gate_size)`, and the weights, shape `(batch, 1, length, keys)`, or
             `None` from implementations that do not return them.
         """
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        attended, weights = attention_interface(
+        attended, weights = self.attention_function()(
             self,
             query,
             key,

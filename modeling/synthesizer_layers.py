@@ -6,7 +6,6 @@ import torch
 from torch import nn
 from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
@@ -14,13 +13,14 @@ from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .inputs.attention_maps import causal_order, move_padding_right, visible_keys
 from .inputs.caches import update_cache_without_keys
 from .inputs.token_layout import TokenLayout
-from .layers.attention import attention_from_logits, eager_attention_forward, shared_attention
+from .layers.attention import attention_from_logits, shared_attention
 from .layers.feed_forward import FeedForward
 from .layers.rms_norm import SynthesizerRMSNorm
 from .layers.synthetic_logits import COMPONENTS, TOKEN_DEPENDENT, ComponentMixture
+from .mixins.attention_interface import UsesAttentionInterface
 
 
-class SynthesizerAttention(nn.Module):
+class SynthesizerAttention(UsesAttentionInterface, nn.Module):
     """Self-attention whose logits are a mixture of components.
 
     The components decide how it is computed:
@@ -144,8 +144,7 @@ class SynthesizerAttention(nn.Module):
             # FlexAttention needs the batch dimension.
             batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
             bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        return attend(
+        return self.attention_function()(
             self,
             queries,
             keys,
@@ -175,7 +174,7 @@ class SynthesizerAttention(nn.Module):
         return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
 
 
-class SynthesizerCrossAttention(nn.Module):
+class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
     """The decoder's attention to the encoder: always vanilla, without position bias, as in T5."""
 
     def __init__(self, config: SynthesizerConfig, layer_idx: int):
@@ -212,8 +211,7 @@ class SynthesizerCrossAttention(nn.Module):
             if past_key_values is not None:
                 keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
                 past_key_values.is_updated[self.layer_idx] = True
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        output, weights = attend(
+        output, weights = self.attention_function()(
             self,
             queries,
             keys,

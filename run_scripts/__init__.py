@@ -1,1 +1,1 @@
-"""Training and tool scripts: `python -m tokenmixers.run_scripts.<name> --help`."""
+"""Commands to train, evaluate, convert and share models: `tokenmixers --help` lists them."""

@@ -1,4 +1,4 @@
-"""Show what a saved image classifier sees in some pictures.
+"""Classify images with a saved image classifier.
 
 python -m tokenmixers.run_scripts.classify_images --model outputs/run --images cat.jpg dog.png
 python -m tokenmixers.run_scripts.classify_images --model outputs/run --data pictures/validation.parquet --count 5
@@ -13,7 +13,8 @@ from transformers import pipeline
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import UserError, parse_arguments
+from .base.arguments import parse_arguments
+from .base.errors import UserError
 
 
 @dataclass
@@ -21,9 +22,9 @@ class ClassifyArguments:
     """What to classify."""
 
     model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
-    images: list[str] | None = field(default=None, metadata={"help": "Picture files."})
+    images: list[str] | None = field(default=None, metadata={"help": "Image files."})
     data: str | None = field(default=None, metadata={"help": "Parquet file with columns image and label."})
-    count: int = field(default=5, metadata={"help": "Pictures of the parquet file to show."})
+    count: int = field(default=5, metadata={"help": "Images of the parquet file to classify."})
     top_k: int = field(default=3, metadata={"help": "Classes to show."})
 
 
@@ -31,19 +32,19 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((ClassifyArguments,), argv)
     if (arguments.images is None) == (arguments.data is None):
-        raise UserError("give the pictures as either --images or --data.")
+        raise UserError("give the images as either --images or --data.")
     for file in arguments.images or [arguments.data]:
         if not Path(file).is_file():
             raise UserError(f"there is no file {file!r}.")
     if arguments.images is not None:
-        pictures = [(file, Image.open(file)) for file in arguments.images]
+        images = [(file, Image.open(file)) for file in arguments.images]
     else:
         rows = datasets.load_dataset("parquet", data_files=arguments.data, split="train").take(arguments.count)
         names = rows.features["label"].names
-        pictures = [(f"a picture of class {names[row['label']]!r}", row["image"]) for row in rows]
+        images = [(f"an image of class {names[row['label']]!r}", row["image"]) for row in rows]
     classify = pipeline("image-classification", model=arguments.model)
-    for title, picture in pictures:
-        answers = classify(picture.convert("RGB"), top_k=arguments.top_k)
+    for title, image in images:
+        answers = classify(image.convert("RGB"), top_k=arguments.top_k)
         print(f"{title}: " + ", ".join(f"{answer['label']} {answer['score']:.1%}" for answer in answers))
 
 

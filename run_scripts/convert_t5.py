@@ -1,4 +1,4 @@
-"""Turn a T5, T5 v1.1, Flan-T5 or mT5 checkpoint into a Synthesizer that computes the same.
+"""Convert a T5, T5 v1.1, Flan-T5 or mT5 checkpoint to an equivalent Synthesizer.
 
 python -m tokenmixers.run_scripts.convert_t5 --source google/flan-t5-small --output_dir flan-t5-random \
     --attention_components random vanilla
@@ -12,8 +12,9 @@ from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from ..modeling.conversion.t5 import synthesizer_from_t5
-from .arguments import UserError, check_new_folder, parse_arguments
-from .model_loading import parse_overrides
+from .base.arguments import check_new_folder, parse_arguments
+from .base.errors import UserError
+from .training.model_loading import parse_overrides
 
 
 @dataclass

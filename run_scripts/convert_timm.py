@@ -1,4 +1,4 @@
-"""Turn a timm gMLP or MLP-Mixer checkpoint into a complete Transformers checkpoint.
+"""Convert a timm gMLP or MLP-Mixer checkpoint to a Transformers checkpoint.
 
 python -m tokenmixers.run_scripts.convert_timm --source timm/gmlp_s16_224.ra3_in1k --output_dir gmlp-s16-224
 """
@@ -18,10 +18,11 @@ from transformers import AutoModel, AutoModelForImageClassification, CLIPImagePr
 from transformers.image_utils import PILImageResampling
 
 from ..modeling.conversion.timm import convert_timm_state_dict, timm_config
-from .arguments import UserError, check_new_folder, parse_arguments
+from .base.arguments import check_new_folder, parse_arguments
+from .base.errors import UserError
 
 
-# What timm's gMLP and Mixer models use unless their config.json says otherwise.
+# Defaults of timm's gMLP and Mixer models, which their config.json can override.
 PREPROCESSING = {"crop_pct": 0.875, "interpolation": "bicubic", "mean": [0.5] * 3, "std": [0.5] * 3}
 
 CARD = """---

@@ -1,9 +1,9 @@
-"""How fast the training data come without a model to wait for: tokens (or pictures) per second of a script.
+"""Measure how fast a training command reads and prepares its data, without a model.
 
     python -m tokenmixers.run_scripts.data_rate run_mlm recipe.yaml [--seconds 20] [arguments of run_mlm]
 
-Everything between the files and the model is measured: reading, shuffling, packing, masking, padding, and with
-`--streaming` the tokenizing, which has been done before otherwise. Nothing is trained or written.
+The measured time includes reading, shuffling, packing, masking and padding, and with `--streaming` also tokenizing,
+which otherwise happens before training. Nothing is trained or written.
 """
 
 import argparse
@@ -14,24 +14,25 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from .arguments import SCRIPTS, UserError
-from .reporting import print_table
-from .training import ScriptTrainer, ScriptTrainerMixin
+from .base.commands import TRAINING_COMMANDS
+from .base.errors import UserError
+from .base.reporting import print_table
+from .training.trainer import ScriptTrainer, ScriptTrainerMixin
 
 
 class _MeasuredError(Exception):
-    """Carries the figures out of a script that was about to train."""
+    """Ends a command before it trains, and carries the figures."""
 
 
 def measure(trainer: ScriptTrainer, seconds: float) -> dict[str, float]:
-    """Take batches for some time, all passes over the data that fit into it.
+    """Take batches from a Trainer's data loader for some time, over several epochs if there is time.
 
     Args:
-        trainer: With its training data.
-        seconds: How long, the time to the first batch included.
+        trainer: Its training data are read.
+        seconds: Length of the measurement, with the time to the first batch.
 
     Returns:
-        `rows_per_second`, `tokens_per_second` of text (those of the model's input, padding not counted), and
+        `rows_per_second`, for text `tokens_per_second` (tokens of the model's input without padding), and
         `seconds_to_first_batch`.
     """
     rows = tokens = 0
@@ -52,9 +53,9 @@ def measure(trainer: ScriptTrainer, seconds: float) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Entry point; returns and prints what `measure` finds."""
+    """Entry point; prints and returns the results of `measure`."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("script", choices=SCRIPTS)
+    parser.add_argument("script", choices=TRAINING_COMMANDS)
     parser.add_argument("--seconds", type=float, default=20.0, help="How long to measure.")
     own, arguments = parser.parse_known_args(argv)
     if own.seconds <= 0:

@@ -1,4 +1,4 @@
-"""Show what a saved masked language model puts in a gap.
+"""Fill the masks of sentences with a saved masked language model.
 
 python -m tokenmixers.run_scripts.fill_mask --model outputs/run --text "Raise an [MASK] if it is empty."
 """
@@ -9,7 +9,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import UserError, parse_arguments
+from .base.arguments import parse_arguments
+from .base.errors import UserError
 
 
 @dataclass

@@ -1,10 +1,10 @@
-"""Start a training script in several processes: accelerate's launcher, with a shipped configuration by its name.
+"""Start a training command in several processes, with accelerate.
 
     python -m tokenmixers.run_scripts.launch ddp.yaml run_mlm recipe.yaml [arguments of run_mlm]
     python -m tokenmixers.run_scripts.launch ddp.yaml --num_processes 2 run_glue glue_tiny.yaml
 
-Between configuration and script stand options of `accelerate launch`. A shipped configuration starts a process for
-each GPU, unless `--num_processes` says otherwise; without a GPU the processes share the CPU.
+Options of `accelerate launch` go between the configuration and the command. A shipped configuration starts a process
+for each GPU, unless `--num_processes` is given. Without a GPU the processes share the CPU.
 """
 
 import argparse
@@ -20,26 +20,29 @@ from accelerate.utils import DistributedType
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from transformers.utils import logging
 
-from .arguments import ACCELERATE, RECIPE_ENDINGS, SCRIPTS, UserError, find_shipped
-from .precision import has_accelerator
+from .base.arguments import RECIPE_ENDINGS
+from .base.commands import TRAINING_COMMANDS
+from .base.errors import UserError
+from .base.precision import has_accelerator
+from .base.shipped_files import ACCELERATE, find_shipped
 
 
 logger = logging.get_logger(__name__)
 
-#: What accelerate calls a precision -> what our scripts call it. Its environment cannot tell "no" from nothing said.
+#: Accelerate's name of a precision -> ours. In accelerate's environment "no" is also the default.
 PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}
 
 
 def complete(options: argparse.Namespace, config: ClusterConfig, shipped: bool) -> None:
-    """Fill in what depends on this machine: the number of processes, and the threads of each on a CPU.
+    """Set options that depend on the machine: the number of processes, and of threads per process on a CPU.
 
     Args:
-        options: Of `accelerate launch`; changed in place.
+        options: Options of `accelerate launch`; changed in place.
         config: The configuration.
-        shipped: Whether it is one of ours, whose number of processes means nothing.
+        shipped: Whether it is a shipped configuration, whose number of processes is ignored.
 
     Raises:
-        UserError: If something is missing that cannot be known here.
+        UserError: If an option is missing that has no default.
     """
     machines = options.num_machines or config.num_machines
     if machines > 1 and not (options.main_process_ip or config.main_process_ip):
@@ -81,9 +84,9 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(f"the configuration {file} cannot be read: {error}") from error
 
     def refuse(message: str) -> NoReturn:
+        commands = ", ".join(TRAINING_COMMANDS)
         raise UserError(
-            f"{message}. The order is: a configuration, options of accelerate, a script ({', '.join(SCRIPTS)}), its "
-            "arguments."
+            f"{message}. The order is: a configuration, options of accelerate, a script ({commands}), its arguments."
         )
 
     if not own.rest:
@@ -93,15 +96,16 @@ def main(argv: list[str] | None = None) -> None:
     launcher.error = refuse
     options = launcher.parse_args(["--config_file", str(file), "--module", *own.rest])
     script = options.training_script
-    if script not in SCRIPTS:
+    if script not in TRAINING_COMMANDS:
         refuse(f"there is no script {script!r}")
     complete(options, config, shipped=file.resolve().parent == ACCELERATE.resolve())
     options.training_script = f"{__package__}.{script}"
     if options.mixed_precision in PRECISIONS:
         given = options.training_script_args
-        start = 1 if given and given[0].endswith(RECIPE_ENDINGS) else 0  # what the script is told itself comes later
+        # Behind the recipe, before the command's own arguments, which override it.
+        start = 1 if given and given[0].endswith(RECIPE_ENDINGS) else 0
         given[start:start] = ["--precision", PRECISIONS[options.mixed_precision]]
-    options.quiet = True  # the script says itself what is wrong
+    options.quiet = True  # the command prints its errors itself
     try:
         launch_command(options)
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""Draw what a checkpoint has learned about mixing tokens.
+"""Plot the spatial weights and attention maps of a checkpoint.
 
     python -m tokenmixers.run_scripts.plot_spatial_weights --model outputs/run --output_dir outputs/pictures
     python -m tokenmixers.run_scripts.plot_spatial_weights --model amlp --text "A man sleeps." --text_pair "He rests."
 
 Text models: the filter of the middle token in every layer ("Pay Attention to MLPs", Figure 4). Image models: the
-filters of some tokens as maps of the picture (Figure 3). Both: how Toeplitz-like each layer's matrix is (Appendix C).
+filters of some tokens as maps of the image (Figure 3). Both: how Toeplitz-like each layer's matrix is (Appendix C).
 aMLP with a text: its attention maps (Appendix D).
 
 Needs matplotlib: `pip install '.[plot]'`.
@@ -22,7 +22,9 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.layers.spatial_gating_unit import SpatialProjection
 from ..modeling.toeplitzness import toeplitzness
-from .arguments import UserError, import_optional, parse_arguments
+from .base.arguments import parse_arguments
+from .base.errors import UserError
+from .base.optional_packages import import_optional
 
 
 @dataclass
@@ -30,8 +32,8 @@ class PlotArguments:
     """What to draw."""
 
     model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
-    output_dir: str = field(metadata={"help": "Folder for the pictures; it is created."})
-    columns: int = field(default=3, metadata={"help": "Layers per row of a picture; tokens, for image models."})
+    output_dir: str = field(metadata={"help": "Folder for the plots; it is created."})
+    columns: int = field(default=3, metadata={"help": "Layers per row of a plot; tokens, for image models."})
     text: str | None = field(default=None, metadata={"help": "Sentence for the attention maps of an aMLP."})
     text_pair: str | None = field(default=None, metadata={"help": "Second sentence of a pair."})
     format: str = field(default="png", metadata={"help": "png, svg or pdf."})
@@ -67,7 +69,7 @@ def _save(figure, file: Path) -> None:
 
 
 def draw_text_filters(matrices: list[torch.Tensor], file: Path, columns: int) -> None:
-    """For each layer, the weights of the middle token against the distance of the token looked at, on one scale."""
+    """For each layer, the spatial weights of the middle token by the distance to the other token, on one scale."""
     figure, axes = _panels(len(matrices), columns, 2.8, 1.8, sharex=True, sharey=True)
     for layer, (axis, matrix) in enumerate(zip(axes, matrices, strict=True), start=1):
         middle = len(matrix) // 2
@@ -81,12 +83,12 @@ def draw_text_filters(matrices: list[torch.Tensor], file: Path, columns: int) ->
 
 
 def draw_image_filters(matrices: list[torch.Tensor], grid: tuple[int, int], file: Path, columns: int) -> None:
-    """One row of maps per layer: the weights of tokens spread over the picture, each with a cross at its own place.
+    """One row of maps per layer: the spatial weights of some tokens over the image; a cross marks the token.
 
     Args:
         matrices: Spatial weights; a class token's rows and columns are left out.
         grid: Rows and columns of patches.
-        file: Where to write.
+        file: The file to write.
         columns: Tokens per layer.
     """
     rows, width = grid
@@ -109,7 +111,7 @@ def draw_image_filters(matrices: list[torch.Tensor], grid: tuple[int, int], file
 
 
 def draw_toeplitzness(matrices: list[torch.Tensor], grid: tuple[int, int] | None, file: Path) -> None:
-    """The share of each matrix's variance that depends on the distance of the tokens alone, layer by layer."""
+    """The share of each matrix's variance that a Toeplitz matrix explains, by layer."""
     size = len(matrices[0]) if grid is None else grid[0] * grid[1]
     values = [toeplitzness(matrix[-size:, -size:], grid) for matrix in matrices]
     figure, (axis,) = _panels(1, 1, 5.0, 2.4)
@@ -122,7 +124,7 @@ def draw_toeplitzness(matrices: list[torch.Tensor], grid: tuple[int, int] | None
 
 
 def draw_attention(maps: list[torch.Tensor], tokens: list[str], file: Path, columns: int) -> None:
-    """The attention weights of every layer, rows = tokens that look, columns = tokens looked at."""
+    """The attention weights of every layer; rows are queries, columns are keys."""
     side = max(2.2, 0.16 * len(tokens))
     figure, axes = _panels(len(maps), columns, side, side)
     for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
@@ -146,7 +148,7 @@ def attention_maps(model: PreTrainedModel, tokenizer, text: str, text_pair: str 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    logging.set_verbosity_error()  # heads that a picture or a filling does not need are no news
+    logging.set_verbosity_error()  # no warning about the weights of unused heads
     (arguments,) = parse_arguments((PlotArguments,), argv)
     if arguments.format not in ("png", "svg", "pdf"):
         raise UserError(f"--format {arguments.format!r} is unknown; choose png, svg or pdf.")

@@ -1,4 +1,4 @@
-"""Send a checkpoint, or a shipped configuration with its card, to the Hugging Face Hub.
+"""Push a checkpoint, or a shipped configuration with its card, to the Hub.
 
 python -m tokenmixers.run_scripts.push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
 """
@@ -16,13 +16,15 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
 from ..modeling.mixins.checkpoint_code import auto_map, checkpoint_code
-from .arguments import MODEL_CARDS, UserError, parse_arguments
-from .hub_errors import check_card, check_repo_id, check_token, explained
+from .base.arguments import parse_arguments
+from .base.errors import UserError
+from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
+from .base.shipped_files import MODEL_CARDS
 
 
-# What training leaves beside a model: pickles, optimizer states and checkpoints are nobody else's business.
+# Files beside a model that are not pushed: pickles, optimizer states, checkpoints, logs.
 NOT_PUSHED = ["*.pt", "*.pth", "*.bin", "*.pkl", "checkpoint-*", "checkpoint-*/*", "runs/*", "__pycache__/*"]
-NOT_PUSHED += [".*", "*/.*"]  # at any depth: these match over slashes
+NOT_PUSHED += [".*", "*/.*"]  # hidden files at any depth: `*` matches slashes too
 
 
 @dataclass
@@ -46,11 +48,11 @@ def load_config(folder: Path, source: str) -> PreTrainedConfig:
     """The configuration of a checkpoint of this package.
 
     Args:
-        folder: Where it is.
-        source: What the user calls it.
+        folder: Folder of the checkpoint.
+        source: The user's name of it, for messages.
 
     Raises:
-        UserError: If it cannot be read, or is of another kind of model.
+        UserError: If it cannot be read, or the model is not of this package.
     """
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -67,14 +69,14 @@ def load_config(folder: Path, source: str) -> PreTrainedConfig:
 
 
 def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
-    """What is to be pushed: the folder's files, completed by the modules that load the model.
+    """The files to push: those of the folder, and the modules that load the model.
 
     Args:
         source: Folder of a checkpoint, or name of a shipped model card.
-        repo_id: Name on the Hub, which takes the place of the folder in the card's code.
+        repo_id: Name on the Hub, which replaces the folder in the card's code.
 
     Returns:
-        Name in the repository -> the file, or its content where that is not what lies in the folder.
+        Name in the repository -> the file, or its content if it differs from the file.
 
     Raises:
         UserError: If the source is no checkpoint of this package.
@@ -99,7 +101,7 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
         config.save_pretrained(temporary)
         files["config.json"] = (Path(temporary) / "config.json").read_bytes()
     files |= {name: text.encode() for name, text in checkpoint_code(config).items()}
-    if "README.md" in files:  # which names the model by its folder so far
+    if "README.md" in files:  # its code names the model by its folder
 
         def rename(match: re.Match) -> str:
             same = match[1] == f"model_cards/{source}" or Path(match[1]).resolve() == folder.resolve()
@@ -111,7 +113,7 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
 
 
 def check_private(hub: HfApi, repo_id: str) -> None:
-    """Refuse to push in public what was meant to be private.
+    """Check that `--private --update` does not push to a public repository.
 
     Raises:
         UserError: If the repository exists and is public.
@@ -128,20 +130,20 @@ def check_private(hub: HfApi, repo_id: str) -> None:
 
 
 def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
-    """Send files in one commit, and say where it is.
+    """Push files in one commit, and return its address.
 
     Raises:
-        UserError: If the Hub or the way there does not allow it.
+        UserError: If the Hub refuses the push.
     """
     hub = HfApi(token=check_token(arguments.token, arguments.repo_id))
     repo = {"repo_id": arguments.repo_id}
     if arguments.private and arguments.update:
         check_private(hub, arguments.repo_id)
-    if "README.md" in files:  # before there is a repository, which would stay empty
+    if "README.md" in files:  # before a repository is created, which would stay empty
         check_card(files["README.md"].decode())
     if not (arguments.create_pr and arguments.update):
         try:
-            # The Hub completes a name without a user.
+            # The Hub adds the user to a name without one.
             url = hub.create_repo(**repo, private=arguments.private or None, exist_ok=arguments.update)
         except HfHubHTTPError as error:
             if error.response.status_code != 409:
@@ -174,7 +176,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"dry run: {len(files)} files would go to {arguments.repo_id}; nothing was sent")
         return
     again = "run the same command with --update to try again"
-    with explained(arguments.repo_id, "Nothing changed in the local folder.", again):
+    with report_hub_errors(arguments.repo_id, "Nothing changed in the local folder.", again):
         print(f"pushed: {push(arguments, files)}")
 
 

@@ -15,15 +15,16 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import ModelArguments
-from .language_modeling import build_model, build_trainer, load_corpus, run_script, tokenize_corpus
-from .model_loading import sequence_length
-from .text_data import TextDataArguments, labelled_once, pad_rows
+from .base.arguments import ModelArguments
+from .data.collators import pad_rows, precompute_labels
+from .data.text_corpus import TextDataArguments
+from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
+from .training.model_loading import build_model, sequence_length
 
 
 @dataclass
 class CausalArguments:
-    """What is asked of the model."""
+    """Which tokens the model is trained to predict."""
 
     predict_separators: bool = field(
         default=True, metadata={"help": "Whether the ends of documents inside a sequence are to be predicted."}
@@ -33,11 +34,11 @@ class CausalArguments:
 def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
-    own: CausalArguments,
+    causal_args: CausalArguments,
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> Trainer:
-    """Load data, tokenizer and model, and join them in a Trainer.
+    """Load data, tokenizer and model, and build the Trainer.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -48,17 +49,17 @@ def build(
 
     def label(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         batch = pad_rows(rows, corpus.tokenizer)
-        asked, special = batch["attention_mask"].bool(), batch.pop("special_tokens_mask").bool()
-        if not own.predict_separators:
-            asked = asked & ~special
-        if "seq_idx" in batch:  # nothing is known of a document before its first token
-            begins = torch.diff(batch["seq_idx"], prepend=torch.full((len(rows), 1), -1)) != 0
-            asked = asked & ~begins
-        batch["labels"] = batch["input_ids"].masked_fill(~asked, -100)
+        predicted, special = batch["attention_mask"].bool(), batch.pop("special_tokens_mask").bool()
+        if not causal_args.predict_separators:
+            predicted = predicted & ~special
+        if "seq_idx" in batch:  # the first token of a document has no context
+            starts = torch.diff(batch["seq_idx"], prepend=torch.full((len(rows), 1), -1)) != 0
+            predicted = predicted & ~starts
+        batch["labels"] = batch["input_ids"].masked_fill(~predicted, -100)
         return batch
 
     model = build_model(model_args, corpus.config, AutoModelForCausalLM)
-    evaluation = labelled_once(rows["validation"], label)
+    evaluation = precompute_labels(rows["validation"], label)
     return build_trainer(model, corpus, args, rows["train"], evaluation, label, causal=True)
 
 

@@ -1,4 +1,4 @@
-"""Finetune on a task of GLUE or SuperGLUE, or on texts with labels of your own, and report the benchmark's metrics.
+"""Finetune on GLUE, SuperGLUE or texts of your own, and report the task's metrics.
 
     python -m tokenmixers.run_scripts.run_glue --task_name sst2 --model_name_or_path ... --output_dir outputs/sst2 \
         --do_train --do_eval --do_predict
@@ -9,14 +9,13 @@ Works for every checkpoint that `AutoModelForSequenceClassification` loads, for 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-import torch
 from transformers import (
     AutoModelForMultipleChoice,
     AutoModelForSequenceClassification,
@@ -31,198 +30,47 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from . import grid, metrics
-from .arguments import ModelArguments, UserError, parse_arguments
-from .glue_tasks import TASKS, GlueTask, TextTask, columns, find_task
-from .language_modeling import build_model
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length, set_label_names
-from .reporting import print_plan, print_table, write_predictions
-from .tables import Table, load_split, read_table
-from .training import ScriptTrainer, leave_processes, train_and_evaluate
-from .training_arguments import ScriptTrainingArguments
+from .base.arguments import ModelArguments, parse_arguments
+from .base.reporting import print_plan, print_table, write_predictions
+from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .data.glue import GlueTask, TextTask, find_task
+from .data.text_classification import (
+    ChoiceCollator,
+    TextClassificationArguments,
+    load_tables,
+    own_task,
+    read_examples,
+    tokenize,
+)
+from .metrics import check_packages, load_metric
+from .training import hyperparameter_grid
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import (
+    build_model,
+    check_train_tokenizer,
+    checkpoint_to_resume,
+    fitting_tokenizer,
+    load_config,
+    sequence_length,
+    set_label_names,
+)
+from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
-@dataclass
-class TextClassificationArguments:
-    """Which task, or which texts and labels."""
-
-    task_name: str | None = field(default=None, metadata={"help": f"One of {', '.join(TASKS)}."})
-    data_dir: str | None = field(
-        default=None,
-        metadata={"help": "Folder with the task's files as the benchmark offers them; its Hub data by default."},
-    )
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Instead of a task: data set on the Hub, or a local folder of one."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
-    train_file: str | None = field(
-        default=None, metadata={"help": "Instead of a task: file with texts and labels; tsv, csv, json(l), parquet."}
-    )
-    validation_file: str | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
-    test_file: str | None = field(default=None, metadata={"help": "As train_file, to predict; labels may be missing."})
-    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
-    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
-    test_split: str = field(default="test", metadata={"help": "Name of its test split."})
-    text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
-    text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second text of a pair."})
-    label_column: str = field(default="label", metadata={"help": "Column that holds the class, or the number."})
-    regression: bool = field(default=False, metadata={"help": "The labels of your own data are numbers, not classes."})
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens per text or pair, special ones included, of which the longer text loses its end first; "
-            "the model's maximum by default."
-        },
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training rows only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation rows only."})
-
-
-#: Split -> name of an evaluation set (`""` where there is one only) -> rows.
-Tables = dict[str, dict[str, Table]]
-
-
-def load_tables(arguments: TextClassificationArguments, splits: list[str], token: str | None = None) -> Tables:
-    """The rows of some splits.
-
-    Args:
-        arguments: Where they come from.
-        splits: Of `"train"`, `"validation"` and `"test"`.
-        token: Hub token.
-
-    Raises:
-        UserError: If it is not clear where, or something is missing.
-    """
-    own = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
-    sources = [arguments.task_name, arguments.dataset_name, next(filter(None, own.values()), None)]
-    if sum(source is not None for source in sources) != 1:
-        raise UserError("give the data as one of --task_name, --dataset_name, or --train_file and --validation_file.")
-    if arguments.data_dir is not None and arguments.task_name is None:
-        raise UserError("--data_dir holds the files of a benchmark: say which task with --task_name.")
-    if arguments.task_name is not None:
-        task = find_task(arguments.task_name)
-        parts = {split: task.sets if split != "train" else ("",) for split in splits}
-        return {
-            split: {part: task.read(split, part, arguments.data_dir, token) for part in parts[split]}
-            for split in splits
-        }
-    if arguments.dataset_name is not None:
-        return {split: {"": _load_own_split(arguments, split, token)} for split in splits}
-    for split in splits:
-        if own[split] is None:
-            raise UserError(f"--{split}_file is missing.")
-    return {split: {"": read_table(own[split])} for split in splits}
-
-
-def _load_own_split(arguments: TextClassificationArguments, split: str, token: str | None) -> Table:
-    name = getattr(arguments, f"{split}_split")
-    return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
-
-
-def own_task(arguments: TextClassificationArguments, train: Table | None, config: PreTrainedConfig) -> TextTask:
-    """What is asked in data that belong to no benchmark.
-
-    Args:
-        arguments: Names of the columns.
-        train: Training rows, which say what classes there are.
-        config: Of the checkpoint, which says so if there are no training rows.
-
-    Raises:
-        UserError: If a training row has no label, or there are fewer than two classes.
-    """
-    texts = columns(*filter(None, (arguments.text_column, arguments.text_pair_column)))
-    if arguments.regression:
-        return TextTask(texts, None, ("pearson", "spearman"), label_column=arguments.label_column)
-    if train is None:
-        names = [config.id2label[index] for index in range(config.num_labels)]
-    else:
-        found = set()
-        for number, row in train.rows:
-            label = train.value(number, row, arguments.label_column)
-            if label in (None, ""):
-                raise train.error(number, "the label is missing.")
-            found.add(str(label))
-        by_number = all(name.isdecimal() for name in found)
-        names = sorted(found, key=lambda name: (int(name), name) if by_number else (0, name))
-    if len(names) < 2:
-        source = "the model" if train is None else train.source
-        raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")
-    return TextTask(texts, tuple(names), ("accuracy", "macro_f1"), label_column=arguments.label_column)
-
-
-def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset:
-    """Check rows and make them `index`, `texts` and, if labelled, `label`.
-
-    Args:
-        table: Rows as they were found.
-        task: What they mean.
-        labelled: Whether every row must have a label. Otherwise labels are used if the first row has one.
-
-    Raises:
-        UserError: If a column, a text or a label is missing or not possible, with the row's place.
-    """
-    labelled = labelled or task.has_label(table.rows[0][1])
-    examples = []
-    for position, (number, row) in enumerate(table.rows):
-        try:
-            texts = task.texts(row)
-            label = {"label": task.read_label(table.value(number, row, task.label_column))} if labelled else {}
-        except KeyError as error:
-            raise table.error(number, f"there is no column {error}; the columns are {', '.join(row)}.") from error
-        except ValueError as error:
-            raise table.error(number, str(error)) from error
-        for text in texts:
-            if not isinstance(text, str):
-                raise table.error(number, f"a text is {text!r} instead of text.")
-        if not any(text.strip() for text in texts):
-            raise table.error(number, "the text is empty.")
-        index = row.get("idx", position) if isinstance(task, GlueTask) else position
-        examples.append({"index": index, "texts": list(texts), **label})
-    return datasets.Dataset.from_list(examples)
-
-
-def tokenize(
-    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, multiple_choice: bool
-) -> datasets.Dataset:
-    """Add the tokenizer's columns; with choices, each holds a list of sequences per row, one for every choice."""
-
-    def encode(rows: dict[str, list]) -> dict[str, list]:
-        inputs = rows["texts"]
-        if multiple_choice:
-            inputs = [(question, choice) for question, *choices in rows["texts"] for choice in choices]
-        texts = map(list, zip(*inputs, strict=True))  # all first texts, all second ones
-        encoded = dict(tokenizer(*texts, truncation="longest_first", max_length=max_seq_length))
-        if not multiple_choice:
-            return encoded
-        count = len(inputs) // len(rows["texts"])
-        return {
-            name: [column[i : i + count] for i in range(0, len(inputs), count)] for name, column in encoded.items()
-        }
-
-    return examples.map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
-
-
-class ChoiceCollator:
-    """Pads the choices of all rows of a batch to one length: tensors of shape `(batch, choices, length)`."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.pad = DataCollatorWithPadding(tokenizer)
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """From rows with lists of sequences, and maybe labels."""
-        names = [name for name in rows[0] if name not in ("label", "index")]
-        count = len(rows[0][names[0]])
-        choices = [{name: row[name][choice] for name in names} for row in rows for choice in range(count)]
-        batch = {name: tensor.view(len(rows), count, -1) for name, tensor in self.pad(choices).items()}
-        if "label" in rows[0]:
-            batch["labels"] = torch.tensor([row["label"] for row in rows])
-        return batch
+#: Name of a result -> the metric that computes it, and the metric's arguments.
+SCORES: dict[str, tuple[str, dict[str, Any]]] = {
+    "accuracy": ("accuracy", {}),
+    "f1": ("f1", {}),
+    "macro_f1": ("f1", {"average": "macro"}),
+    "matthews_correlation": ("matthews_correlation", {}),
+    "pearson": ("pearsonr", {}),
+    "spearman": ("spearmanr", {}),
+}
 
 
 @dataclass
 class Experiment:
-    """Everything that all runs share: data, tokenizer, and what to build models from."""
+    """Shared by all runs of a grid: data, tokenizer, and the configuration of new models."""
 
     model_args: ModelArguments
     card: CardFacts
@@ -235,17 +83,17 @@ class Experiment:
 
     @property
     def metric_names(self) -> list[str]:
-        """The results that count, as `train_and_evaluate` names them."""
+        """Names of the results to compare, as in the results of `train_and_evaluate`."""
         return [f"eval_{_joined(part, name)}" for part in self.validation for name in self.task.metrics]
 
     def majority_metrics(self) -> dict[str, float]:
-        """What always answering with the most frequent class of the training data would reach."""
+        """The metrics of always predicting the most frequent class of the training data."""
         if self.train is None or self.task.is_regression:
             return {}
         guess = np.bincount(self.train["label"]).argmax()
         results = {}
         for part, rows in self.validation.items():
-            scores = metrics.compute(self.task.metrics, np.full(len(rows), guess), np.asarray(rows["label"]))
+            scores = compute_scores(self.task.metrics, np.full(len(rows), guess), np.asarray(rows["label"]))
             results |= {_joined("majority", part, name): value for name, value in scores.items()}
         return results
 
@@ -264,16 +112,16 @@ def load_experiment(
     """Load and check everything that the command line names.
 
     Args:
-        model_args: Which configuration and tokenizer.
-        data_args: Which data.
-        card_args: For the model's card.
-        args: What is to be done with them.
-        saved_tokenizer: Where an earlier run of the same command left the tokenizer that it trained.
+        model_args: Names configuration and tokenizer.
+        data_args: Names the data.
+        card_args: Entries of the model card.
+        args: The training arguments.
+        saved_tokenizer: Folder with the tokenizer that an earlier run of the same command has trained.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    metrics.check_packages()
+    check_packages(*(metric for metric, _ in SCORES.values()))
     config = load_config(model_args)
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     tables = load_tables(data_args, [split for split in wanted if wanted[split]], model_args.token)
@@ -286,8 +134,7 @@ def load_experiment(
         split: {part: read_examples(table, task, split != "test") for part, table in parts.items()}
         for split, parts in tables.items()
     }
-    if model_args.train_tokenizer is not None and train is None:
-        raise UserError("--train_tokenizer needs --do_train.")
+    check_train_tokenizer(model_args, args)
     texts = _texts(examples["train"][""]) if args.do_train else ()
     tokenizer = fitting_tokenizer(model_args, config, texts, args, saved_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
@@ -302,7 +149,7 @@ def load_experiment(
     card = CardFacts(
         "multiple-choice" if task.multiple_choice else "text-classification",
         **_data_facts(data_args, task),
-        metrics={_joined(part, name): metrics.HUB_NAMES[name] for part, name in names},
+        metrics={_joined(part, name): SCORES[name][0] for part, name in names},
         base_model=model_args.model_name_or_path,
         author=card_args,
         hyper_parameters={"max_seq_length": length},
@@ -325,7 +172,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
     """A new model and its Trainer.
 
     Args:
-        experiment: What is the same for all runs.
+        experiment: Shared by all runs.
         args: Arguments of this run.
     """
     task, tokenizer = experiment.task, experiment.tokenizer
@@ -333,7 +180,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         experiment.model_args,
         copy.deepcopy(experiment.config),
         AutoModelForMultipleChoice if task.multiple_choice else AutoModelForSequenceClassification,
-        ignore_mismatched_sizes=args.do_train,  # a checkpoint of another task gets a new head
+        ignore_mismatched_sizes=args.do_train,  # a checkpoint for another task gets a new head
     )
     several = len(experiment.validation) > 1
     if several and args.metric_for_best_model == "loss":
@@ -352,7 +199,25 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
 
 def task_metrics(prediction: EvalPrediction, task: TextTask) -> dict[str, float]:
     """The task's metrics of logits."""
-    return metrics.compute(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
+    return compute_scores(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
+
+
+def compute_scores(names: Iterable[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Several scores at once.
+
+    Args:
+        names: Keys of `SCORES`.
+        predictions: Class indices or numbers, shape `(rows,)`.
+        labels: The labels, shape `(rows,)`.
+
+    Returns:
+        Fractions, not percentages; correlations lie in [-1, 1].
+    """
+    results = {}
+    for name in names:
+        metric, options = SCORES[name]
+        results[name] = load_metric(metric).compute(predictions=predictions, references=labels, **options)[metric]
+    return results
 
 
 def answers(logits: np.ndarray, task: TextTask) -> np.ndarray:
@@ -364,12 +229,12 @@ def run_once(experiment: Experiment, args: TrainingArguments) -> dict[str, float
     """One run: train, evaluate and predict as the arguments say.
 
     Args:
-        experiment: What is the same for all runs.
+        experiment: Shared by all runs.
         args: Arguments of this run.
 
     Returns:
-        The metrics under names that start with `eval_`, the majority's under `majority_`, those of a test set with
-        labels under `test_`.
+        The metrics with the prefix `eval_`, those of the most frequent class with `majority_`, those of a labelled
+        test set with `test_`.
     """
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
@@ -388,7 +253,7 @@ def run_once(experiment: Experiment, args: TrainingArguments) -> dict[str, float
 
 
 def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Dataset) -> dict[str, float]:
-    """Write the predictions for a test set: the submission file of a benchmark, or `predictions_test.csv`.
+    """Write the predictions for a test set: a benchmark's submission file, or `predictions_test.csv`.
 
     Returns:
         The metrics if the rows have labels.
@@ -410,7 +275,7 @@ def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Da
 
 
 def print_results(results: Mapping[str, float], experiment: Experiment) -> None:
-    """Print the metrics beside those of the majority."""
+    """Print the metrics beside those of the most frequent class."""
     has_majority = any(key.startswith("majority_") for key in results)
     rows = []
     for name in experiment.metric_names:
@@ -429,35 +294,43 @@ def print_results(results: Mapping[str, float], experiment: Experiment) -> None:
 
 def run_grid(
     load: Callable[[str | None], Experiment],
-    grid_args: grid.GridArguments,
+    grid_args: hyperparameter_grid.GridArguments,
     args: TrainingArguments,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Several runs with the same data, see `grid.run_all`.
+    """Perform several runs with the same data, see `hyperparameter_grid.run_all`.
 
     Args:
-        load: `load_experiment` but for its last argument.
-        grid_args: What varies.
-        args: Everything else.
-        settings: What must be the same in all runs in one output folder.
+        load: `load_experiment` without its other arguments than `saved_tokenizer`.
+        grid_args: The values to combine.
+        args: All other arguments.
+        settings: Settings that must be equal in all runs of an output folder.
     """
-    runs = grid.plan(grid_args, args)
-    tokenizer_folder = Path(args.output_dir) / "tokenizer"  # a new one need not be the same when trained again
+    runs = hyperparameter_grid.plan(grid_args, args)
+    tokenizer_folder = Path(args.output_dir) / "tokenizer"  # training a tokenizer is not reproducible
     experiment = load(str(tokenizer_folder) if tokenizer_folder.is_dir() else None)
     with args.main_process_first(local=False, desc="output folder"):
-        grid.check_folder(args, settings)
+        hyperparameter_grid.check_folder(args, settings)
     if args.process_index == 0 and not tokenizer_folder.is_dir():
         experiment.tokenizer.save_pretrained(tokenizer_folder)
-    return grid.run_all(runs, lambda run: run_once(experiment, run), experiment.metric_names, args.output_dir)
+    return hyperparameter_grid.run_all(
+        runs, lambda run: run_once(experiment, run), experiment.metric_names, args.output_dir
+    )
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Entry point; returns the results of `run_once`, or of several runs those of `grid.run_all`."""
+    """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
     model_args, data_args, grid_args, card_args, args = parse_arguments(
-        (ModelArguments, TextClassificationArguments, grid.GridArguments, CardArguments, ScriptTrainingArguments), argv
+        (
+            ModelArguments,
+            TextClassificationArguments,
+            hyperparameter_grid.GridArguments,
+            CardArguments,
+            ScriptTrainingArguments,
+        ),
+        argv,
     )
-    if not (args.do_train or args.do_eval or args.do_predict):
-        raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
+    check_has_work(args, "do_train", "do_eval", "do_predict")
 
     def load(saved_tokenizer: str | None) -> Experiment:
         return load_experiment(model_args, data_args, card_args, args, saved_tokenizer)

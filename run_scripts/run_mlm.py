@@ -1,4 +1,4 @@
-"""Pretrain or continue a masked language model, and report its perplexity.
+"""Pretrain a masked language model, and report its perplexity.
 
     python -m tokenmixers.run_scripts.run_mlm recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_mlm ...
@@ -7,55 +7,28 @@
 Works for every checkpoint that `AutoModelForMaskedLM` loads.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
-
-from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, Trainer, TrainingArguments
+from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.heads.language_modeling import MaskedLMHead
-from .arguments import ModelArguments, UserError
-from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script, tokenize_corpus
-from .model_loading import sequence_length
-from .text_data import TextDataArguments, labelled_once, pad_rows
-
-
-@dataclass
-class MaskingArguments:
-    """Which tokens the model has to predict."""
-
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens to predict."})
-    mask_replace_prob: float = field(default=0.8, metadata={"help": "Share of those that become the mask token."})
-    random_replace_prob: float = field(default=0.1, metadata={"help": "Share of those that become a random token."})
-    whole_word_mask: bool = field(
-        default=False, metadata={"help": "Choose whole words; they are then always replaced by mask tokens."}
-    )
-
-    def __post_init__(self):
-        if self.whole_word_mask:
-            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
-
-
-class MaskingCollator(DataCollatorForLanguageModeling):
-    """Transformers' masking of batches that are padded here."""
-
-    def __call__(self, rows: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
-        """Pad and mask."""
-        batch = pad_rows(rows, self.tokenizer)
-        special, offsets = batch.pop("special_tokens_mask", None), batch.pop("offset_mapping", None)
-        batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special, offsets)
-        return batch
+from .base.arguments import ModelArguments
+from .base.errors import UserError
+from .data.collators import SeededCollator, precompute_labels
+from .data.masking import MaskingArguments, MaskingCollator
+from .data.text_corpus import TextDataArguments
+from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
+from .training.model_loading import build_model, sequence_length
 
 
 def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
-    masking: MaskingArguments,
+    masking_args: MaskingArguments,
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> Trainer:
-    """Load data, tokenizer and model, and join them in a Trainer.
+    """Load data, tokenizer and model, and build the Trainer.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -63,14 +36,14 @@ def build(
     corpus = load_corpus(model_args, data_args, args, resume_from)
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
     try:
-        mask = SeededCollator(MaskingCollator(corpus.tokenizer, **vars(masking)), args.seed)
+        mask = SeededCollator(MaskingCollator(corpus.tokenizer, **vars(masking_args)), args.seed)
     except ValueError as error:
         raise UserError(f"masking is not possible: {error}") from error
-    rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking.whole_word_mask)
+    rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking_args.whole_word_mask)
     model = build_model(model_args, corpus.config, AutoModelForMaskedLM)
     if isinstance(model, MaskedLMHead):
-        model.config.sparse_prediction = True  # training steps need no logits
-    return build_trainer(model, corpus, args, rows["train"], labelled_once(rows["validation"], mask), mask)
+        model.config.sparse_prediction = True  # training needs the logits of masked tokens only
+    return build_trainer(model, corpus, args, rows["train"], precompute_labels(rows["validation"], mask), mask)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Finetune a model for extractive question answering, and report exact match and F1 as SQuAD 1.1 or 2.0 defines them.
+"""Finetune a model on SQuAD 1.1 or 2.0, and report exact match and F1.
 
     python -m tokenmixers.run_scripts.run_qa recipe.yaml --model_name_or_path outputs/mlm --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_qa ...
@@ -22,18 +22,25 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.pipelines.question_answering import Window, null_odds, select_spans
-from .arguments import ModelArguments, UserError, parse_arguments
-from .language_modeling import build_model
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
-from .reporting import print_plan, print_table
-from .squad_data import QuestionDataArguments, answers_in_no_window, load_questions, make_windows
-from .squad_metrics import squad_v1_metrics, squad_v2_metrics
-from .training import ScriptTrainer, leave_processes, train_and_evaluate
-from .training_arguments import ScriptTrainingArguments
+from .base.arguments import ModelArguments, parse_arguments
+from .base.errors import UserError
+from .base.reporting import print_plan, print_table
+from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows, question_texts
+from .metrics import load_metric
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import (
+    build_model,
+    check_train_tokenizer,
+    checkpoint_to_resume,
+    fitting_tokenizer,
+    load_config,
+    sequence_length,
+)
+from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
-#: Metric -> what it is called on the Hub and in the table. Others are in `eval_results.json` alone.
+#: Metric in the table -> its type on the Hub. The others are in `eval_results.json` only.
 V1_METRICS = {"exact_match": "exact_match", "f1": "f1"}
 V2_METRICS = {"exact": "exact_match", "f1": "f1", "best_exact": "exact_match", "best_f1": "f1"}
 
@@ -82,13 +89,15 @@ class SquadEvaluation:
         return best, odds
 
     def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        """Exact match and F1 in percent, see `squad_v1_metrics` and `squad_v2_metrics`."""
+        """Exact match and F1 in percent, see the metrics `squad` and `squad_v2`."""
         best, odds = self.answers(*prediction.predictions)
-        texts = {key: answers[0]["text"] for key, answers in best.items()}
-        right = {question["id"]: question["answers"]["text"] for question in self.questions}
+        right = [{"id": question["id"], "answers": question["answers"]} for question in self.questions]
+        texts = [{"id": key, "prediction_text": answers[0]["text"]} for key, answers in best.items()]
         if not self.arguments.version_2_with_negative:
-            return squad_v1_metrics(texts, right)
-        metrics = squad_v2_metrics(texts, right, odds, self.arguments.null_score_diff_threshold)
+            return load_metric("squad").compute(predictions=texts, references=right)
+        texts = [{**row, "no_answer_probability": odds[row["id"]]} for row in texts]
+        threshold = self.arguments.null_score_diff_threshold
+        metrics = load_metric("squad_v2").compute(predictions=texts, references=right, no_answer_threshold=threshold)
         return {key: value for key, value in metrics.items() if not key.endswith("total")}  # they never change
 
     def write(self, output: PredictionOutput, folder: str) -> None:
@@ -115,24 +124,17 @@ def build(
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> tuple[Trainer, SquadEvaluation | None]:
-    """Load questions, tokenizer and model, and join them in a Trainer, with its evaluation if there is one.
+    """Load questions, tokenizer and model, and build the Trainer and, with `--do_eval`, its evaluation.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    if not args.do_train and not args.do_eval:
-        raise UserError("there is nothing to do: give --do_train, --do_eval or both.")
+    check_has_work(args, "do_train", "do_eval")
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the questions"):
         splits = load_questions(data_args, args.do_train, args.do_eval, model_args.token)
-    new_tokenizer = model_args.train_tokenizer is not None
-    if new_tokenizer and not args.do_train:
-        raise UserError("--train_tokenizer needs --do_train: the tokenizer learns from the training questions.")
-    texts = (
-        {**dict.fromkeys(splits["train"]["context"]), **dict.fromkeys(splits["train"]["question"])}
-        if new_tokenizer
-        else ()
-    )
+    check_train_tokenizer(model_args, args)
+    texts = question_texts(splits["train"]) if model_args.train_tokenizer is not None else ()
     tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from)
     if tokenizer.pad_token_id is None:
         raise UserError("the tokenizer has no padding token, which batches need: set one and save it again.")
@@ -151,7 +153,7 @@ def build(
         args=args,
         train_dataset=windows.get("train"),
         eval_dataset=windows.get("validation"),
-        # On the right even where the tokenizer pads on the left: positions then stay what they are.
+        # On the right even if the tokenizer pads on the left, so that positions stay valid.
         data_collator=partial(tokenizer.pad, padding_side="right", return_tensors="pt"),
         processing_class=tokenizer,
         compute_metrics=None if evaluation is None else evaluation.metrics,

@@ -1,4 +1,4 @@
-"""Train a model to write a text for a text: translation, summarisation, dialogue. Reports BLEU, ROUGE and perplexity.
+"""Train a sequence-to-sequence model, and report BLEU, ROUGE and perplexity.
 
     python -m tokenmixers.run_scripts.run_seq2seq recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_seq2seq ...
@@ -31,15 +31,31 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import ModelArguments, UserError, parse_arguments
-from .generation_metrics import corpus_bleu, rouge
-from .language_modeling import build_model, perplexity, row_losses
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config, sequence_length
-from .reporting import print_plan, print_table
-from .seq2seq_data import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, rows_of_length, tokenize_pairs
-from .training import ScriptSeq2SeqTrainer, leave_processes, train_and_evaluate
-from .training_arguments import GenerationTrainingArguments
+from .base.arguments import ModelArguments, parse_arguments
+from .base.errors import UserError
+from .base.optional_packages import import_optional
+from .base.reporting import print_plan, print_table
+from .base.training_arguments import GenerationTrainingArguments, check_has_work
+from .data.text_pairs import (
+    SPLITS,
+    Seq2SeqDataArguments,
+    iterate_pair_texts,
+    load_pairs,
+    rows_of_length,
+    tokenize_pairs,
+)
+from .metrics import load_metric
+from .training.language_modeling import perplexity, row_losses
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import (
+    build_model,
+    check_train_tokenizer,
+    checkpoint_to_resume,
+    fitting_tokenizer,
+    load_config,
+    sequence_length,
+)
+from .training.trainer import ScriptSeq2SeqTrainer, leave_processes, train_and_evaluate
 
 
 #: What `--metric` adds to the results -> what the Hub calls it.
@@ -168,42 +184,50 @@ def _one_line(text: str) -> str:
 def score_texts(
     texts: list[str], references: list[list[str]], arguments: MetricArguments
 ) -> tuple[dict[str, float], str | None]:
-    """What `--metric` asks for, in percent, and sacreBLEU's signature if it asks for BLEU."""
+    """The scores of `--metric` in percent, and sacreBLEU's signature if BLEU is one of them.
+
+    ROUGE compares words without their English endings. rougeLsum compares sentences, as in papers on CNN/DailyMail.
+
+    Raises:
+        UserError: If a package that a metric needs is missing, or sacreBLEU does not know `--bleu_tokenize`.
+    """
     scores, signature = {}, None
+    pairs = {"predictions": texts, "references": references}
     for name in arguments.metric:
         if name == "rouge":
-            scores |= rouge(texts, references)
+            options = {"use_aggregator": False, "use_stemmer": True, "split_sentences": True}
+            found = load_metric("rouge").compute(**pairs, **options)
+            scores |= {kind: 100.0 * sum(values) / len(values) for kind, values in found.items()}
         else:
-            order = 1 if name == "bleu_1" else 4
-            scores[name], signature = corpus_bleu(texts, references, order, arguments.bleu_tokenize)
+            known = import_optional("sacrebleu", "seq2seq", f"--metric {name}").BLEU.TOKENIZERS
+            if arguments.bleu_tokenize not in known:
+                raise UserError(f"--bleu_tokenize {arguments.bleu_tokenize!r} is unknown. Known: {', '.join(known)}.")
+            options = {"tokenize": arguments.bleu_tokenize, "max_ngram_order": 1 if name == "bleu_1" else 4}
+            found = load_metric("sacrebleu").compute(**pairs, **options)
+            scores[name], signature = found["score"], found["signature"]
     return scores, signature
 
 
-def build(
+def load_rows(
     model_args: ModelArguments,
     data_args: Seq2SeqDataArguments,
-    metric_args: MetricArguments,
     args: Seq2SeqTrainingArguments,
+    config: PreTrainedConfig,
     resume_from: str | None = None,
-) -> tuple[GenerationTrainer, dict[str, tuple[datasets.Dataset, GenerationEvaluation]]]:
-    """Load texts, tokenizer and model, and join them in a Trainer.
+) -> tuple[PreTrainedTokenizerBase, dict[str, datasets.Dataset], dict[str, datasets.Dataset], int]:
+    """Load texts and tokenizer, and tokenize.
 
     Returns:
-        The Trainer, and the tokenized rows and the evaluation of the splits `validation` and `test`, as far as needed.
+        The tokenizer, the pairs of texts and the tokenized rows by split, and the most tokens of a target.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    wanted = dict(zip(SPLITS, (args.do_train, args.do_eval, args.do_predict), strict=True))
-    if not any(wanted.values()):
-        raise UserError("there is nothing to do: give --do_train, --do_eval or --do_predict.")
-    config = load_config(model_args)
+    wanted = zip(SPLITS, (args.do_train, args.do_eval, args.do_predict), strict=True)
     with args.main_process_first(local=False, desc="loading the texts"):
-        loaded = {name: load_pairs(data_args, name, model_args.token) for name in SPLITS if wanted[name]}
-    new_tokenizer = model_args.train_tokenizer is not None
-    if new_tokenizer and not args.do_train:
-        raise UserError("--train_tokenizer needs --do_train: the tokenizer learns from the training texts.")
-    texts = iterate_pair_texts(loaded["train"][0]) if new_tokenizer else ()
+        loaded = {name: load_pairs(data_args, name, model_args.token) for name, needed in wanted if needed}
+    check_train_tokenizer(model_args, args)
+    texts = iterate_pair_texts(loaded["train"][0]) if model_args.train_tokenizer is not None else ()
     tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from, kind="encoder-decoder")
     for role in ("pad", "eos"):
         if getattr(tokenizer, f"{role}_token_id") is None:
@@ -219,17 +243,38 @@ def build(
             )
     if args.process_index == 0:
         print_truncation(rows, source_length, target_length)
+    return tokenizer, {name: pairs for name, (pairs, _) in loaded.items()}, rows, target_length
+
+
+def build(
+    model_args: ModelArguments,
+    data_args: Seq2SeqDataArguments,
+    metric_args: MetricArguments,
+    args: Seq2SeqTrainingArguments,
+    resume_from: str | None = None,
+) -> tuple[GenerationTrainer, dict[str, tuple[datasets.Dataset, GenerationEvaluation]]]:
+    """Load texts, tokenizer and model, and build the Trainer.
+
+    Returns:
+        The Trainer, and the tokenized rows and the evaluation of the splits `validation` and `test`, as far as needed.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    check_has_work(args, "do_train", "do_eval", "do_predict")
+    config = load_config(model_args)
+    tokenizer, pairs, rows, target_length = load_rows(model_args, data_args, args, config, resume_from)
     evaluations = {
         name: (
             rows[name].add_column("example", list(range(len(rows[name])))),
-            GenerationEvaluation(loaded[name][0], tokenizer, metric_args if args.predict_with_generate else None),
+            GenerationEvaluation(pairs[name], tokenizer, metric_args if args.predict_with_generate else None),
         )
         for name in ("validation", "test")
-        if wanted[name]
+        if name in rows
     }
     model = build_model(model_args, config, AutoModelForSeq2SeqLM)
-    set_generation(model, args, target_length, decoder)
-    args.remove_unused_columns = False  # evaluation reads the column `example`
+    set_generation(model, args, target_length, config.get_text_config(decoder=True))
+    args.remove_unused_columns = False  # evaluation needs the column `example`
     validation, evaluation = evaluations.get("validation", (None, None))
     trainer = GenerationTrainer(
         model=model,
@@ -244,7 +289,7 @@ def build(
 
 
 def print_truncation(rows: Mapping[str, datasets.Dataset], source_length: int, target_length: int) -> None:
-    """Say how many texts were as long as is allowed, or longer: too short a limit is easily overlooked."""
+    """Print how many texts fill the length limits, and may have been truncated."""
     for name, split in rows.items():
         for kind, column, length in (("source", "input_ids", source_length), ("target", "labels", target_length)):
             full = rows_of_length(split, column, length)
@@ -256,18 +301,18 @@ def print_truncation(rows: Mapping[str, datasets.Dataset], source_length: int, t
 def set_generation(
     model: PreTrainedModel, args: Seq2SeqTrainingArguments, target_length: int, config: PreTrainedConfig
 ) -> None:
-    """Have the model generate, in evaluations and from its saved checkpoint, texts as long as the targets.
+    """Set the generated length, of evaluations and of the saved checkpoint, to the length of the targets.
 
-    `--generation_max_length` and `--generation_num_beams` go first; a `--generation_config` decides alone.
+    `--generation_max_length` and `--generation_num_beams` take precedence; with `--generation_config` nothing is set.
 
     Args:
         model: Its `generation_config` is changed.
         args: The Trainer's arguments.
-        target_length: Most tokens of a target; the decoder's start token comes before them.
-        config: The decoder's.
+        target_length: Most tokens of a target, without the decoder's start token.
+        config: Configuration of the decoder.
 
     Raises:
-        UserError: If the decoder has not as many positions.
+        UserError: If the decoder has fewer positions.
     """
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and (args.generation_max_length or 0) > longest + 1:

@@ -1,4 +1,4 @@
-"""Pretrain an encoder-decoder with T5's denoising objective, and report its perplexity on the hidden spans.
+"""Pretrain an encoder-decoder with T5's span corruption, and report its perplexity.
 
     python -m tokenmixers.run_scripts.run_span_corruption recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_span_corruption ...
@@ -12,16 +12,18 @@ from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .arguments import ModelArguments, UserError
-from .language_modeling import SeededCollator, build_model, build_trainer, load_corpus, run_script, tokenize_corpus
-from .model_loading import sequence_length
-from .span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
-from .text_data import TextDataArguments, labelled_once
+from .base.arguments import ModelArguments
+from .base.errors import UserError
+from .data.collators import SeededCollator, precompute_labels
+from .data.span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
+from .data.text_corpus import TextDataArguments
+from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
+from .training.model_loading import build_model, sequence_length
 
 
 @dataclass
 class SpanCorruptionArguments:
-    """What is hidden."""
+    """How much text is replaced by sentinels."""
 
     noise_density: float = field(default=0.15, metadata={"help": "Share of the tokens to hide."})
     mean_noise_span_length: float = field(default=3.0, metadata={"help": "Mean length of a hidden span, in tokens."})
@@ -30,13 +32,13 @@ class SpanCorruptionArguments:
 def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
-    noise: SpanCorruptionArguments,
+    noise_args: SpanCorruptionArguments,
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> Trainer:
-    """Load data, tokenizer and model, and join them in a Trainer.
+    """Load data, tokenizer and model, and build the Trainer.
 
-    `max_seq_length` is that of the encoder's input; rows of text are longer, so that they fill it once corrupted.
+    `max_seq_length` is the length of the encoder's input. Rows of text are longer: their corrupted form fills it.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -46,17 +48,19 @@ def build(
     corpus = load_corpus(model_args, data_args, args, resume_from, kind="encoder-decoder")
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
     try:
-        tokens, target_length = span_corruption_lengths(length, noise.noise_density, noise.mean_noise_span_length)
-        collator = DataCollatorForSpanCorruption(
-            corpus.tokenizer, noise.noise_density, noise.mean_noise_span_length, length, target_length
+        tokens, target_length = span_corruption_lengths(
+            length, noise_args.noise_density, noise_args.mean_noise_span_length
         )
-        collator([{"input_ids": list(range(tokens))}])  # are there sentinels enough?
+        collator = DataCollatorForSpanCorruption(
+            corpus.tokenizer, noise_args.noise_density, noise_args.mean_noise_span_length, length, target_length
+        )
+        collator([{"input_ids": list(range(tokens))}])  # fails if there are too few sentinels
     except ValueError as error:
         raise UserError(f"span corruption is not possible: {error}") from error
     corrupt = SeededCollator(collator, args.seed)
     rows = tokenize_corpus(corpus, data_args, args, tokens, special_tokens=False, shortest_row=2)
     model = build_model(model_args, corpus.config, AutoModelForSeq2SeqLM)
-    return build_trainer(model, corpus, args, rows["train"], labelled_once(rows["validation"], corrupt), corrupt)
+    return build_trainer(model, corpus, args, rows["train"], precompute_labels(rows["validation"], corrupt), corrupt)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

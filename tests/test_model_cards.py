@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, AutoModelForSeq2SeqLM
 
 import tokenmixers
-from tokenmixers.run_scripts.model_card import CITATIONS
+from tokenmixers.run_scripts.training.model_card import CITATIONS
 
 
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"

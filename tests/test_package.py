@@ -225,7 +225,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(distributions, source_name
     assert not folders, f"`packages` in pyproject.toml lacks the folders {', '.join(sorted(folders))}"
     cards = [name.rpartition("/")[0] for name in source_names if re.fullmatch(r"model_cards/[^/]+/config\.json", name)]
     data = {f"{card}/{file}" for card in cards for file in ("config.json", "README.md")}
-    of_scripts = r"run_scripts/(recipes/.+|accelerate/.+|[^/]+)\.(yaml|md)"
+    of_scripts = r"run_scripts/(recipes|accelerate|training)/.+\.(yaml|md)"
     data |= {name for name in source_names if re.fullmatch(of_scripts, name)}
     assert names == modules | data | {"py.typed"}
 
@@ -243,6 +243,16 @@ for name in tokenmixers.__all__:
         assert sys.modules[value.__module__].__file__.startswith(package), (name, value)
 """
     assert _run(installed, "-I", "-c", code + CHECK_REGISTRATION, cwd=tmp_path) == "registered\n"
+
+
+@pytest.mark.slow
+def test_the_installed_command_lists_and_runs_commands(installed, tmp_path):
+    command = installed.with_name("tokenmixers")
+    assert _run(command, "--version", cwd=tmp_path) == f"tokenmixers {tokenmixers.__version__}\n"
+    assert "  run_mlm  " in _run(command, "--help", cwd=tmp_path)
+    counts = ("--train_count", "5", "--validation_count", "2")
+    _run(command, "number_names", *counts, "--output_dir", "numbers", cwd=tmp_path)
+    assert len((tmp_path / "numbers" / "train.words.txt").read_text().splitlines()) == 5
 
 
 @pytest.mark.slow

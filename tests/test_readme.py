@@ -1,88 +1,231 @@
-"""The commands of the pages can be given, from any folder: scripts exist, have the options, and find the recipes."""
+"""The guides are true: commands parse, Python examples run or import, links and named files exist, pages are short."""
 
+import ast
 import importlib
+import itertools
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import torch
+from torch.testing import assert_close
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
+import tokenmixers
+from tokenmixers import GMLPConfig, GMLPForMaskedLM
+from tokenmixers.run_scripts.base.commands import COMMANDS, TRAINING_COMMANDS, module_of
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = "tokenmixers.run_scripts."
+MODULES = "tokenmixers.run_scripts."
+
+#: Page -> the number of lines that it may have.
+PAGES = {
+    "README.md": 200,
+    "CONTRIBUTING.md": 40,
+    "run_scripts/README.md": 350,
+    "modeling/README.md": 200,
+    "model_cards/README.md": 200,
+    "model_cards/benchmarks/README.md": 250,
+    "tests/README.md": 80,
+}
+TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 
-def commands(text: str) -> list[list[str]]:
-    """The words of the commands in fenced blocks, and of those within sentences that run a script."""
-    blocks = "".join(re.findall(r"^```bash\n(.+?)^```", text, flags=re.DOTALL | re.MULTILINE)).replace("\\\n", "")
-    variables, lines = {"run": f"python -m {SCRIPTS[:-1]}"}, []
-    for line in blocks.splitlines():
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page in a language."""
+    return re.findall(rf"^```{language}\n(.+?)^```", TEXTS[page], flags=re.DOTALL | re.MULTILINE)
+
+
+def prose(page: str) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.+?^```", "", TEXTS[page], flags=re.DOTALL | re.MULTILINE)
+
+
+def shell_lines(page: str) -> list[list[str]]:
+    """The words of every command in the blocks, with the values of variables that the page sets."""
+    lines, variables = [], {}
+    for line in "".join(blocks(page, "bash")).replace("\\\n", "").splitlines():
         for name, value in variables.items():
             line = line.replace(f"${name}", value)
-        assignment = re.fullmatch(r'(\w+)="(.*)"', line)
+        assignment = re.fullmatch(r'(\w+)="?([^"]*)"?', line)
         if assignment:
             variables[assignment[1]] = assignment[2]
-        else:
-            lines.append(line)
-    lines += [" ".join(inline.split()) for inline in re.findall(rf"`(python -m {re.escape(SCRIPTS)}[^`]+)`", text)]
-    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+        elif not line.startswith(("python -c", "    for ")):  # a program over two lines
+            lines.append(shlex.split(line, comments=True))
+    return [words for words in lines if words]
 
 
-def called_scripts(name: str) -> list[list[str]]:
-    """Name and arguments of every script that the file runs."""
-    calls = []
-    for words in commands((ROOT / name).read_text(encoding="utf-8")):
-        index = next((i for i, word in enumerate(words) if word.startswith(SCRIPTS) and words[i - 1] == "-m"), None)
-        if index is not None:
-            calls.append([words[index].removeprefix(SCRIPTS), *words[index + 1 :]])
-    return calls
+def called_command(words: list[str]) -> list[str] | None:
+    """Name and arguments of the command of this package in a line of a shell, if there is one."""
+    if words[0] == "tokenmixers" and not words[1].startswith("-"):
+        return words[1:]
+    for option, module in itertools.pairwise(words):
+        if option == "-m" and module.startswith(MODULES):
+            return [module.rpartition(".")[2], *words[words.index(module) + 1 :]]
+    return None
+
+
+def commands_in_prose(page: str) -> list[list[str]]:
+    """Name and arguments of the commands within sentences; without arguments, a name may be all that is meant."""
+    found = re.findall(rf"`(?:tokenmixers |python -m {re.escape(MODULES)})(\w[^`]*)`", prose(page))
+    return [shlex.split(" ".join(text.split())) for text in found]
 
 
 def calls_of_make() -> list[list[str]]:
-    """Name and arguments of every script that the quickstart runs, or tells its user to try next."""
+    """Name and arguments of every command that the quickstart runs, or tells its user to try next."""
     calls = []
     for line in (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "").splitlines():
-        told = line.startswith("\t@echo '  $(SCRIPT).")
-        if told or line.startswith("\t@$(SCRIPT)."):
-            command = shlex.split(line)[1] if told else line
-            calls.append(shlex.split(command.partition("$(SCRIPT).")[2].replace("$(OUT)", "outputs/quickstart")))
+        line = line.replace("$(KEEP_MEMORY) ", "").replace("$(OUT)", "outputs/quickstart")
+        told = re.match(r"\t@(?:echo ')? *(?:\$\(SCRIPT\)[. ]|tokenmixers )(.+)", line)
+        if told:
+            name, *arguments = shlex.split(told[1].removesuffix("'") if "echo" in line else told[1])
+            calls.append([name.rpartition(".")[2], *arguments])
     return calls
 
 
-CALLS = [*called_scripts("README.md"), *called_scripts("model_cards/README.md"), *calls_of_make()]
+CALLS = calls_of_make()
+for _page in PAGES:
+    CALLS += [call for words in shell_lines(_page) if (call := called_command(words))]
+    CALLS += [call for call in commands_in_prose(_page) if len(call) > 1]
 
 
 def test_commands_are_found():
-    assert {"run_mlm", "run_glue", "push_to_hub", "convert_t5"} <= {script for script, *_ in CALLS}
-    assert [script for script, *_ in calls_of_make()][-3:] == ["fill_mask", "run_mlm", "push_to_hub"]  # to try next
-    assert ["--dry_run"] in [arguments[-1:] for script, *arguments in CALLS if script == "push_to_hub"]
+    names = {name for name, *_ in CALLS}
+    assert names <= set(COMMANDS)
+    assert {*TRAINING_COMMANDS, "launch", "push_to_hub", "convert_t5", "idx_images", "benchmark_page"} <= names
+    assert [name for name, *_ in calls_of_make()][-3:] == ["fill_mask", "run_mlm", "push_to_hub"]  # to try next
+    assert ["--dry_run"] in [arguments[-1:] for name, *arguments in CALLS if name == "push_to_hub"]
+    lines = [words for page in PAGES for words in shell_lines(page)]
+    assert "torchrun" in {words[0] for words in lines}
 
 
-class _Read(Exception):  # noqa: N818 - ends a script after it has read its arguments
+class _Read(Exception):  # noqa: N818 - ends a command after it has read its arguments
     pass
 
 
-@pytest.mark.parametrize(("script", "arguments"), [(script, arguments) for script, *arguments in CALLS])
-def test_scripts_take_these_arguments(script, arguments, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "arguments"), [(name, arguments) for name, *arguments in CALLS])
+def test_commands_take_these_arguments(name, arguments, tmp_path, monkeypatch):
     def read(parser, args=None, **kwargs):
         raise _Read(parser.parse_known_args(args)[1])
 
     monkeypatch.setattr(HfArgumentParser, "parse_args_into_dataclasses", read)
     monkeypatch.setattr(logging, "set_verbosity_error", lambda: None)
     monkeypatch.chdir(tmp_path)
-    Path("recipe.yaml").write_text("{}")  # which stands for one of the reader's own
-    if script == "launch":  # starts a process, after its own options
-        start = next(index for index, word in enumerate(arguments) if word.startswith("run_"))
-        script, *arguments = arguments[start:]
+    Path("recipe.yaml").write_text("{}")  # stands for one of the reader's own
+    if name == "launch":  # starts a process, after its own options
+        start = next(index for index, word in enumerate(arguments) if word in TRAINING_COMMANDS)
+        name, *arguments = arguments[start:]
     with pytest.raises((_Read, SystemExit)) as ended:
-        importlib.import_module(SCRIPTS + script).main(arguments)
+        importlib.import_module(module_of(name)).main(arguments)
     assert ended.value.args in (([],), (0,)), ended.value  # nothing unknown, or help
 
 
-@pytest.mark.parametrize(
-    "target", sorted({words[1] for words in commands((ROOT / "README.md").read_text()) if words[0] == "make"})
-)
-def test_make_knows_the_target(target):
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+@pytest.mark.parametrize("page", PAGES)
+def test_names_of_commands_and_targets_in_sentences_exist(page):
+    assert {name for name, *_ in commands_in_prose(page)} <= set(COMMANDS)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {words[1:] for words in map(tuple, shell_lines(page)) if words[0] == "make"}
+    targets |= {tuple(text.split()) for text in re.findall(r"`make ([^`]+)`", prose(page))}
+    for words in targets:
+        target = next(word for word in words if "=" not in word)
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
+
+
+@pytest.mark.parametrize(("page", "code"), PYTHON, ids=[page for page, _ in PYTHON])
+def test_python_blocks_import_what_exists(page, code):
+    tree = ast.parse(code)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names: dict = {}
+    for node in imports:
+        try:
+            exec(compile(ast.Module([node], []), page, "exec"), names)
+        except ImportError as error:
+            # Exporters are new in Transformers 5.23. What this package or another version lacks is an error.
+            if not str(error.name).startswith("transformers.exporters"):
+                raise
+            pytest.skip(f"{error.name} is not in this version of Transformers")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tokenmixers":
+            assert hasattr(tokenmixers, node.attr)
+
+
+def test_the_code_that_loads_runs(tmp_path, monkeypatch):
+    """The first example of the README, with a small checkpoint. test_push_to_hub.py runs those with a Hub."""
+    tokenizer = train_unigram_tokenizer(["Return an instance of the class.", "Name the item."] * 9, 40, 32)
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 32}
+    folder = tmp_path / "outputs" / "quickstart" / "gmlp"
+    GMLPForMaskedLM(GMLPConfig(**sizes, vocab_size=len(tokenizer))).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), names)
+    assert names["model"].config.num_labels == 3
+
+
+def test_the_code_of_the_cards_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names: dict = {}
+    with torch.device("meta"):
+        exec(compile("".join(blocks("model_cards/README.md", "python")), "model_cards", "exec"), names)
+    assert names["model"].model.num_parameters() == 130_073_552
+
+
+def test_the_token_mixer_of_the_guide_computes_what_it_says():
+    names: dict = {}
+    exec(compile("".join(blocks("modeling/README.md", "python")), "modeling", "exec"), names)
+    model, ids = names["model"], torch.tensor([[5, 6, 7, 0, 0], [5, 6, 7, 8, 9]])
+    states = model(ids, attention_mask=torch.tensor([[1, 1, 1, 0, 0], [1] * 5]), output_hidden_states=True)
+    assert len(states.hidden_states) == 3
+    assert_close(states.last_hidden_state[0, :3], model(ids[:1, :3]).last_hidden_state[0])
+    assert_close(states.last_hidden_state[1:], model(ids[1:]).last_hidden_state)
+    mixed = names["MeanMixing"]()(torch.arange(6.0).view(1, 3, 2))
+    assert_close(mixed, torch.tensor([[[2.0, 3.0]] * 3]))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    text = re.sub(r"^```.+?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    for target in (target for target in targets if not target.startswith("https://")):
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+FOLDERS = ("configuration", "modeling", "run_scripts", "tests", "tokenization")
+FILES = {path for folder in FOLDERS for ending in ("py", "yaml") for path in (ROOT / folder).rglob(f"*.{ending}")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_named_in_sentences_exist(page):
+    names = {path.name for path in FILES}
+    for name in re.findall(r"`([\w./-]+\.(?:py|yaml))`", prose(page)):
+        if "/" in name:
+            assert {(ROOT / page).parent / name, ROOT / name} & FILES, name
+        else:
+            assert name in names
+
+
+@pytest.mark.parametrize(("page", "limit"), PAGES.items())
+def test_pages_can_be_read_to_their_end(page, limit):
+    assert len(TEXTS[page].splitlines()) <= limit
+
+
+def test_every_command_is_in_the_guide_or_listed_by_help():
+    assert "`tokenmixers --help`" in TEXTS["README.md"]
+    for name in TRAINING_COMMANDS:
+        assert f"`{name}`" in TEXTS["run_scripts/README.md"]

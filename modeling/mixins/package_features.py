@@ -1,7 +1,9 @@
 """What models do besides computing; in a checkpoint, `checkpoint_features.py` takes the place of this module."""
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from .flops import CountsFlops
@@ -9,7 +11,7 @@ from .saving import SelfContained
 
 
 AFTER_INIT: list[Callable[[PreTrainedModel], None]] = []
-"""Functions that are called with every new model of this package, at the end of its `post_init`."""
+"""Functions that are called with every new model of this package, and again after it was moved or converted."""
 
 
 class PackageFeatures(SelfContained, CountsFlops):
@@ -20,3 +22,10 @@ class PackageFeatures(SelfContained, CountsFlops):
         super().post_init()
         for function in AFTER_INIT:
             function(self)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        """What `to`, `half`, `cuda` and the like do; then call the functions in `AFTER_INIT`."""
+        super()._apply(fn, recurse)
+        for function in AFTER_INIT:
+            function(self)
+        return self

@@ -1,7 +1,6 @@
 """A tiny corpus, a command line that trains on it, and a Hub on loopback."""
 
 import errno
-import gc
 import os
 import random
 import runpy
@@ -15,14 +14,14 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from tokenmixers.run_scripts import (
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.small_data import (
     docstring_tasks,
     python_docs_corpus,
     python_docs_questions,
     python_docs_summaries,
-    training,
 )
-from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.training import trainer
 
 
 CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
@@ -41,12 +40,6 @@ def _cards_keep_the_hubs_rules(monkeypatch):
     monkeypatch.setattr(huggingface_hub.ModelCard, "save", check_and_save)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_imported_is_garbage():
-    """Every training ends with a garbage collection: half of a tiny run's time, if it looks at all of torch."""
-    gc.freeze()
-
-
 @pytest.fixture
 def history_is_drawn():
     """For tests that look at the picture of a run."""
@@ -56,7 +49,7 @@ def history_is_drawn():
 def _history_is_an_empty_file(request, monkeypatch):
     """Drawing it takes as long as all else in a tiny run."""
     if "history_is_drawn" not in request.fixturenames:
-        monkeypatch.setattr(training, "plot_history", lambda history, path: path.touch())
+        monkeypatch.setattr(trainer, "plot_history", lambda history, path: path.touch())
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tokenmixers import GMLPModel
 from tokenmixers.run_scripts.convert_timm import main
 
 
-TIMM = runpy.run_path(str(Path(__file__).parents[1] / "modeling" / "test_timm_conversion.py"))
+TIMM = runpy.run_path(str(Path(__file__).parents[1] / "modeling" / "conversion" / "test_timm.py"))
 LABELS = ["cat", "dog", "admiral"]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokenmixers.run_scripts import data_rate
-from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 
 
 @pytest.mark.parametrize(

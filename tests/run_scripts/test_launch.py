@@ -7,8 +7,11 @@ import torch
 import yaml
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from tokenmixers.run_scripts import launch, precision
-from tokenmixers.run_scripts.arguments import ACCELERATE, SCRIPTS, UserError
+from tokenmixers.run_scripts import launch
+from tokenmixers.run_scripts.base import precision
+from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.shipped_files import ACCELERATE
 
 
 NAMES = sorted(path.name for path in ACCELERATE.glob("*.yaml"))
@@ -89,10 +92,10 @@ def test_mixed_precision_is_the_scripts_precision(mixed, expected, launched):
         ([], NAMES),
         (["nothing.yaml", "run_mlm"], ["'nothing.yaml'", *NAMES]),
         (["run_mlm", "recipe.yaml"], ["'run_mlm'", *NAMES]),
-        (["ddp.yaml"], ["nothing after the configuration", *SCRIPTS]),
-        (["ddp.yaml", "--num_processes", "2"], ["training_script", *SCRIPTS]),
-        (["ddp.yaml", "run_foo", "recipe.yaml"], ["'run_foo'", *SCRIPTS]),
-        (["ddp.yaml", "--num_procs", "run_mlm"], ["--num_procs", *SCRIPTS]),
+        (["ddp.yaml"], ["nothing after the configuration", *TRAINING_COMMANDS]),
+        (["ddp.yaml", "--num_processes", "2"], ["training_script", *TRAINING_COMMANDS]),
+        (["ddp.yaml", "run_foo", "recipe.yaml"], ["'run_foo'", *TRAINING_COMMANDS]),
+        (["ddp.yaml", "--num_procs", "run_mlm"], ["--num_procs", *TRAINING_COMMANDS]),
         (["ddp.yaml", "--num_processes", "x", "run_mlm"], ["'x'"]),
         (["ddp.yaml", "run_mlm"], ["no GPU", "--num_processes"]),
         (["two_nodes.yaml", "--num_processes", "2", "run_mlm"], ["2 machines", "--main_process_ip"]),

@@ -10,7 +10,7 @@ from transformers import Trainer, TrainingArguments
 import tokenmixers
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.arguments import UserError
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.push_to_hub import collect_files, main
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -98,7 +98,7 @@ def test_the_models_own_push_is_complete(hub, own_push):
     state, _ = hub
     for repo in ("me/model", "me/elsewhere"):
         files = state.commits[state.branches[repo]["main"]]
-        assert {"config.json", "model.safetensors", "modeling_gmlp.py", "configuration_gmlp.py"} <= set(files)
+        assert {"config.json", "model.safetensors", "configuration_gmlp.py", "modeling_gmlp.py"} <= set(files)
         assert "AutoModelForTokenClassification" in json.loads(files["config.json"])["auto_map"]
 
 
@@ -122,7 +122,7 @@ def test_every_commit_of_a_trainer_with_weights_has_their_code(hub, online, chec
     train_and_push(checkpoint, "every_save")
     with_weights = [files for files in hub[0].commits.values() if "model.safetensors" in files]
     assert len(with_weights) >= 3
-    assert all({"config.json", "modeling_gmlp.py", "configuration_gmlp.py"} <= set(files) for files in with_weights)
+    assert all({"config.json", "configuration_gmlp.py", "modeling_gmlp.py"} <= set(files) for files in with_weights)
 
 
 @pytest.mark.slow
@@ -169,42 +169,40 @@ sys.modules["tokenmixers"] = None
 
 
 @pytest.fixture
-def readme_code(online, corpus, tmp_path):
-    """`readme_code(heading)`: the Python of a section of the README, with the checkpoint on the Hub that it loads."""
+def guide_code(online, corpus, tmp_path):
+    """`guide_code(page, word)`: the Python block of a guide with this word; the Hub has what it loads."""
     tokenizer = train_unigram_tokenizer((corpus / "train.txt").read_text().splitlines(), 60, 32)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 32}
     GMLPForMaskedLM(GMLPConfig(**sizes, vocab_size=len(tokenizer))).save_pretrained(tmp_path / "my-gmlp")
     tokenizer.save_pretrained(tmp_path / "my-gmlp")
     push("--source", tmp_path / "my-gmlp", "--repo_id", "me/my-gmlp")
-    text = (Path(tokenmixers.__file__).parent / "README.md").read_text()
 
-    def of(heading: str) -> str:
-        section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
-        return "\n".join(re.findall(r"```python\n(.+?)```", section, flags=re.DOTALL))
+    def of(page: str, word: str) -> str:
+        text = (Path(tokenmixers.__file__).parent / page).read_text(encoding="utf-8")
+        (code,) = (code for code in re.findall(r"```python\n(.+?)```", text, flags=re.DOTALL) if word in code)
+        return code
 
     return of
 
 
 @pytest.mark.slow
-def test_the_code_of_the_readme_runs_without_the_package(hub, call, readme_code):
-    code = readme_code("Load, finetune and push without this package")
-    assert "push_to_hub()" in code
+def test_the_code_of_the_readme_runs_without_the_package(hub, call, guide_code):
+    code = guide_code("README.md", "push_to_hub()")
     assert "LABEL_1" in call(WITHOUT_THE_PACKAGE.format(code=code))
     assert {"me/my-gmlp", "me/my-reviews"} == set(hub[0].branches)
 
 
 @pytest.mark.slow
-def test_the_readmes_export_runs_without_the_package(call, readme_code):
+def test_the_guides_export_runs_without_the_package(call, guide_code):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     pytest.importorskip("transformers.exporters.runners")
     load = "".join(
         line + "\n"
-        for line in readme_code("Load, finetune and push without this package").splitlines()
+        for line in guide_code("README.md", "push_to_hub()").splitlines()
         if re.match(r"from transformers|tokenizer = |model = ", line)
     )
-    code = readme_code("Serve")
-    assert "OnnxConfig" in code
+    code = guide_code("run_scripts/README.md", "OnnxConfig")
     assert call(WITHOUT_THE_PACKAGE.format(code=load + code)).strip()
 
 
@@ -306,7 +304,7 @@ def test_dry_run_lists_and_sends_nothing(checkpoint, capsys):
 def test_a_shipped_card(capsys):
     main(["--source", "amlp-base", "--repo_id", "me/amlp-base", "--dry_run"])
     printed = capsys.readouterr().out
-    for name in ("README.md", "config.json", "modeling_amlp.py", "configuration_amlp.py"):
+    for name in ("README.md", "config.json", "configuration_amlp.py", "modeling_amlp.py"):
         assert f"  {name}\n" in printed
 
 

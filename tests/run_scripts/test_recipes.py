@@ -12,21 +12,19 @@ import torch
 import yaml
 from transformers import TrainingArguments
 
-from tokenmixers.run_scripts import (
+from tokenmixers.run_scripts import run_image_classification, run_qa, run_seq2seq
+from tokenmixers.run_scripts.base.shipped_files import RECIPES
+from tokenmixers.run_scripts.data.squad import load_squad_files
+from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
+from tokenmixers.run_scripts.small_data import (
     digits_images,
     docstring_tasks,
     number_names,
     python_docs_corpus,
     python_docs_questions,
     python_docs_summaries,
-    run_image_classification,
-    run_qa,
-    run_seq2seq,
 )
-from tokenmixers.run_scripts.arguments import RECIPES
-from tokenmixers.run_scripts.generation_metrics import rouge
-from tokenmixers.run_scripts.squad_data import load_squad_files
-from tokenmixers.run_scripts.training import ScriptTrainerMixin
+from tokenmixers.run_scripts.training.trainer import ScriptTrainerMixin
 
 
 #: Of papers: they are run with data and checkpoints of one's own, by the tests of their scripts.
@@ -253,5 +251,6 @@ def test_the_whole_summarization_recipe_is_better_than_one_summary_for_all():
         for split in ("train", "validation")
     )
     most_frequent = max(set(train), key=train.count)
-    constant = rouge([most_frequent] * len(validation), [[text] for text in validation])
+    rouge, references = MetricArguments(metric=["rouge"]), [[text] for text in validation]
+    constant, _ = score_texts([most_frequent] * len(validation), references, rouge)
     assert results["eval_rouge1"] > constant["rouge1"] + 5

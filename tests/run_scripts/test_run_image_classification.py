@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from transformers import (
     AutoModelForImageClassification,
     BertConfig,
-    CLIPImageProcessorPil,
     ConvNextImageProcessorPil,
     ResNetConfig,
     ResNetForImageClassification,
@@ -19,16 +18,12 @@ from transformers import (
     pipeline,
 )
 
-from tokenmixers import GMLPConfig
-from tokenmixers.run_scripts import classify_images, digits_images, run_image_classification
-from tokenmixers.run_scripts.arguments import ModelArguments, parse_arguments
-from tokenmixers.run_scripts.image_augmentation import AugmentationArguments
-from tokenmixers.run_scripts.run_image_classification import (
-    ImageCollator,
-    ImageDataArguments,
-    build,
-    load_image_processor,
-)
+from tokenmixers.run_scripts import classify_images, run_image_classification
+from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
+from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
+from tokenmixers.run_scripts.data.images import ImageDataArguments, load_image_processor
+from tokenmixers.run_scripts.run_image_classification import build
+from tokenmixers.run_scripts.small_data import digits_images
 
 
 SIZES = "image_size=8,patch_size=2,hidden_size=16,intermediate_size=32,num_hidden_layers=2,classifier_pooling=mean"
@@ -145,52 +140,6 @@ def test_parquet_files_of_digits(command, tmp_path):
     assert list(model.config.id2label.values()) == [str(digit) for digit in range(10)]
 
 
-@pytest.fixture
-def collate():
-    """`collate(training=..., **settings)`: a batch of noisy pictures of 12 by 10 pixels, for a model of 8 by 8."""
-    noise = np.random.default_rng(0).integers(0, 256, (4, 12, 10, 3), dtype=np.uint8)
-
-    def build(training=True, seed=0, smoothing=0.0, processor=None, **settings):
-        config = GMLPConfig(image_size=8, patch_size=2)
-        processor = processor or load_image_processor(ModelArguments(), config)
-        collator = ImageCollator(processor, AugmentationArguments(**settings), 3, (8, 8), smoothing, seed)
-        rows = [{"image": Image.fromarray(noise[i]), "label": i % 3, "vary": training} for i in range(4)]
-        return collator(rows)
-
-    return build
-
-
-def test_batches_depend_on_seed_and_content_alone(collate):
-    everything = {**ALL_AUGMENTATION, "random_shift": 1, "horizontal_flip": True}
-    first = collate(**everything)
-    torch.manual_seed(99)
-    np.random.seed(99)
-    again, other = collate(**everything), collate(**everything, seed=1)
-    for name in ("pixel_values", "labels"):
-        assert torch.equal(first[name], again[name])
-        assert not torch.equal(first[name], other[name])
-    assert first["pixel_values"].shape == (4, 3, 8, 8)
-    assert torch.allclose(first["labels"].sum(dim=1), torch.ones(4))
-
-
-def test_validation_pictures_are_left_alone(collate):
-    plain, varied = collate(training=False), collate(training=False, smoothing=0.1, **ALL_AUGMENTATION)
-    assert torch.equal(plain["pixel_values"], varied["pixel_values"])
-    assert varied["labels"].tolist() == [0, 1, 2, 0]
-    training = collate()
-    assert torch.equal(training["pixel_values"], plain["pixel_values"])
-    assert torch.equal(training["labels"], torch.eye(3)[[0, 1, 2, 0]])
-
-
-def test_random_crops_are_not_cropped_again(collate):
-    """timm's evaluation processors scale to more than they keep."""
-    zoom = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 8, "width": 8})
-    plain = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
-    zoomed, expected = (collate(random_resized_crop=True, processor=processor) for processor in (zoom, plain))
-    assert torch.equal(zoomed["pixel_values"], expected["pixel_values"])
-    assert not torch.equal(collate(processor=zoom)["pixel_values"], collate(processor=plain)["pixel_values"])
-
-
 @pytest.mark.parametrize("family", ["gmlp", "vit"])
 def test_accumulated_batches_are_one_batch(command, vit, tmp_path, family):
     """With soft labels, a last step with fewer rows, and models that do and do not take the Trainer's count."""
@@ -272,7 +221,7 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
     classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])
     assert f"{file}: top " in capsys.readouterr().out
     classify_images.main(["--model", str(tmp_path / "run"), "--data", str(tmp_path / "one.parquet")])
-    assert "a picture of class 'top': top " in capsys.readouterr().out
+    assert "an image of class 'top': top " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="either --images or --data"):
         classify_images.main(["--model", str(tmp_path / "run")])
     with pytest.raises(SystemExit, match=r"no file 'missing\.png'"):
@@ -296,7 +245,7 @@ def test_a_damaged_picture_is_named(command, pictures, tmp_path, content, worker
     with pytest.raises(SystemExit) as caught:
         run_image_classification.main(command(**options, dataloader_num_workers=workers))
     message = str(caught.value)
-    assert message.startswith(f"error: the picture '{bad}' cannot be read: ")
+    assert message.startswith(f"error: the image '{bad}' cannot be read: ")
     assert "\n" not in message
     for checkpoint in (tmp_path / "run").glob("checkpoint-*"):
         load_file(checkpoint / "model.safetensors")

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, pipeline
 
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.arguments import UserError
-from tokenmixers.run_scripts.text_data import labelled_once
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data.collators import precompute_labels
 
 
 def test_trains_saves_and_reports(command, tmp_path, capsys):
@@ -180,11 +180,11 @@ def test_isolated_documents_are_learned_as_well_as_separate_rows(model, command,
     rows = {}
 
     def keep(split, collator):
-        rows["validation"] = labelled_once(split, collator)
+        rows["validation"] = precompute_labels(split, collator)
         return rows["validation"]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_mlm, "labelled_once", keep)
+        patch.setattr(run_mlm, "precompute_labels", keep)
         evaluation = {"do_train": None, "config_name": None, "train_tokenizer": None, "config_overrides": None}
         evaluated = run_mlm.main(
             command(
@@ -219,7 +219,8 @@ def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_
     options = {**names, "model_name_or_path": tmp_path / "start", "save_only_model": True, "fsdp_size": 2}
     code = (
         "import sys, torch\n"
-        "from tokenmixers.run_scripts import language_modeling, run_mlm\n"
+        "from tokenmixers.run_scripts import run_mlm\n"
+        "from tokenmixers.run_scripts.training import language_modeling\n"
         "from torch.distributed.tensor import DTensor\n"
         "evaluate = language_modeling.train_and_evaluate\n"
         "def check(trainer, *args, **kwargs):\n"

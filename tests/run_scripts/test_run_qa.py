@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, EvalPrediction, pipeline
 
-from tokenmixers.run_scripts import python_docs_questions, run_qa
-from tokenmixers.run_scripts.squad_data import (
+from tokenmixers.run_scripts import run_qa
+from tokenmixers.run_scripts.data.squad import (
     QuestionDataArguments,
     answers_in_no_window,
     check_questions,
@@ -22,7 +22,8 @@ from tokenmixers.run_scripts.squad_data import (
     load_squad_files,
     make_windows,
 )
-from tokenmixers.run_scripts.squad_metrics import squad_v1_metrics, squad_v2_metrics
+from tokenmixers.run_scripts.metrics.squad import squad_v1_metrics, squad_v2_metrics
+from tokenmixers.run_scripts.small_data import python_docs_questions
 
 
 NAMES = ["Ada", "Bo", "Cleo", "Dan"]

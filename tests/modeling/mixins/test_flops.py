@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModel
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.run_scripts.arguments import MODEL_CARDS
+from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 
 
 SIZES = {

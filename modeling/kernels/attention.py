@@ -1,0 +1,131 @@
+"""Softmax attention as matrix products, where PyTorch's kernel for CPUs takes longer: in bfloat16.
+
+Reference: Transformers' function for `attn_implementation="sdpa"`; the products are those of
+`layers/attention.py`. As with `"eager"`, logits are rounded to bfloat16.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from ..layers.attention import eager_attention_forward
+from .conditions import is_compiled_for_cpu, is_in_graph
+from .measurement import REFERENCE, is_replaced, measure
+
+
+#: Weights, over batch, heads, queries and keys, from which on products are taken.
+FEWEST_WEIGHTS = 2**15
+#: Weights up to which they are stored for a backward pass: 32 MiB.
+MOST_WEIGHTS = 2**24
+#: Weights that are computed at once without gradients: larger blocks of memory are asked of the system anew.
+WEIGHTS_AT_ONCE = 2**22
+COMPARISON = "attention in bfloat16, 12 heads, 256 tokens"
+
+
+def applies(module: nn.Module) -> bool:
+    """Whether products are faster on this processor. Measures, at the first call."""
+    has_bfloat16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return has_bfloat16 and measure(COMPARISON, _alternatives)
+
+
+def attention_function(self: nn.Module) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
+    """The module's own method of this name, with `products_or_kernel` for Transformers' `"sdpa"`."""
+    function = type(self).attention_function(self)
+    return products_or_kernel if function is sdpa_attention_forward else function
+
+
+def products_or_kernel(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float = 1.0,
+    position_bias: torch.Tensor | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention by matrix products or by PyTorch's kernel; arguments of `sdpa_attention_forward`."""
+    length = query.shape[2]
+    is_causal = module.is_causal if is_causal is None else is_causal
+    hides_later_tokens = attention_mask is None and length > 1 and is_causal
+    has_additive_mask = attention_mask is not None and attention_mask.dtype != torch.bool
+    samples = _samples_at_once(query, key.shape[2], dropout)
+    if has_additive_mask or kwargs.get("output_attentions") or not _takes_products(query, key.shape[2], samples):
+        output, _ = sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            position_bias=position_bias,
+            is_causal=is_causal,
+            **kwargs,
+        )
+        return output, None
+    if hides_later_tokens:
+        # Further keys are the unused room of a static cache.
+        key, value = key[:, :, :length], value[:, :, :length]
+        position_bias = None if position_bias is None else position_bias[..., :length]
+        attention_mask = query.new_ones(1, 1, length, length, dtype=torch.bool).tril()
+    pieces = range(0, query.shape[0], samples) if samples < query.shape[0] else [None]
+    outputs = []
+    for start in pieces:
+        part = slice(None) if start is None else slice(start, start + samples)
+        q, k, v, mask, bias = (_rows(x, part) for x in (query, key, value, attention_mask, position_bias))
+        outputs.append(eager_attention_forward(module, q, k, v, mask, dropout, scaling, bias)[0])
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    if attention_mask is not None and not hides_later_tokens and position_bias is None:
+        # As the kernel: zeros for queries that see nothing. With a bias they have the mean.
+        output = output * attention_mask.any(dim=-1, keepdim=True).transpose(1, 2)
+    return output, None
+
+
+def _rows(tensor: torch.Tensor | None, part: slice) -> torch.Tensor | None:
+    return tensor if tensor is None or tensor.shape[0] == 1 else tensor[part]
+
+
+def _takes_products(query: torch.Tensor, keys: int, samples: int) -> bool:
+    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or not is_replaced(COMPARISON):
+        return False
+    if is_in_graph(query) and not is_compiled_for_cpu(query):
+        return False
+    if not _is_kernel_allowed():
+        return False
+    of_a_sample = math.prod(query.shape[1:3]) * keys
+    return statically_known_true(query.shape[0] * of_a_sample >= FEWEST_WEIGHTS) and statically_known_true(
+        samples * of_a_sample <= MOST_WEIGHTS
+    )
+
+
+@torch.compiler.assume_constant_result
+def _is_kernel_allowed() -> bool:
+    """Whether PyTorch would take the kernel that products were compared with; `sdpa_kernel` can forbid it."""
+    return bool(torch.backends.cuda.flash_sdp_enabled() and torch.backends.mkldnn.enabled)
+
+
+def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:
+    """All samples where weights are stored for a backward pass, and with dropout: a checkpointed layer, which runs
+    with and without gradients, has to draw the same random numbers.
+    """
+    batch, *of_a_sample = query.shape[:3]
+    if torch.is_grad_enabled() or is_in_graph(query) or dropout > 0:
+        return batch
+    return min(batch, max(1, WEIGHTS_AT_ONCE // max(1, math.prod(of_a_sample) * keys)))
+
+
+def _alternatives() -> Mapping[str, Callable[[], object]]:
+    query, key, value = torch.ones(3, 1, 12, 256, 64, dtype=torch.bfloat16)
+
+    def run(attend: Callable[..., tuple[torch.Tensor, Any]]) -> None:
+        attend(nn.Identity(), query, key, value, None, scaling=1.0)
+
+    return {REFERENCE: lambda: run(sdpa_attention_forward), "products": lambda: run(eager_attention_forward)}

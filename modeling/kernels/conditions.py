@@ -1,0 +1,45 @@
+"""When a kernel may take the place of its reference."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def is_in_graph(tensor: torch.Tensor) -> bool:
+    """Whether operations are recorded: by `torch.compile`, `torch.export`, `torch.jit.trace` or `torch.func`."""
+    return (
+        type(tensor) is not torch.Tensor
+        or torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
+def is_compiled_for_cpu(tensor: torch.Tensor) -> bool:
+    """Whether `torch.compile` makes a graph for this processor; exported programs may run on others."""
+    return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting() and tensor.device.type == "cpu"
+
+
+def is_dense_cpu_float32(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether a product is one of ordinary float32 matrices in the processor's memory.
+
+    Not so with weights that are quantised, distributed or sparse, under autocast, and where somebody asked for less
+    precise float32 products, which are faster.
+    """
+    return (
+        inputs.dtype == weight.dtype == torch.float32
+        and type(weight) in (torch.Tensor, nn.Parameter)
+        and inputs.device.type == weight.device.type == "cpu"
+        and weight.layout == inputs.layout == torch.strided
+        and not torch.is_autocast_enabled("cpu")
+        and _is_float32_exact()
+    )
+
+
+@torch.compiler.assume_constant_result
+def _is_float32_exact() -> bool:
+    mkldnn: Any = torch.backends.mkldnn  # some of its attributes are made when it is imported
+    if not mkldnn.enabled:
+        return False
+    return {mkldnn.matmul.fp32_precision, mkldnn.conv.fp32_precision} <= {"none", "ieee"}

@@ -1,0 +1,119 @@
+"""Toeplitz products by Fourier transforms, in time O(n log n) and memory O(n), for sequences that are long enough.
+
+Reference: `SpatialProjection.forward` in `layers/spatial_gating_unit.py`.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.nn import functional as F
+
+from ..inputs.token_layout import TokenLayout
+from ..layers.spatial_gating_unit import SpatialProjection
+from .conditions import is_compiled_for_cpu, is_in_graph
+from .measurement import REFERENCE, is_replaced, measure
+
+
+#: Lengths at which the two are compared. Longer sequences take what is faster for the longest of these.
+LENGTHS = (1024, 2048, 4096)
+
+
+def applies(module: SpatialProjection) -> bool:
+    """Whether the sequences can be long enough on this processor. Measures, at the first call."""
+    if module.weight_type != "toeplitz":
+        return False
+    gains = [measure(_name(length), _comparison(length)) for length in LENGTHS if length <= module.max_length]
+    return any(gains)
+
+
+def forward(self: SpatialProjection, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
+    """`SpatialProjection.forward`, without the matrix where all tokens of long rows are computed.
+
+    In graphs it has to be known that all lengths are long enough; exported programs have the matrix, since many
+    runtimes have no Fourier transforms.
+    """
+    if (
+        self.weight_type == "toeplitz"
+        and hidden_states.device.type == "cpu"
+        and (is_compiled_for_cpu(hidden_states) or not is_in_graph(hidden_states))
+        and _is_whole(hidden_states, layout)
+        and _is_long(hidden_states)
+    ):
+        positions = None if layout is None else layout.positions
+        return convolve(
+            self, hidden_states, self.bias[: hidden_states.shape[1]] if positions is None else self.bias[positions]
+        )
+    return type(self).forward(self, hidden_states, layout)
+
+
+def _is_whole(hidden_states: torch.Tensor, layout: TokenLayout | None) -> bool:
+    """Whether rows are one document each, and computed whole, so that weights depend on distances alone."""
+    if layout is None:
+        return True
+    if layout.seq_idx is not None or not (layout.positions is None or layout.shifted):
+        return False
+    return layout.query_length == layout.key_length and isinstance(layout.new_tokens, slice)
+
+
+def _is_long(hidden_states: torch.Tensor) -> bool:
+    lengths = [length for length in LENGTHS if is_replaced(_name(length))]
+    # Products of half types are faster.
+    factor = 2 if product_dtype(hidden_states).itemsize < 4 else 1
+    return bool(lengths) and statically_known_true(hidden_states.shape[1] >= factor * lengths[0])
+
+
+def product_dtype(hidden_states: torch.Tensor) -> torch.dtype:
+    """Type of a matrix product with `hidden_states`, under autocast if that is on."""
+    if torch.is_autocast_enabled("cpu") and hidden_states.dtype != torch.float64:
+        return torch.get_autocast_dtype("cpu")
+    return hidden_states.dtype
+
+
+def convolve(projection: SpatialProjection, hidden_states: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """`W Z + b` for all tokens by the convolution theorem, in float32 at least.
+
+    The rounding error of every token is relative to the largest value of its row, later ones of a causal row included.
+
+    Args:
+        projection: Holds the diagonals of `W`.
+        hidden_states: Shape `(batch, length, channels)`.
+        bias: Shape `(length,)` or `(batch, length)`.
+
+    Returns:
+        In the shape of `hidden_states`.
+    """
+    length, max_length, dtype = hidden_states.shape[1], projection.max_length, product_dtype(hidden_states)
+    precise = torch.promote_types(dtype, torch.float32)
+    diagonals = projection.weight[max_length - length : max_length + length - 1].to(precise)
+    if projection.is_causal:
+        diagonals = F.pad(diagonals[:length], (0, length - 1))
+    # FFT size >= 2 * length - 1 avoids wrap-around in the part that is kept; small prime factors are fast. A graph of
+    # many lengths takes a size that is large enough for all.
+    powers = (1 << bits for bits in range((2 * max_length - 2).bit_length() + 1))
+    sizes = [eighths * power // 8 for power in powers for eighths in (5, 6, 7, 8)]
+    size = next((size for size in sizes if statically_known_true(size >= 2 * length - 1)), sizes[-1])
+    kernel = torch.fft.rfft(diagonals.flip(0), size)
+    product = kernel[:, None] * torch.fft.rfft(hidden_states.to(precise), size, dim=1)
+    mixed = torch.fft.irfft(product, size, dim=1).narrow(1, length - 1, length)
+    return (mixed + bias[..., None]).to(dtype)
+
+
+def _name(length: int) -> str:
+    return f"Toeplitz product, {length} tokens"
+
+
+def _comparison(length: int) -> Callable[[], Mapping[str, Callable[[], object]]]:
+    def alternatives() -> Mapping[str, Callable[[], object]]:
+        projection = SpatialProjection(length, "toeplitz").requires_grad_(False)
+        # `accelerate.init_empty_weights` leaves parameters without memory.
+        projection = projection.to_empty(device="cpu").to(torch.float32)
+        for parameter in projection.parameters():
+            parameter.fill_(1.0)
+        inputs = torch.ones(1, length, 128, dtype=torch.float32)
+        return {
+            REFERENCE: lambda: SpatialProjection.forward(projection, inputs),
+            "fourier": lambda: convolve(projection, inputs, projection.bias),
+        }
+
+    return alternatives

@@ -1,0 +1,185 @@
+"""Products of `torch.nn.Linear` by oneDNN, where PyTorch's own library for float32 products, MKL, is slower.
+
+Both are oneDNN primitives that PyTorch has: the inner product for few rows (decoding), without gradients; and the 1x1
+convolution for many rows, with PyTorch's own gradients. Graphs of `torch.compile` call the convolution as one
+operator: the compiler would otherwise move the channels to the front and back again.
+
+Reference: `torch.nn.Linear.forward`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.nn import functional as F
+
+from .conditions import is_compiled_for_cpu, is_dense_cpu_float32, is_in_graph
+from .measurement import REFERENCE, is_replaced, measure
+
+
+#: Weights of the smallest layer: for smaller ones, checks and calls take as long as the product.
+FEWEST_WEIGHTS = 400_000
+#: Rows from which on the convolution can be taken, and below which the inner product can be.
+MANY_ROWS = 64
+#: Multiplications from which on the convolution can be taken.
+FEWEST_MULTIPLICATIONS = 25_000_000
+
+
+def applies(module: nn.Linear) -> bool:
+    """Whether the layer is large enough, and oneDNN the faster one on this processor. Measures, at the first call."""
+    if module.weight.numel() < FEWEST_WEIGHTS or not torch.backends.mkldnn.is_available():
+        return False
+    gains = [measure(name, alternatives) for name, alternatives in COMPARISONS.items()]
+    return any(gains)
+
+
+def forward(self: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """`torch.nn.Linear.forward`: `inputs @ weight.T + bias`, shape `(..., out_features)`."""
+    weight, bias = self.weight, self.bias
+    if is_compiled_for_cpu(inputs):
+        if _takes_operator(inputs, weight):
+            return linear_in_graph(inputs.contiguous(), weight, bias)
+    elif not is_in_graph(inputs):
+        return linear(inputs, weight, bias)
+    return F.linear(inputs, weight, bias)
+
+
+def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What `torch.nn.functional.linear` computes, by the fastest primitive; the same arguments."""
+    rows = math.prod(inputs.shape[:-1])
+    if rows >= MANY_ROWS:
+        if (
+            is_replaced(TRAINING if torch.is_grad_enabled() else MANY)
+            and rows * weight.numel() >= FEWEST_MULTIPLICATIONS
+            and is_dense_cpu_float32(inputs, weight)
+        ):
+            return convolution(inputs, weight, bias)
+    elif (
+        rows > 1
+        and is_replaced(FEW)
+        and not torch.is_grad_enabled()
+        and forward_ad._current_level < 0  # it has no derivatives of either kind
+        and is_dense_cpu_float32(inputs, weight)
+    ):
+        return inner_product(inputs, weight, bias)
+    return F.linear(inputs, weight, bias)
+
+
+def inner_product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What `torch.nn.functional.linear` computes, as oneDNN's inner product. It has no gradients."""
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+
+
+def convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What `torch.nn.functional.linear` computes, as a 1x1 convolution over one line of pixels."""
+    # By PyTorch's rules a single thread reaches oneDNN with batches of 16 alone.
+    rows = math.prod(inputs.shape[:-1])
+    images = 16 if torch.get_num_threads() == 1 and rows % 16 == 0 else 1
+    outputs = F.conv2d(_pixels(inputs, images), weight[:, :, None, None], bias)
+    return outputs.permute(0, 2, 3, 1).reshape(*inputs.shape[:-1], weight.shape[0])
+
+
+def _pixels(vectors: torch.Tensor, images: int) -> torch.Tensor:
+    """Shape `(images, channels, 1, pixels)`, channels last in memory, of shape `(..., channels)`."""
+    return vectors.reshape(images, 1, -1, vectors.shape[-1]).permute(0, 3, 1, 2)
+
+
+# --- graphs of torch.compile -------------------------------------------------------------------------------------
+
+
+def _takes_operator(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    multiplications = math.prod(inputs.shape[:-1]) * weight.numel()
+    return (
+        is_replaced(TRAINING if torch.is_grad_enabled() else MANY)
+        and not statically_known_true(multiplications < FEWEST_MULTIPLICATIONS)
+        and is_dense_cpu_float32(inputs, weight)
+        and not _is_transformed()
+    )
+
+
+@torch.compiler.assume_constant_result
+def _is_transformed() -> bool:
+    """Whether this is inside of `torch.func.grad` and the like, which take no operators of ours."""
+    return torch._C._are_functorch_transforms_active()
+
+
+@torch.library.custom_op("tokenmixers::linear", mutates_args=(), device_types="cpu")
+def linear_in_graph(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`linear` for graphs, whose number of rows can be unknown when they are compiled."""
+    rows = math.prod(inputs.shape[:-1])
+    is_large = rows >= MANY_ROWS and rows * weight.numel() >= FEWEST_MULTIPLICATIONS
+    return (convolution if is_large else F.linear)(inputs, weight, bias)
+
+
+@linear_in_graph.register_fake
+def _(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return inputs.new_empty(*inputs.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("tokenmixers::linear_backward", mutates_args=(), device_types="cpu")
+def linear_backward_in_graph(
+    gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of `linear_in_graph` for inputs and weight."""
+    geometry = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "output_padding": [0, 0], "groups": 1}
+    of_inputs, of_weight, _ = torch.ops.aten.convolution_backward(
+        _pixels(gradients, 1),
+        _pixels(inputs, 1),
+        weight[:, :, None, None],
+        bias_sizes=None,
+        transposed=False,
+        output_mask=[True, True, False],
+        **geometry,
+    )
+    return of_inputs.permute(0, 2, 3, 1).reshape(inputs.shape), of_weight.reshape(weight.shape)
+
+
+@linear_backward_in_graph.register_fake
+def _(gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return inputs.new_empty(inputs.shape), weight.new_empty(weight.shape)
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    inputs, weight = ctx.saved_tensors
+    of_inputs, of_weight = linear_backward_in_graph(gradients.contiguous(), inputs, weight)
+    of_bias = gradients.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
+    return of_inputs, of_weight, of_bias
+
+
+linear_in_graph.register_autograd(_backward, setup_context=_keep_for_backward)
+
+
+# --- what is measured --------------------------------------------------------------------------------------------
+
+
+def _comparison(rows: int, primitive: Callable[..., torch.Tensor], has_gradients: bool) -> Callable[[], Mapping]:
+    def alternatives() -> Mapping[str, Callable[[], None]]:
+        inputs = torch.ones(rows, 768, dtype=torch.float32, requires_grad=has_gradients)
+        weight = torch.ones(2304, 768, dtype=torch.float32, requires_grad=has_gradients)
+        bias, gradients = torch.ones(2304, dtype=torch.float32), torch.ones(rows, 2304, dtype=torch.float32)
+
+        def run(product: Callable[..., torch.Tensor]) -> None:
+            with torch.set_grad_enabled(has_gradients):
+                outputs = product(inputs, weight, bias)
+                if has_gradients:
+                    torch.autograd.grad(outputs, (inputs, weight), gradients)
+
+        return {REFERENCE: lambda: run(F.linear), primitive.__name__: lambda: run(primitive)}
+
+    return alternatives
+
+
+FEW, MANY, TRAINING = "linear, 8 rows", "linear, 256 rows", "linear, 256 rows, with gradients"
+COMPARISONS = {
+    FEW: _comparison(8, inner_product, has_gradients=False),
+    MANY: _comparison(256, convolution, has_gradients=False),
+    TRAINING: _comparison(256, convolution, has_gradients=True),
+}

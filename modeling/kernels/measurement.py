@@ -1,0 +1,157 @@
+"""Which of several equivalent computations is the fastest on this processor: measured once, then kept.
+
+The answers are kept in the process and in a file in the cache folder of Hugging Face, so that all processes of a
+machine compute alike. A processor, a version of PyTorch or a number of threads that is not in the file is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import constants
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+
+logger = logging.getLogger(__name__)
+
+#: The alternative that others are compared with.
+REFERENCE = "reference"
+#: Share of the reference's time that another alternative may need at most.
+WORTHWHILE = 0.9
+#: Seconds for one comparison, the first call of each alternative aside.
+TIME_LIMIT = 0.12
+#: Calls of each alternative, if the time allows.
+MOST_CALLS = 15
+
+_CHOICES: dict[str, str] = {}
+#: Names of the comparisons that the reference has lost, by number of threads.
+_LOST_BY_REFERENCE: dict[int, set[str]] = {}
+
+
+def cache_file() -> Path:
+    """Where the choices are kept: `tokenmixers/kernels.json` in `HF_HOME`."""
+    return Path(constants.HF_HOME) / "tokenmixers" / "kernels.json"
+
+
+def fastest(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> str:
+    """The name of the fastest alternative on this machine.
+
+    Args:
+        name: What is compared.
+        make_alternatives: Called if it has to be measured; returns functions without arguments by name, the reference
+            as `"reference"`.
+
+    Returns:
+        `"reference"` unless another alternative needs at most 0.9 of its time.
+    """
+    key = f"{machine()}; {name}"
+    if key not in _CHOICES:
+        _CHOICES.update(_read())
+    if key not in _CHOICES:
+        # Models are also built on the meta device, and without gradients.
+        with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
+            measured = _measure(make_alternatives())
+        _CHOICES[key] = _write_first(key, measured)
+        logger.info("%s: %s", key, _CHOICES[key])
+    return _CHOICES[key]
+
+
+def measure(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> bool:
+    """Whether the reference is to be replaced (see `fastest`). From then on `is_replaced` says the same.
+
+    Nothing is measured where tensors have no values, e.g. under `FakeTensorMode`: the answer is then no.
+    """
+    if _get_current_dispatch_mode() is not None:
+        return False
+    lost = _LOST_BY_REFERENCE.setdefault(torch.get_num_threads(), set())
+    if fastest(name, make_alternatives) != REFERENCE:
+        lost.add(name)
+    return name in lost
+
+
+@torch.compiler.assume_constant_result
+def is_replaced(name: str) -> bool:
+    """Whether `measure` found a faster alternative, with the number of threads in use; nothing is measured here."""
+    return name in _LOST_BY_REFERENCE.get(torch.get_num_threads(), ())
+
+
+def machine() -> str:
+    """Processor, instructions, PyTorch and threads: what decides which alternative is the fastest."""
+    return "; ".join(
+        [
+            _processor(),
+            torch.backends.cpu.get_cpu_capability(),
+            f"torch {torch.__version__}",
+            f"{torch.get_num_threads()} threads",
+        ]
+    )
+
+
+@cache
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.is_file():
+        return platform.processor() or platform.machine()
+    fields = ("vendor_id", "cpu family", "model", "model name", "stepping", "CPU implementer", "CPU part")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
+    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    values = {name.strip(): value.strip() for name, value in found.items()}
+    return " ".join(values[name] for name in fields if name in values) or platform.machine()
+
+
+def _measure(alternatives: Mapping[str, Callable[[], Any]]) -> str:
+    for run in alternatives.values():
+        run()  # the first call allocates and compiles
+    seconds: dict[str, list[float]] = {name: [] for name in alternatives}
+    end = time.perf_counter() + TIME_LIMIT
+    for call in range(MOST_CALLS):
+        if call >= 3 and time.perf_counter() > end:
+            break
+        for name, run in alternatives.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    best = min(medians, key=medians.__getitem__)
+    return best if medians[best] <= WORTHWHILE * medians[REFERENCE] else REFERENCE
+
+
+def _read() -> dict[str, str]:
+    try:
+        choices = json.loads(cache_file().read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        logger.warning("%s cannot be read and is measured anew: %s", cache_file(), error)
+        return {}
+    return choices if isinstance(choices, dict) else {}
+
+
+def _write_first(key: str, choice: str) -> str:
+    """Add a choice to the file, unless another process has been quicker: its choice counts."""
+    kept = _read()
+    if key in kept:
+        return kept[key]
+    path, temporary = cache_file(), None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".incomplete")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({**kept, key: choice}, file, indent=2, sort_keys=True)
+        os.replace(temporary, path)
+    except OSError as error:  # e.g. a home that is read-only: every process measures for itself
+        logger.info("%s cannot be written: %s", path, error)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+    return choice

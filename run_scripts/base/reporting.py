@@ -1,0 +1,171 @@
+"""Output of the commands: the plan before a run, tables, prediction files and a plot after it."""
+
+import csv
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+
+from .optional_packages import install_hint
+
+
+def print_plan(trainer: Trainer, resume_from: str | None) -> None:
+    """Print what a run will do: model, data, device, precision, length."""
+    if not trainer.is_world_process_zero():
+        return
+    args, config = trainer.args, trainer.model.config
+    evaluation = (
+        trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"evaluation": trainer.eval_dataset}
+    )
+    sizes = [
+        f"{name} set: {len(split):,} rows" if hasattr(split, "__len__") else f"{name} set: streamed"
+        for name, split in ({"training": trainer.train_dataset} | evaluation).items()
+        if split is not None
+    ]
+    batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    print(f"{type(trainer.model).__name__} ({config.model_type}), {trainer.model.num_parameters():,} parameters")
+    print("; ".join(sizes))
+    print(args.decision)
+    if args.do_train:
+        start = f"continuing from {resume_from}" if resume_from else "from the start"
+        print(f"training for {length}, {batch} rows a step, {start}; output in {args.output_dir}", flush=True)
+
+
+class ProgressLines(ProgressCallback):
+    """Transformers' progress bars, with one short line per log entry instead of a dictionary."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Print the loss or the metrics; speeds are left to the progress bar and the saved history."""
+        if state.is_world_process_zero and self.training_bar is not None:
+            line = progress_line(state.global_step, logs or {})
+            if line:
+                self.training_bar.write(line)
+
+
+def progress_line(step: int, logs: Mapping[str, Any]) -> str:
+    """A Trainer's log entry as one line; empty for the summary at the end of training."""
+    evaluation = {key.removeprefix("eval_"): value for key, value in logs.items() if key.startswith("eval_")}
+    values = evaluation or {key: logs[key] for key in ("loss", "learning_rate") if key in logs}
+    figures = [
+        f"{key.replace('_', ' ')} {value:.4g}"
+        for key, value in values.items()
+        if isinstance(value, Real) and not key.endswith(("runtime", "per_second"))
+    ]
+    return f"step {step:,}{', evaluation' if evaluation else ''}: " + ", ".join(figures) if figures else ""
+
+
+def format_optional(value: float | None, form: str, scale: float = 1.0) -> str:
+    """Format a number for a table; `None` gives an empty cell."""
+    return "" if value is None else form.format(value * scale)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of strings as a Markdown table, the first column aligned left, the others right."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others = cells
+        padded = [first.ljust(widths[0]), *(c.rjust(w) for c, w in zip(others, widths[1:], strict=True))]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "|-" + "-" * widths[0] + "-|" + "".join("-" * w + "-:|" for w in widths[1:])
+    return "\n".join([line(head), rule, *map(line, rows)])
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a `markdown_table`."""
+    print(f"\n{markdown_table(head, rows)}\n", flush=True)
+
+
+def write_predictions(path: Path, predictions: np.ndarray, labels: np.ndarray | None, names: Sequence[str]) -> None:
+    """Write a csv file with a line per row: its label if known, the prediction, and the predicted class's probability.
+
+    Args:
+        path: The file.
+        predictions: Logits, shape `(rows, classes)`; or numbers, shape `(rows,)` or `(rows, 1)`.
+        labels: Class indices or numbers, shape `(rows,)`.
+        names: The classes; empty if numbers are predicted.
+    """
+    table: dict[str, Sequence[Any]] = {"index": range(len(predictions))}
+    if labels is not None:
+        table["label"] = [names[int(label)] if names else f"{label:g}" for label in labels]
+    if names:
+        logits = np.asarray(predictions, dtype=np.float64)
+        logits -= logits.max(axis=-1, keepdims=True)
+        scores = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+        table["prediction"] = [names[index] for index in scores.argmax(axis=-1)]
+        table["score"] = [f"{score:.6f}" for score in scores.max(axis=-1)]
+    else:
+        table["prediction"] = [f"{number:.6f}" for number in predictions.reshape(-1)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(table)
+        writer.writerows(zip(*table.values(), strict=True))
+
+
+def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the losses, and every metric of the evaluations, over the steps.
+
+    Args:
+        history: A Trainer's `state.log_history`.
+        path: The image file to write. Without matplotlib (extra `plot`) a message says that it is skipped.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"no picture of the training: matplotlib is missing ({install_hint('plot')})")
+        return
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for entry in history:
+        for key, value in entry.items():
+            if (key == "loss" or key.startswith("eval_")) and isinstance(value, (int, float)):
+                curves.setdefault(key, []).append((entry["step"], value))
+    metrics = [key for key in curves if key not in ("loss", "eval_loss") and not key.endswith(("_runtime", "_second"))]
+    figure = Figure(figsize=(6, 3 + 2 * len(metrics)), layout="constrained")
+    axes = figure.subplots(1 + len(metrics), squeeze=False, sharex=True)[:, 0]
+    for axis, keys in zip(axes, [["loss", "eval_loss"], *([key] for key in metrics)], strict=True):
+        for key in keys:
+            if key in curves:
+                axis.plot(*zip(*curves[key], strict=True), marker="o", markersize=3, label=key.replace("_", " "))
+        if axis.lines:
+            axis.legend()
+    axes[-1].set_xlabel("step")
+    figure.savefig(path, dpi=120)
+
+
+def training_tokens_per_second(trainer: Trainer, resume_from: str | None = None) -> float:
+    """Training tokens per second of all processes, without padding and without the time of evaluations.
+
+    Args:
+        trainer: After `train`.
+        resume_from: The checkpoint that training resumed from; steps before it do not count.
+    """
+    state, start = trainer.state, TrainerState()
+    if resume_from is not None:
+        start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
+    history = state.log_history[len(start.log_history) :]
+    runtime = next(entry["train_runtime"] for entry in reversed(history) if "train_loss" in entry)
+    evaluations = sum(entry.get("eval_runtime", 0.0) for entry in history)
+    return (state.num_input_tokens_seen - start.num_input_tokens_seen) / max(runtime - evaluations, 1e-9)
+
+
+def versions() -> str:
+    """Versions of the packages and of Python, and the device, for reports."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch", "datasets", "tokenizers"))
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return f"{packages}, Python {platform.python_version()}, on {device}"

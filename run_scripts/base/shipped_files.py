@@ -1,0 +1,32 @@
+"""Recipes, accelerate configurations and model cards that come with this package."""
+
+from pathlib import Path
+
+from .errors import UserError
+
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+
+ACCELERATE = Path(__file__).parents[1] / "accelerate"
+
+
+MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
+
+
+def find_shipped(path: str, folder: Path, kind: str) -> Path:
+    """Find a YAML file at a path, or among those that come with this package.
+
+    Args:
+        path: File, or name of a shipped file.
+        folder: Folder of the shipped files.
+        kind: Kind of file, for the message.
+
+    Raises:
+        UserError: If there is no such file.
+    """
+    file = Path(path) if Path(path).is_file() else folder / path
+    if not file.is_file():
+        shipped = ", ".join(sorted(file.name for file in folder.glob("*.yaml")))
+        raise UserError(f"there is no {kind} {path!r}. Shipped {kind}s: {shipped}.")
+    return file

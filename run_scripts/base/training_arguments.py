@@ -1,0 +1,113 @@
+"""Training arguments: Transformers', with a device and a precision that fit the machine."""
+
+import os
+from dataclasses import dataclass, field
+
+from accelerate.utils import parse_flag_from_env, patch_environment
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers.utils import logging
+
+from .errors import UserError
+from .precision import FORMATS, bfloat16_slowdown, device_name, device_type, has_accelerator, native_bfloat16
+
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass(repr=False)  # Transformers' hides tokens
+class ScriptTrainingArguments(TrainingArguments):
+    """`transformers.TrainingArguments` that choose `bf16`, `fp16` and `use_cpu` for this machine.
+
+    Without a GPU the CPU is used. With `precision="auto"` training is in bfloat16 mixed precision where the device
+    supports it natively, else in float32. `bf16`, `fp16`, `precision` and `accelerate launch` override that; bfloat16
+    on a device without native support gives a warning with its measured slowdown. Afterwards `bf16` and `fp16` have
+    the chosen values.
+
+    Attributes:
+        decision: The chosen device and precision with the reasons, in one line.
+
+    Raises:
+        ValueError: If the arguments contradict each other, or ask for float16 without a GPU.
+    """
+
+    precision: str = field(
+        default="auto",
+        metadata={
+            "help": "The number format of training: auto, bf16, fp16 or fp32; weights are float32 in all of them. "
+            "auto is bf16 where the processor or GPU computes it natively, else fp32."
+        },
+    )
+    bf16: bool | None = field(
+        default=None,
+        metadata={"help": "true is --precision bf16, false never uses it.", "nargs": "?", "const": True},
+    )
+    fp16: bool | None = field(
+        default=None, metadata={"help": "true is --precision fp16, which needs a GPU.", "nargs": "?", "const": True}
+    )
+
+    def __post_init__(self):
+        chosen, reason = self._requested_precision() or (None, "")
+        found = has_accelerator()
+        place = ""
+        if not found or self.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU"):
+            place = " (asked for)" if found else " (no GPU found)"
+            self.use_cpu = True
+        native, evidence = native_bfloat16(device_type(self.use_cpu))
+        if chosen is None:
+            chosen, reason = ("bf16" if native else "fp32"), evidence
+        if chosen == "fp16" and self.use_cpu:
+            raise ValueError(
+                f"float16 is for GPUs, and training is on the CPU{place}: leave the choice to --precision auto."
+            )
+        self.bf16, self.fp16 = chosen == "bf16", chosen == "fp16"
+        # Transformers and DeepSpeed read the precision from the environment if no argument sets it.
+        with patch_environment(ACCELERATE_MIXED_PRECISION="no" if chosen == "fp32" else chosen):
+            super().__post_init__()
+        precision = f"{FORMATS.get(chosen, chosen)} ({reason})"
+        self.decision = f"device: {device_name(self.device)}{place}; precision: {precision}"
+        if (self.bf16 or self.bf16_full_eval) and not native and self.process_index == 0:
+            logger.warning(
+                f"bfloat16 is asked for, but {evidence}. Measured now, a feed-forward layer takes "
+                f"{bfloat16_slowdown(self.device):.1f} times as long in bfloat16 as in float32."
+            )
+
+    def _requested_precision(self) -> tuple[str, str] | None:
+        """The requested precision and where the request comes from; `None` if there is none."""
+        if self.precision != "auto" and self.precision not in FORMATS:
+            raise ValueError(f"--precision {self.precision} is not possible; there are auto, {', '.join(FORMATS)}.")
+        if self.bf16 and self.fp16:
+            raise ValueError("--bf16 true and --fp16 true contradict each other: give one of them.")
+        if self.precision != "auto":
+            for name, value in (("bf16", self.bf16), ("fp16", self.fp16)):
+                if value is not None and value != (name == self.precision):
+                    both = f"--precision {self.precision} and --{name} {str(value).lower()}"
+                    raise ValueError(f"{both} contradict each other: give one of them.")
+            return self.precision, "asked for"
+        if self.bf16 or self.fp16 or self.bf16 is False:
+            return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32", "asked for"
+        launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # also the default
+        return None if launched == "no" else (launched, "asked for by accelerate launch")
+
+
+def check_has_work(args: TrainingArguments, *jobs: str) -> None:
+    """Check that a command is to do anything.
+
+    Args:
+        args: The training arguments.
+        jobs: Names of the arguments of which at least one must be set, e.g. `"do_train"`.
+
+    Raises:
+        UserError: If none is set.
+    """
+    if not any(getattr(args, job) for job in jobs):
+        *others, last = (f"--{job}" for job in jobs)
+        raise UserError(f"there is nothing to do: give {', '.join(others)} or {last}.")
+
+
+@dataclass(repr=False)
+class GenerationTrainingArguments(ScriptTrainingArguments, Seq2SeqTrainingArguments):
+    """The same for sequence-to-sequence models: evaluation generates texts by default."""
+
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Generate texts in evaluations; without it they give perplexity alone."}
+    )

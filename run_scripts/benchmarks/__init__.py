@@ -1,0 +1,1 @@
+"""The benchmarks: models side by side, timing, results and their tables."""

@@ -1,0 +1,99 @@
+"""The experiments of the benchmark, by their numbers in `--cells`, and the arguments that choose among them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ...configuration.configuration_synthesizer import PRESETS
+from ..base.errors import UserError
+from .model_comparisons import (
+    IMAGE_MODELS,
+    Sizes,
+    encoders_against_transformers,
+    growth,
+    images_against_timm,
+    sequence_to_sequence,
+    start_up,
+    text_against_g_mlp_pytorch,
+    with_and_without_kernels,
+)
+from .timing import Case, Group
+from .workloads import masked_language_modelling, real_lengths
+
+
+#: Number in `--cells` -> the function that yields the groups of the experiment for one case.
+EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
+    1: images_against_timm,
+    2: text_against_g_mlp_pytorch,
+    3: encoders_against_transformers,
+    4: sequence_to_sequence,
+    5: real_lengths,
+    6: growth,
+    7: start_up,
+    8: masked_language_modelling,
+    9: with_and_without_kernels,
+}
+
+
+#: The experiment with growing lengths, whose results are curves.
+GROWTH = 6
+#: Number of an experiment -> the distribution that it needs beyond our dependencies.
+PEERS = {1: "timm", 2: "g-mlp-pytorch"}
+
+
+@dataclass
+class BenchmarkArguments:
+    """What is measured, and how often."""
+
+    output_dir: str = field(metadata={"help": "New folder for results.json, results.csv and pictures."})
+    cells: list[int] = field(
+        default_factory=lambda: sorted(EXPERIMENTS),
+        metadata={"help": "; ".join(function.__doc__.split("\n")[0].rstrip(".") for function in EXPERIMENTS.values())},
+    )
+    modes: list[str] = field(
+        default_factory=lambda: ["inference", "training"], metadata={"help": "inference, training."}
+    )
+    dtypes: list[str] | None = field(
+        default=None, metadata={"help": "float32, bfloat16; the latter only where it is native, by default."}
+    )
+    compile: bool = field(
+        default=False, metadata={"help": "Measure with torch.compile too, decoding with static caches."}
+    )
+    rounds: int = field(default=15, metadata={"help": "Timed calls of each candidate, after two to warm up."})
+    batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
+    lengths: list[int] = field(
+        default_factory=lambda: [128, 512],
+        metadata={"help": "Tokens per text for cells 2 and 3; cells 4, 5 and 8 take the largest."},
+    )
+    presets: list[str] = field(
+        default_factory=lambda: list(PRESETS), metadata={"help": "Synthesizer presets for cells 3 and 4."}
+    )
+    length_files: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "For cell 5: files with a token count, a text, or two texts and a tab between them per line."
+        },
+    )
+    tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer for length_files with texts."})
+    texts: int = field(
+        default=64, metadata={"help": "For cell 5: how many lines of each file count, and drawn lengths."}
+    )
+    image_models: list[str] = field(
+        default_factory=lambda: list(IMAGE_MODELS), metadata={"help": "gMLP sizes for cell 1: ti16, s16, b16."}
+    )
+    quick: bool = field(default=False, metadata={"help": "Small models and short texts: does it run?"})
+
+    def __post_init__(self):
+        for name, allowed in (
+            ("cells", EXPERIMENTS),
+            ("modes", ("inference", "training")),
+            ("dtypes", ("float32", "bfloat16")),
+            ("presets", PRESETS),
+            ("image_models", IMAGE_MODELS),
+        ):
+            for value in getattr(self, name) or ():
+                if value not in allowed:
+                    raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
+        for name in ("rounds", "batch_size", "texts", "lengths"):
+            value = getattr(self, name)
+            if min(value if isinstance(value, list) else [value]) < 1:
+                raise UserError(f"--{name} must be at least 1, got {value}.")

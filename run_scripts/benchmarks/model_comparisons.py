@@ -1,0 +1,385 @@
+"""Experiments that compare models and layers: one function each, which yields its groups for one `Case`."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+from tokenmixers import (
+    GMLPForImageClassification,
+    GMLPForMaskedLM,
+    SynthesizerConfig,
+    SynthesizerForConditionalGeneration,
+)
+
+from ...modeling.conversion.t5 import synthesizer_from_t5
+from ...modeling.conversion.timm import convert_timm_state_dict, timm_config
+from ...modeling.layers.spatial_gating_unit import SpatialGatingUnit
+from ..base.optional_packages import import_optional
+from ..base.shipped_files import MODEL_CARDS
+from .timing import Candidate, Case, Group, model_candidate, products_of
+
+
+IMAGE_MODELS = ("ti16", "s16", "b16")
+
+
+@dataclass
+class Sizes:
+    """How much is measured. `shrunk` are configuration fields that make every model smaller."""
+
+    batch_size: int
+    presets: list[str]
+    length_files: list[str]
+    tokenizer: str | None
+    texts: int
+    image_models: list[str] = field(default_factory=lambda: list(IMAGE_MODELS))
+    shrunk: dict[str, int] = field(default_factory=dict)
+    text_lengths: tuple[int, ...] = (128, 512)
+    growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
+
+    def quick(self) -> "Sizes":
+        """Small sizes: everything takes a few minutes."""
+        return replace(
+            self,
+            batch_size=2,
+            presets=self.presets[:3],
+            shrunk={"num_hidden_layers": 2, "vocab_size": 1000},
+            text_lengths=(16,),
+            image_models=["ti16"],
+            texts=min(6, self.texts),
+            growth=(16, 32),
+        )
+
+
+def shipped_config(name: str, **changes: Any) -> PreTrainedConfig:
+    """The configuration of a model card, with changes, and without dropout."""
+    config = AutoConfig.from_pretrained(MODEL_CARDS / name, hidden_dropout_prob=0.0, **changes)
+    if hasattr(config, "attention_dropout"):
+        config.attention_dropout = 0.0
+    return config
+
+
+@torch.no_grad()
+def randomise_gates(model: nn.Module) -> nn.Module:
+    """Randomise spatial weights, and the head of timm's models: they start at or near zero, which hides mistakes."""
+    for name, parameter in model.named_parameters():
+        if any(part in f".{name}" for part in (".spatial_proj.", ".gate.proj.", ".head.")):
+            parameter.normal_(mean=float(name.endswith("proj.bias")), std=parameter.shape[-1] ** -0.5)
+    return model
+
+
+def tokens(vocab_size: int, *shape: int) -> torch.Tensor:
+    """Random token ids without special tokens."""
+    return torch.randint(3, vocab_size, shape)
+
+
+def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """1: gMLP for images of 224 pixels and timm's, with the same weights."""
+    timm = import_optional("timm", "bench", "--cells 1")
+    for size in sizes.image_models:
+        peer = randomise_gates(timm.create_model(f"gmlp_{size}_224"))
+        peer.blocks = peer.blocks[: sizes.shrunk.get("num_hidden_layers")]
+        ours = GMLPForImageClassification(timm_config(peer.state_dict()))
+        ours.load_state_dict(convert_timm_state_dict(peer.state_dict()))
+        pixels, labels = torch.randn(sizes.batch_size, 3, 224, 224), torch.randint(1000, (sizes.batch_size,))
+        common = {"labels": labels, "weights": "shared", "items": sizes.batch_size}
+        candidates = [
+            model_candidate("tokenmixers", ours, [{"pixel_values": pixels}], case, **common),
+            model_candidate("timm", peer, [{"x": pixels}], case, **common),
+        ]
+        candidates += products_of(ours, [{"pixel_values": pixels}], case)
+        yield Group(f"gmlp-{size}-224", candidates, {"batch": sizes.batch_size, "unit": "images"})
+
+
+def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
+    """The same function as a `gMLP` of g-mlp-pytorch.
+
+    That package has full spatial weights (its circulant ones are causal) and reads exactly `length` tokens. Its head
+    has its own matrix, which is set to the embeddings here.
+    """
+    config = model.config
+    package = import_optional("g_mlp_pytorch", "bench", "--cells 2")
+    peer = package.gMLP(
+        num_tokens=config.vocab_size,
+        dim=config.hidden_size,
+        depth=config.num_hidden_layers,
+        seq_len=length,
+        ff_mult=config.intermediate_size // config.hidden_size,
+    )
+    block = "fn.fn.fn"
+    names = {"norm": "fn.norm", "proj_in": f"{block}.proj_in.0", "sgu.norm": f"{block}.sgu.norm"}
+    names["proj_out"] = f"{block}.proj_out"
+    weights = model.state_dict()
+    state = {"to_embed.weight": weights["model.embed_tokens.weight"]}
+    for index, layer in enumerate(model.model.layers):
+        for ours, theirs in names.items():
+            for kind in ("weight", "bias"):
+                state[f"layers.{index}.{theirs}.{kind}"] = weights[f"model.layers.{index}.{ours}.{kind}"]
+        projection = layer.sgu.spatial_proj
+        state[f"layers.{index}.{block}.sgu.weight"] = projection.matrix(length)[None]
+        state[f"layers.{index}.{block}.sgu.bias"] = projection.bias[None, :length]
+    for kind in ("weight", "bias"):
+        state[f"to_logits.0.{kind}"] = weights[f"model.norm.{kind}"]
+        state[f"to_logits.1.{kind}"] = weights[f"lm_head.{kind}"]
+    peer.load_state_dict(state)
+    peer.to_logits[1].weight = peer.to_embed.weight
+    return peer
+
+
+def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """2: gMLP-base with its language modelling head, with Toeplitz and full weights, and g-mlp-pytorch's."""
+    # That package's norms all have PyTorch's default epsilon.
+    config = shipped_config("gmlp-base", layer_norm_eps=1e-5, **sizes.shrunk)
+    for length in sizes.text_lengths:
+        ours = randomise_gates(GMLPForMaskedLM(config))
+        full = deepcopy(ours)
+        full.to_full_spatial_weights()
+        peer = as_g_mlp_pytorch(ours, length)
+        ids = tokens(config.vocab_size, sizes.batch_size, length)
+        labels = tokens(config.vocab_size, ids.numel())
+        common = {"labels": labels, "weights": "shared", "items": ids.numel()}
+        candidates = [
+            model_candidate("tokenmixers, Toeplitz", ours, [{"input_ids": ids}], case, **common),
+            model_candidate("tokenmixers, full", full, [{"input_ids": ids}], case, **common),
+            model_candidate("g-mlp-pytorch", peer, [{"x": ids}], case, **common),
+        ]
+        candidates += products_of(ours, [{"input_ids": ids}], case)
+        yield Group(f"gmlp-base, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
+
+
+def matched_transformer(config_class: type, parameters: int, **settings: Any) -> PreTrainedModel:
+    """A BERT or ModernBERT with this many parameters, by choice of the width of its feed-forward layers.
+
+    Raises:
+        ValueError: If the rest of the model already has more.
+    """
+    model_class = {BertConfig: BertModel, ModernBertConfig: ModernBertModel}[config_class]
+    extra = {"add_pooling_layer": False} if config_class is BertConfig else {}
+
+    def build(intermediate_size: int) -> PreTrainedModel:
+        return model_class(config_class(**settings, intermediate_size=intermediate_size), **extra)
+
+    with torch.device("meta"):
+        small, large = (build(size).num_parameters() for size in (32, 64))
+    size = 32 * (1 + round((parameters - small) / (large - small)))  # multiples of 32 suit matrix products
+    if size < 32:
+        raise ValueError(f"No {model_class.__name__} with {settings} has only {parameters:,} parameters.")
+    return build(size)
+
+
+def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrainedModel]:
+    """BERT and ModernBERT with as many parameters, with the papers' base sizes or T5-small's width."""
+    parameters, config = model.num_parameters(), model.config
+    wide = parameters > 80e6
+    width = 768 if wide else 512
+    settings = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": width,
+        "num_attention_heads": width // 64,
+        "max_position_embeddings": config.max_position_embeddings,
+        "pad_token_id": 0,
+    }
+    bert = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    modern = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    depths = (12, 22) if wide else (6, 8)
+    if sizes.shrunk:
+        depths = (sizes.shrunk["num_hidden_layers"],) * 2
+    return {
+        "BERT": matched_transformer(BertConfig, parameters, **settings, **bert, num_hidden_layers=depths[0]),
+        "ModernBERT": matched_transformer(
+            ModernBertConfig, parameters, **settings, **modern, num_hidden_layers=depths[1]
+        ),
+    }
+
+
+def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """3: every base encoder, and Transformers with as many parameters."""
+    encoders = {name: {} for name in ("gmlp-base", "amlp-base")}
+    encoders |= {f"synthesizer-{name.replace('_', '-')}": {"is_encoder_decoder": False} for name in sizes.presets}
+    for name, changes in encoders.items():
+        config = shipped_config(name, **changes, **sizes.shrunk)
+        ours = randomise_gates(AutoModel.from_config(config))
+        models = {"tokenmixers": ours, **transformers_for(ours, sizes)}
+        for length in sorted({min(length, config.max_position_embeddings) for length in sizes.text_lengths}):
+            ids = tokens(config.vocab_size, sizes.batch_size, length)
+            inputs = [{"input_ids": ids}]
+            candidates = [
+                model_candidate(kind, model, inputs, case, items=ids.numel()) for kind, model in models.items()
+            ]
+            candidates += products_of(ours, inputs, case)
+            yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
+
+
+def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """4: T5 of the translation models' size, the Synthesizer with its weights, and the presets of that size."""
+    layers, vocab_size = sizes.shrunk.get("num_hidden_layers", 6), sizes.shrunk.get("vocab_size", 32128)
+    depth = {"num_layers": layers, "num_decoder_layers": layers}
+    config = T5Config(vocab_size=vocab_size, **depth, dropout_rate=0.0, decoder_start_token_id=0)  # else T5-small
+    t5 = T5ForConditionalGeneration(config)
+    models = {"Synthesizer, vanilla": synthesizer_from_t5(t5), "T5": t5}
+    changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0, **sizes.shrunk}
+    for name in sizes.presets:
+        if name not in ("vanilla", "vanilla_wide") and not name.startswith("mesh_"):
+            preset = SynthesizerConfig.from_preset(name, **changes)
+            models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(preset)
+    length = min(sizes.text_lengths[-1], 256)
+    source, target = (tokens(vocab_size, sizes.batch_size, size) for size in (length, length // 4))
+    shared = {name: "shared" if name in ("Synthesizer, vanilla", "T5") else None for name in models}
+    facts = {"batch": sizes.batch_size, "length": length}
+    if case.training:
+        inputs = [{"input_ids": source, "decoder_input_ids": target, "use_cache": False}]
+        common = {"labels": target.flatten(), "items": source.numel() + target.numel()}
+        candidates = [model_candidate(k, m, inputs, case, weights=shared[k], **common) for k, m in models.items()]
+        yield Group("seq2seq step", candidates, facts)
+        return
+    inputs = [{"input_ids": source}]
+    candidates = [
+        model_candidate(name, model.get_encoder(), inputs, case, weights=shared[name], items=source.numel())
+        for name, model in models.items()
+    ]
+    yield Group("seq2seq encoding", candidates, facts)
+    candidates = [_decoding(name, model, source, target, case, shared[name]) for name, model in models.items()]
+    yield Group("seq2seq decoding", candidates, facts)
+
+
+def _decoding(
+    name: str,
+    model: PreTrainedModel,
+    source: torch.Tensor,
+    target: torch.Tensor,
+    case: Case,
+    weights: str | None,
+) -> Candidate:
+    """Greedy decoding of as many tokens as `target` has, from a source that is already encoded.
+
+    Outputs are the logits of the same steps with the tokens of `target`. Compiled models have static caches.
+    """
+    model = model.to(case.device, case.dtype).eval()
+    source, target = source.to(case.device), target.to(case.device)
+    with torch.inference_mode():
+        encoded = model.get_encoder()(source).last_hidden_state
+    if case.compiled:
+        model.forward = torch.compile(model.forward)
+
+    @torch.inference_mode()
+    def generate(**options: Any) -> Any:
+        return model.generate(
+            encoder_outputs=BaseModelOutput(encoded),
+            min_new_tokens=target.shape[1],
+            max_new_tokens=target.shape[1],
+            do_sample=False,
+            cache_implementation="static" if case.compiled else None,
+            disable_compile=True,  # which is done above, on every device
+            return_dict_in_generate=True,
+            **options,
+        )
+
+    def outputs() -> list[torch.Tensor]:
+        def forced(row: int, sentence: torch.Tensor) -> list[int]:
+            return target[row, len(sentence) - 1, None].tolist()
+
+        return [torch.stack(generate(prefix_allowed_tokens_fn=forced, output_logits=True).logits)]
+
+    cache = generate().past_key_values
+    sides = {"cache_bytes": cache.self_attention_cache, "cross_cache_bytes": cache.cross_attention_cache}
+    facts = {
+        key: sum(tensor.nbytes for layer in side.layers for tensor in (layer.keys, layer.values))
+        for key, side in sides.items()
+    }
+    facts["parameters"] = model.num_parameters()
+    return Candidate(name, generate, outputs, weights, items=target.numel(), facts=facts)
+
+
+def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """6: the spatial gating unit of gMLP-base at growing lengths, with the kernel for its product and without."""
+    config = shipped_config("gmlp-base")
+    use_kernels = import_module("tokenmixers.modeling.kernels").use_kernels
+    for length in sizes.growth:
+        settings = (config.gate_layer_norm_eps, config.gate_type)
+        matrix = randomise_gates(SpatialGatingUnit(config.intermediate_size, length, "toeplitz", *settings))
+        by_length, full = deepcopy(matrix), deepcopy(matrix)
+        use_kernels(by_length)
+        full.spatial_proj.to_full()
+        units = {"Toeplitz, by length": by_length, "Toeplitz, matrix": matrix, "full": full}
+        inputs = [{"hidden_states": torch.randn(1, length, config.intermediate_size)}]
+        candidates = [
+            model_candidate(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()
+        ]
+        yield Group(f"spatial gating unit, {length} tokens", candidates, {"batch": 1, "length": length})
+
+
+def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """7: fresh processes, from the interpreter's start: imports, and the first prediction of a saved checkpoint."""
+    if case.training or case.compiled or case.dtype != torch.float32:
+        return  # start-up does not depend on the case
+
+    def process(name: str, code: str) -> Candidate:
+        call = partial(subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True)
+        return Candidate(name, call, is_profiled=False)
+
+    ours = process("with tokenmixers", "import transformers, tokenmixers")
+    yield Group("import", [ours, process("transformers alone", "import transformers")])
+    gmlp = AutoModel.from_config(shipped_config("gmlp-base", **sizes.shrunk))
+    predict = (
+        "import sys, torch{}; from transformers import AutoModel; model = AutoModel.from_pretrained({!r}).eval(); "
+        "torch.inference_mode()(model)(torch.full((1, 16), 5))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        candidates = []
+        for name, model, also in (
+            ("gMLP-base", gmlp, ", tokenmixers"),
+            ("BERT", transformers_for(gmlp, sizes)["BERT"], ""),
+        ):
+            model.save_pretrained(Path(folder) / name)
+            candidates.append(process(name, predict.format(also, str(Path(folder) / name))))
+        yield Group("first prediction", candidates)
+
+
+def with_and_without_kernels(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """9: our own models with the kernels that were chosen for this machine, and as they are written."""
+
+    def pair(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
+        plain = deepcopy(model)
+        use_kernels(plain, enabled=False)
+        return {"with kernels": model, "without": plain}
+
+    use_kernels = import_module("tokenmixers.modeling.kernels").use_kernels
+    for name in ("gmlp-base", "amlp-base"):
+        config = shipped_config(name, **sizes.shrunk)
+        models = pair(randomise_gates(AutoModel.from_config(config)))
+        for length in sizes.text_lengths:
+            ids = tokens(config.vocab_size, sizes.batch_size, length)
+            candidates = [
+                model_candidate(kind, model, [{"input_ids": ids}], case, weights="shared", items=ids.numel())
+                for kind, model in models.items()
+            ]
+            yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
+    if case.training:
+        return
+    config = SynthesizerConfig.from_preset("random", hidden_dropout_prob=0.0, attention_dropout=0.0, **sizes.shrunk)
+    models = pair(SynthesizerForConditionalGeneration(config))
+    source, target = (tokens(config.vocab_size, sizes.batch_size, length) for length in (64, 16))
+    candidates = [_decoding(kind, model, source, target, case, "shared") for kind, model in models.items()]
+    yield Group("seq2seq decoding", candidates, {"batch": sizes.batch_size, "length": 64})

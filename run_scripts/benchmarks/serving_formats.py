@@ -1,0 +1,180 @@
+"""Masked language models in the formats in which they can be served on a CPU."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+
+from ..base.errors import UserError
+from ..base.shipped_files import MODEL_CARDS
+from ..training.language_modeling import row_losses
+
+
+#: Value of `--formats` -> its description.
+FORMATS = {
+    "float32": "as trained",
+    "bfloat16": "half the size",
+    "int8": "torchao's",
+    "int8-spatial": "the same with token mixing weights rounded to int8, for the accuracy only",
+    "onnx": "ONNX Runtime",
+    "onnx-int8": "ONNX Runtime's dynamic int8",
+    "openvino": "OpenVINO, in bfloat16 where the processor has it",
+    "openvino-float32": "OpenVINO in float32",
+}
+
+
+#: Format -> the extra of this package with its dependencies, and the modules that it imports.
+REQUIRED = {
+    "int8": ("quantize", "torchao"),
+    "int8-spatial": ("quantize", "torchao"),
+    "onnx": ("export", "onnx", "onnxruntime", "onnxscript"),
+    "onnx-int8": ("export", "onnx", "onnxruntime", "onnxscript"),
+    "openvino": ("edge", "openvino"),
+    "openvino-float32": ("edge", "openvino"),
+}
+
+
+#: Parts of the names of token mixing weights, which are no linear layers, so that quantizers leave them out.
+TOKEN_MIXING = ("spatial_proj.weight", "token_mixing.weight", "components")
+
+
+Inputs = dict[str, torch.Tensor]
+Call = Callable[[Inputs], torch.Tensor]
+
+
+def folder_of(name: str) -> Path:
+    """The folder of a shipped model card, or the folder itself."""
+    return MODEL_CARDS / name if (MODEL_CARDS / name / "config.json").is_file() else Path(name)
+
+
+def is_configuration(name: str) -> bool:
+    """Whether there is a configuration without weights of any format, so that they will be random."""
+    folder = folder_of(name)
+    kinds = ("*.safetensors", "*.bin", "*.pt", "*.index.json")
+    return (folder / "config.json").is_file() and not any(list(folder.glob(kind)) for kind in kinds)
+
+
+def load(name: str) -> PreTrainedModel:
+    """A checkpoint, or a model with random weights from a configuration.
+
+    Raises:
+        UserError: If there is neither.
+    """
+    try:
+        if is_configuration(name):
+            torch.manual_seed(0)
+            return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder_of(name))).eval()
+        return AutoModelForMaskedLM.from_pretrained(name).eval()
+    except (OSError, ValueError) as error:
+        raise UserError(f"no masked language model can be loaded from {name!r}: {error}") from error
+
+
+def _torch_call(model: PreTrainedModel) -> Call:
+    def call(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.inference_mode():
+            return model(**inputs).logits.float()
+
+    return call
+
+
+def _exported(model: PreTrainedModel, folder: Path, kind: str) -> Call:
+    from transformers.exporters.auto import AutoHfExporter
+    from transformers.exporters.configs import OnnxConfig, OpenVINOConfig
+
+    if kind == "onnx-int8":
+        from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
+
+        config = OnnxConfig(dynamic=True, quantizer=OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig()))
+    else:
+        config = OnnxConfig(dynamic=True) if kind == "onnx" else OpenVINOConfig(dynamic=True)
+    ids = torch.randint(5, model.config.vocab_size, (2, 8))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    exported = AutoHfExporter.from_config(config).export(model, inputs, config=config)
+    exported.save_pretrained(folder)
+    if kind == "openvino-float32":  # the default is bfloat16 where the processor supports it
+        exported.to(config={"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda inputs: torch.as_tensor(exported(**inputs)["logits"]).float()
+
+
+def _quantized(folder: Path, target: Path, spatial: bool) -> Call:
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig
+    from transformers import TorchAoConfig
+
+    model = AutoModelForMaskedLM.from_pretrained(
+        folder, quantization_config=TorchAoConfig(Int8DynamicActivationInt8WeightConfig())
+    ).eval()
+    model.save_pretrained(target)
+    if spatial:
+        for tensor in token_mixing_weights(model):
+            round_to_int8(tensor)
+    return _torch_call(model)
+
+
+def token_mixing_weights(model: PreTrainedModel) -> list[torch.Tensor]:
+    """The token mixing matrices or Toeplitz filters, which int8 formats do not quantize.
+
+    Raises:
+        UserError: If there are none, as in a model whose attention has linear layers only.
+    """
+    linear = {
+        id(weight) for layer in model.modules() if type(layer) is torch.nn.Linear for weight in layer.parameters()
+    }
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())  # fixed random logits are buffers
+    found = [
+        tensor
+        for name, tensor in tensors
+        if any(part in name for part in TOKEN_MIXING)
+        and tensor.is_floating_point()
+        and id(tensor) not in linear
+        and type(tensor) in (torch.nn.Parameter, torch.Tensor)  # others are int8 already
+    ]
+    if not found:
+        raise UserError(
+            f"int8-spatial: {type(model).__name__} mixes tokens by linear layers alone: int8 has rounded "
+            "them already, leave this format out."
+        )
+    return found
+
+
+@torch.no_grad()
+def round_to_int8(weights: torch.Tensor) -> None:
+    """Symmetric rounding to int8 with a scale per row, in place."""
+    scale = weights.abs().amax(dim=-1, keepdim=True).clamp_min(1e-12) / 127
+    weights.copy_((weights / scale).round() * scale)
+
+
+def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]:
+    """Convert a model to a format.
+
+    Args:
+        model: The model in float32.
+        kind: A key of `FORMATS`.
+        folder: Where to save it.
+
+    Returns:
+        A function from inputs to logits, and the size on disk in bytes.
+    """
+    target = folder / kind
+    if kind in ("float32", "bfloat16"):
+        model = model.to(getattr(torch, kind))
+        model.save_pretrained(target)
+        call = _torch_call(model)
+    elif kind in ("int8", "int8-spatial"):
+        model.save_pretrained(folder / "source")
+        call = _quantized(folder / "source", target, kind == "int8-spatial")
+    else:
+        call = _exported(model, target, kind)
+    weights = (".safetensors", ".onnx", ".data", ".bin", ".xml")
+    return call, sum(path.stat().st_size for path in target.iterdir() if path.suffix in weights)
+
+
+def perplexity_of(call: Call, rows: list[dict[str, torch.Tensor]]) -> float:
+    """Perplexity at the masked tokens."""
+    losses, count = 0.0, 0
+    for row in rows:
+        inputs = {key: row[key] for key in ("input_ids", "attention_mask")}
+        losses += row_losses(call(inputs), row["labels"]).sum().item()
+        count += int((row["labels"] != -100).sum())
+    return float(torch.tensor(losses / count).exp())

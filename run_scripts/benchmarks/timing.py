@@ -1,0 +1,440 @@
+"""Timing side by side: candidates with equal outputs, alternating calls, synchronised devices."""
+
+import gc
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import nn
+from torch.autograd import DeviceType
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..base.errors import UserError
+
+
+Inputs = Sequence[Mapping[str, Any]]
+
+#: Largest difference of outputs and gradients, relative to their norm, that counts as rounding. Equal models of up to
+#: 48 layers differ by 2e-6 in float32, gradients by 2e-4 where a ReLU's input is rounded to the other side of zero. In
+#: bfloat16 they differ by 3e-2, which cannot show small mistakes.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
+
+_PRODUCTS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten.convolution.default,
+}
+
+
+@dataclass
+class Case:
+    """How the candidates of a group run; `mode` is `"inference"` or `"training"`."""
+
+    mode: str
+    dtype: torch.dtype
+    compiled: bool
+    device: torch.device
+
+    @property
+    def training(self) -> bool:
+        return self.mode == "training"
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {str(self.dtype).removeprefix('torch.')}, {'compiled' if self.compiled else 'eager'}"
+
+
+@dataclass
+class Candidate:
+    """One of the functions that are timed side by side.
+
+    Args:
+        name: Name in the report.
+        call: The function to time. If it returns a float, these are the seconds that count.
+        outputs: Outputs that must be equal for candidates with the same `weights`.
+        weights: Name of the weights; `None` if no other candidate has the same.
+        items: Tokens or images per call, without padding.
+        flops: Operations per call.
+        is_profiled: Whether to measure peak memory and operators.
+        facts: Further columns of the report.
+    """
+
+    name: str
+    call: Callable[[], Any]
+    outputs: Callable[[], list[torch.Tensor]] | None = None
+    weights: str | None = None
+    items: int | None = None
+    flops: int | None = None
+    is_profiled: bool = True
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """Candidates whose calls alternate. The others are compared with the first."""
+
+    name: str
+    candidates: list[Candidate]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def model_candidate(
+    name: str,
+    model: nn.Module,
+    inputs: Inputs,
+    case: Case,
+    *,
+    labels: torch.Tensor | None = None,
+    weights: str | None = None,
+    comparable: Callable[[list[torch.Tensor]], list[torch.Tensor]] | None = None,
+    items: int | None = None,
+) -> Candidate:
+    """A model that reads all of `inputs` in one call: forward passes, or training steps with AdamW.
+
+    Inference in bfloat16 has weights of that type, training has float32 weights and autocast. The loss is the
+    cross-entropy with `labels`, else the mean square of the first output.
+
+    Args:
+        name: Name in the report.
+        model: Any model; its first output counts.
+        inputs: Keyword arguments for one or more calls of the model.
+        case: How it runs.
+        labels: Classes, one for each row of logits.
+        weights: As for `Candidate`.
+        comparable: Converts the outputs to a form that can be compared with another candidate's.
+        items: As for `Candidate`.
+    """
+    model = model.to(case.device).train(case.training)
+    if not case.training:
+        model = model.to(case.dtype)
+    inputs = [{key: _placed(value, model, case) for key, value in batch.items()} for batch in inputs]
+    labels = None if labels is None else labels.to(case.device)
+    with _autocast(case):  # the implementation of a product can depend on its type
+        flops = count_flops(model, inputs) * (3 if case.training else 1)
+    forward = torch.compile(model) if case.compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None
+
+    def losses() -> Iterator[torch.Tensor]:
+        for batch in inputs:
+            with _autocast(case):
+                output = _first(forward(**batch)).float()
+            yield output.square().mean() if labels is None else F.cross_entropy(output.flatten(0, -2), labels)
+
+    def train() -> None:
+        for loss in losses():
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def infer() -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return [_first(forward(**batch)) for batch in inputs]
+
+    def outputs() -> list[torch.Tensor]:
+        if not case.training:
+            return comparable(infer()) if comparable else infer()
+        # The gradient of the first parameter, of the embedding, depends on all layers after it.
+        first, found = next(model.parameters()), []
+        for loss in losses():
+            loss.backward()
+            found += [loss.detach(), first.grad.clone()]
+            optimizer.zero_grad()
+        return found
+
+    call = train if case.training else infer
+    return Candidate(name, call, outputs, weights, items, flops, facts={"parameters": count_parameters(model)})
+
+
+def _autocast(case: Case) -> torch.autocast:
+    is_mixed = case.training and case.dtype != torch.float32
+    return torch.autocast(case.device.type, case.dtype, enabled=is_mixed)
+
+
+def _first(outputs: Any) -> torch.Tensor:
+    return outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+
+
+def _placed(value: Any, model: nn.Module, case: Case) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.to(case.device)
+    return value.to(next(model.parameters()).dtype) if value.is_floating_point() else value
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Parameters, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def count_flops(model: nn.Module, inputs: Inputs) -> int:
+    """Operations of the forward passes: by `forward_flops`, for other models by PyTorch's counter."""
+    if hasattr(model, "forward_flops"):
+        shapes = [next(iter(batch.values())).shape for batch in inputs]
+        targets = [batch["decoder_input_ids"].shape[1] if "decoder_input_ids" in batch else None for batch in inputs]
+        is_image = model.config.image_size is not None
+        return sum(
+            model.forward_flops(shape[0], None if is_image else shape[1], target)
+            for shape, target in zip(shapes, targets, strict=True)
+        )
+    with torch.no_grad(), _attention_written_out(model), FlopCounterMode(display=False) as counter:
+        for batch in inputs:
+            model(**batch)
+    return counter.get_total_flops()
+
+
+@contextmanager
+def _attention_written_out(model: nn.Module) -> Iterator[None]:
+    """Eager attention: neither PyTorch's counter nor the recorder of products sees into a fused kernel."""
+    implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if implementation != "sdpa":
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(implementation)
+
+
+class _ProductRecorder(TorchDispatchMode):
+    """Records the matrix products of a model, with its weights and one activation of each shape."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        self.activations: dict[Any, torch.Tensor] = {}
+        self.calls: list[tuple[Callable, list[Any], dict[str, Any]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _PRODUCTS:
+            self.calls.append((func, [self._kept(argument) for argument in args], kwargs))
+        return func(*args, **kwargs)
+
+    def _kept(self, argument: Any) -> Any:
+        if not isinstance(argument, torch.Tensor) or argument.untyped_storage().data_ptr() in self.weights:
+            return argument
+        return self.activations.setdefault((argument.shape, argument.stride(), argument.dtype), argument)
+
+
+def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Candidate]:
+    """The matrix products of a model's forward passes alone: a lower bound for every implementation.
+
+    Returns:
+        One candidate; none in training or on devices other than the CPU.
+    """
+    if case.training or case.device.type != "cpu":
+        return []
+    with torch.no_grad(), _attention_written_out(model), _ProductRecorder(model) as recorder:
+        for batch in inputs:
+            model(**{key: _placed(value, model, case) for key, value in batch.items()})
+
+    def call() -> None:
+        with torch.inference_mode():
+            for func, args, kwargs in recorder.calls:
+                func(*args, **kwargs)
+
+    return [Candidate("matrix products of the first", call, is_profiled=False)]
+
+
+def check_agreement(candidates: Sequence[Candidate], tolerance: float) -> dict[str, float]:
+    """Compare the outputs of candidates with the same weights.
+
+    Args:
+        candidates: Those with `weights` are compared with the first that has the same.
+        tolerance: Largest norm of the difference, relative to the norm.
+
+    Returns:
+        The relative differences by name, except for the first of each.
+
+    Raises:
+        UserError: If one is larger, or NaN.
+    """
+    references: dict[str, tuple[str, list[torch.Tensor]]] = {}
+    differences = {}
+    for candidate in candidates:
+        if candidate.weights is None:
+            continue
+        found = [tensor.double() for tensor in candidate.outputs()]
+        if candidate.weights not in references:
+            references[candidate.weights] = candidate.name, found
+            continue
+        name, expected = references[candidate.weights]
+        difference = max(
+            ((one - other).norm() / other.norm()).item() for one, other in zip(found, expected, strict=True)
+        )
+        if not difference <= tolerance:
+            raise UserError(
+                f"{candidate.name} and {name} have the same weights but differ by {difference:.2g} of the outputs' "
+                f"norm, more than rounding ({tolerance:g}): their times cannot be compared."
+            )
+        differences[candidate.name] = difference
+    return differences
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def take_turns(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device, warm_up: int = 2
+) -> dict[str, list[float]]:
+    """Seconds of each call in each round. The order rotates, so that no call always follows the same one.
+
+    If a call returns a float, these are its seconds.
+    """
+    names, seconds = list(calls), {name: [] for name in calls}
+    for number in range(-warm_up, rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            synchronise(device)
+            start = time.perf_counter()
+            counted = calls[name]()
+            synchronise(device)
+            if number >= 0:
+                seconds[name].append(counted if isinstance(counted, float) else time.perf_counter() - start)
+    return seconds
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile, interpolated."""
+    if len(values) == 1:
+        return (values[0],) * 3
+    return tuple(statistics.quantiles(values, n=4, method="inclusive"))
+
+
+def compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Milliseconds of each candidate, and the ratio of the first's time to its time in the same round.
+
+    Returns:
+        By name: `milliseconds`, `ratio` (below 1: the first is faster), each with `_q1` and `_q3`, its quartiles.
+    """
+    first = next(iter(seconds.values()))
+    summaries = {}
+    for name, times in seconds.items():
+        summary = {}
+        ratios = [one / other for one, other in zip(first, times, strict=True)]
+        for key, values in (("milliseconds", [1000 * value for value in times]), ("ratio", ratios)):
+            summary[f"{key}_q1"], summary[key], summary[f"{key}_q3"] = quartiles(values)
+        summaries[name] = summary
+    return summaries
+
+
+def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[str, float]]:
+    """Memory and operators of a call.
+
+    Returns:
+        The peak of PyTorch's memory during the call in bytes, beyond the memory before it; and the operators' shares
+        of the time on `device`, largest first, by their names without namespace. `compiled loops` are the kernels that
+        `torch.compile` generates, with the graphs around them.
+    """
+    gc.collect()
+    is_cuda = device.type == "cuda"
+    if is_cuda:
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if is_cuda else [ProfilerActivity.CPU]
+    with profile(activities=activities, profile_memory=not is_cuda) as profiler:
+        call()
+        synchronise(device)
+    peak = torch.cuda.max_memory_allocated(device) - before if is_cuda else _peak_on_cpu(profiler)
+    seconds: Counter[str] = Counter()
+    for event in profiler.key_averages():
+        if event.device_type != DeviceType.CPU:
+            continue  # kernels: their time is included in the operators that launch them
+        own = event.self_device_time_total if is_cuda else event.self_cpu_time_total
+        is_graph = event.key.startswith("## Call CompiledFxGraph")
+        seconds["compiled loops" if is_graph else event.key.split("::")[-1]] += own
+    whole = seconds.total()
+    return peak, {name: own / whole for name, own in seconds.most_common() if own > 0}
+
+
+def _peak_on_cpu(profiler: profile) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    changes = [event for event in events if event.get("name") == "[memory]"]
+    held = peak = 0
+    for event in sorted(changes, key=lambda event: event["ts"]):
+        held += event["args"]["Bytes"]
+        peak = max(peak, held)
+    return peak
+
+
+def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[str, float]:
+    """Operations per second of the fastest of ten products of two square matrices, by two functions of PyTorch:
+    `product` and `convolution`, which may use different libraries.
+
+    Args:
+        dtype: Type of the matrices.
+        device: Device of the matrices.
+        size: Most rows and columns; fewer if one product would take longer than two seconds.
+    """
+
+    def seconds(side: int, rounds: int) -> dict[str, list[float]]:
+        one, other = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+        calls = {"product": lambda: one @ other, "convolution": lambda: F.conv1d(one[None], other[..., None])[0]}
+        return take_turns(calls, rounds, device)
+
+    side = min(256, size)
+    # A processor without instructions for the type can be a hundred times slower than in float32.
+    while 2 * side <= size and 8 * max(times[0] for times in seconds(side, 1).values()) < 2:
+        side *= 2
+    return {name: 2 * side**3 / min(times) for name, times in seconds(side, 10).items()}
+
+
+def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str, Any]]:
+    """One row of results for each candidate.
+
+    Args:
+        group: The candidates; the others are compared with the first.
+        case: How they run.
+        rounds: Timed calls of each candidate.
+        peak: Operations per second of the fastest matrix product of this type.
+
+    Raises:
+        UserError: If outputs disagree.
+    """
+    differences = check_agreement(group.candidates, TOLERANCE[case.dtype])
+    calls = {candidate.name: candidate.call for candidate in group.candidates}
+    summaries = compare(take_turns(calls, rounds, case.device))
+    rows = []
+    for candidate in group.candidates:
+        summary = summaries[candidate.name]
+        seconds = summary["milliseconds"] / 1000
+        peak_bytes, shares = profiled(candidate.call, case.device) if candidate.is_profiled else (None, {})
+        rows.append(
+            {
+                "group": group.name,
+                "model": candidate.name,
+                "mode": case.mode,
+                "dtype": str(case.dtype).removeprefix("torch."),
+                "compiled": case.compiled,
+                **group.facts,
+                **summary,
+                "difference": differences.get(candidate.name),
+                "per_second": candidate.items / seconds if candidate.items else None,
+                "peak_bytes": peak_bytes,
+                "operators": {name: round(share, 4) for name, share in islice(shares.items(), 10)},
+                "utilisation": candidate.flops / seconds / peak if candidate.flops else None,
+                **candidate.facts,
+            }
+        )
+    return rows

@@ -1,0 +1,334 @@
+"""The tasks of GLUE and the classification tasks of SuperGLUE: their data, labels, metrics and submission files.
+
+Data come in the benchmarks' own download format or from the Hub, and have the Hub's column names from then on.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import UserError
+from .table_files import Row, Table, load_split, read_table
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """A classification, regression or multiple-choice task on texts: its columns, labels and metrics.
+
+    Args:
+        texts: Returns a row's text, pair of texts, or question and choices. Raises `KeyError` if a column is missing.
+        labels: Names of the classes in the order of their indices; `None` for regression.
+        metrics: Names of the metrics, keys of `SCORES` in `run_glue.py`.
+        multiple_choice: Whether the label is the index of the right choice.
+        score_range: Lowest and highest label of a regression task, if limited.
+        label_column: Column of the label.
+    """
+
+    texts: Callable[[Row], tuple[str, ...]]
+    labels: tuple[str, ...] | None
+    metrics: tuple[str, ...]
+    multiple_choice: bool = False
+    score_range: tuple[float, float] | None = None
+    label_column: str = "label"
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the label is a number."""
+        return self.labels is None
+
+    def has_label(self, row: Row) -> bool:
+        """Whether a row has a label; the labels of test sets are hidden."""
+        return row.get(self.label_column) not in (None, "", -1, "-1", -1.0)
+
+    def read_label(self, value: Any) -> int | float:
+        """The index of a class, given its name or index; for regression the score.
+
+        Raises:
+            ValueError: If there is no such class, or the number is out of range.
+        """
+        if self.labels is None:
+            return self._read_score(value)
+        if str(value) in self.labels:
+            return self.labels.index(str(value))
+        if isinstance(value, bool) and str(value).lower() in self.labels:
+            return self.labels.index(str(value).lower())
+        number = int(value) if isinstance(value, int) or str(value).isdecimal() else -1
+        if not 0 <= number < len(self.labels):
+            allowed = ", ".join(map(repr, self.labels))
+            raise ValueError(f"the label {value!r} is not one of {allowed}, nor a number from 0 on in that order.")
+        return number
+
+    def _read_score(self, value: Any) -> float:
+        low, high = self.score_range or (-math.inf, math.inf)
+        try:
+            score = float(value)
+        except (TypeError, ValueError):
+            score = math.nan
+        if not math.isfinite(score) or not low <= score <= high:
+            allowed = "a finite number" if self.score_range is None else f"a number from {low:g} to {high:g}"
+            raise ValueError(f"the label {value!r} is not {allowed}.")
+        return score
+
+
+def columns(*names: str) -> Callable[[Row], tuple[str, ...]]:
+    """A function that returns the texts in these columns of a row."""
+    return lambda row: tuple(row[name] for name in names)
+
+
+@dataclass(frozen=True)
+class GlueTask(TextTask):
+    """A task of GLUE or SuperGLUE.
+
+    Args:
+        folder: The task's folder in the download, and the stem of its submission file.
+        hub_config: Configuration of the benchmark's data set on the Hub.
+        superglue: Whether the task belongs to SuperGLUE instead of GLUE.
+        local_names: Column name in the download -> column name on the Hub.
+        headerless: Column names of training and validation files without a header.
+        drop_incomplete: Whether the download is known to have broken lines.
+        sets: Names of the evaluation sets, if there are several.
+        submitted_labels: Class names in submission files; `None` for class indices.
+    """
+
+    folder: str = ""
+    hub_config: str = ""
+    superglue: bool = False
+    local_names: dict[str, str] = field(default_factory=dict)
+    headerless: tuple[str, ...] | None = None
+    drop_incomplete: bool = False
+    sets: tuple[str, ...] = ("",)
+    submitted_labels: tuple[str, ...] | None = None
+
+    @property
+    def benchmark(self) -> str:
+        """Name of the benchmark."""
+        return "SuperGLUE" if self.superglue else "GLUE"
+
+    @property
+    def hub_name(self) -> str:
+        """The benchmark's data set on the Hub."""
+        return "aps/super_glue" if self.superglue else "nyu-mll/glue"
+
+    def read(self, split: str, part: str, data_dir: str | None, token: str | None = None) -> Table:
+        """One split.
+
+        Args:
+            split: `"train"`, `"validation"` or `"test"`.
+            part: One of `sets`, for the latter two.
+            data_dir: Folder with the benchmark's files, or with a folder of them for each task; `None` for the Hub.
+            token: Hub token.
+
+        Raises:
+            UserError: If it cannot be read.
+        """
+        suffix = f"_{part}" if part and split != "train" else ""
+        if data_dir is None:
+            return self._load(split + suffix, token)
+        folder = Path(data_dir)
+        folder = folder / self.folder if (folder / self.folder).is_dir() else folder
+        if self.superglue:
+            table = read_table(folder / f"{'val' if split == 'validation' else split}.jsonl")
+        else:
+            name = f"{'dev' if split == 'validation' else split}{suffix}.tsv"
+            header = self.headerless if split != "test" else None
+            table = read_table(folder / name, header, self.drop_incomplete)
+        renamed = [(number, {self.local_names.get(key, key): row[key] for key in row}) for number, row in table.rows]
+        if self.folder == "WSC":  # its spans are in a nested object
+            renamed = [(number, row | row.get("target", {})) for number, row in renamed]
+        return dataclasses.replace(table, rows=renamed)
+
+    def _load(self, split: str, token: str | None) -> Table:
+        if self.superglue:  # a loading script, which datasets no longer runs: the Hub's conversion has the same rows
+            return load_split(
+                self.hub_name, None, split, token, data_dir=self.hub_config, revision="refs/convert/parquet"
+            )
+        return load_split(self.hub_name, self.hub_config, split, token)
+
+    def submission(self, part: str = "") -> str:
+        """Name of the submission file of one of the `sets`."""
+        if self.superglue:
+            return f"{self.folder}.jsonl"
+        short = {"matched": "-m", "mismatched": "-mm"}.get(part, "")
+        return f"{self.folder}{short}.tsv"
+
+    def write_submission(self, predictions: np.ndarray, indices: Sequence[int], path: Path) -> None:
+        """Write predictions for a test set in the format of the benchmark's server.
+
+        Args:
+            predictions: Class indices or scores, shape `(rows,)`.
+            indices: The benchmark's index of each row.
+            path: The file to write.
+        """
+        if self.labels is None:
+            answers = [f"{score:.4f}" for score in predictions]
+        elif self.submitted_labels is None:
+            answers = [int(number) for number in predictions]
+        else:
+            answers = [self.submitted_labels[number] for number in predictions]
+        rows = zip(map(int, indices), answers, strict=True)
+        if self.superglue:
+            lines = [json.dumps({"idx": index, "label": answer}) for index, answer in rows]
+        else:
+            lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in rows)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _wic(row: Row) -> tuple[str, ...]:
+    """The word in question stands before the first sentence."""
+    return f"{row['word']}: {row['sentence1']}", row["sentence2"]
+
+
+def _wsc(row: Row) -> tuple[str, ...]:
+    """The noun is marked with stars, the pronoun with hashes."""
+    words = row["text"].split()
+    for mark, span in (("*", "span1"), ("#", "span2")):
+        first, length = row[f"{span}_index"], len(row[f"{span}_text"].split())
+        last = first + length - 1
+        if not 0 <= first <= last < len(words):
+            raise ValueError(f"{span}_index {first} lies outside the {len(words)} words of the text.")
+        words[first] = f"{mark} {words[first]}"
+        words[last] = f"{words[last]} {mark}"
+    return (" ".join(words),)
+
+
+def _copa(row: Row) -> tuple[str, ...]:
+    questions = {"cause": "What was the cause?", "effect": "What happened as a result?"}
+    if row["question"] not in questions:
+        raise ValueError(f"the question is {row['question']!r}, neither 'cause' nor 'effect'.")
+    return f"{row['premise']} {questions[row['question']]}", row["choice1"], row["choice2"]
+
+
+_PAIR = columns("sentence1", "sentence2")
+_NLI = columns("premise", "hypothesis")
+_ENTAILMENT = ("entailment", "not_entailment")
+_NLI3 = ("entailment", "neutral", "contradiction")
+
+#: Value of `--task_name` -> task. Labels are in the Hub's order.
+TASKS: dict[str, GlueTask] = {
+    "cola": GlueTask(
+        columns("sentence"),
+        ("unacceptable", "acceptable"),
+        ("matthews_correlation",),
+        folder="CoLA",
+        hub_config="cola",
+        headerless=("source", "label", "star", "sentence"),
+    ),
+    "sst2": GlueTask(columns("sentence"), ("negative", "positive"), ("accuracy",), folder="SST-2", hub_config="sst2"),
+    "mrpc": GlueTask(
+        _PAIR,
+        ("not_equivalent", "equivalent"),
+        ("accuracy", "f1"),
+        folder="MRPC",
+        hub_config="mrpc",
+        local_names={"#1 String": "sentence1", "#2 String": "sentence2", "Quality": "label"},
+    ),
+    "stsb": GlueTask(
+        _PAIR,
+        None,
+        ("pearson", "spearman"),
+        score_range=(0.0, 5.0),
+        folder="STS-B",
+        hub_config="stsb",
+        local_names={"score": "label"},
+    ),
+    "qqp": GlueTask(
+        columns("question1", "question2"),
+        ("not_duplicate", "duplicate"),
+        ("accuracy", "f1"),
+        folder="QQP",
+        hub_config="qqp",
+        local_names={"is_duplicate": "label"},
+        drop_incomplete=True,
+    ),
+    "mnli": GlueTask(
+        _NLI,
+        _NLI3,
+        ("accuracy",),
+        folder="MNLI",
+        hub_config="mnli",
+        local_names={"sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label"},
+        sets=("matched", "mismatched"),
+        submitted_labels=_NLI3,
+    ),
+    "qnli": GlueTask(
+        columns("question", "sentence"),
+        _ENTAILMENT,
+        ("accuracy",),
+        folder="QNLI",
+        hub_config="qnli",
+        submitted_labels=_ENTAILMENT,
+    ),
+    "rte": GlueTask(_PAIR, _ENTAILMENT, ("accuracy",), folder="RTE", hub_config="rte", submitted_labels=_ENTAILMENT),
+    "wnli": GlueTask(_PAIR, ("not_entailment", "entailment"), ("accuracy",), folder="WNLI", hub_config="wnli"),
+    "boolq": GlueTask(
+        columns("question", "passage"),
+        ("False", "True"),
+        ("accuracy",),
+        folder="BoolQ",
+        hub_config="boolq",
+        superglue=True,
+        submitted_labels=("false", "true"),
+    ),
+    "cb": GlueTask(
+        _NLI,
+        ("entailment", "contradiction", "neutral"),
+        ("accuracy", "macro_f1"),
+        folder="CB",
+        hub_config="cb",
+        superglue=True,
+        submitted_labels=("entailment", "contradiction", "neutral"),
+    ),
+    "copa": GlueTask(
+        _copa,
+        ("choice1", "choice2"),
+        ("accuracy",),
+        multiple_choice=True,
+        folder="COPA",
+        hub_config="copa",
+        superglue=True,
+    ),
+    "superglue_rte": GlueTask(
+        _NLI,
+        _ENTAILMENT,
+        ("accuracy",),
+        folder="RTE",
+        hub_config="rte",
+        superglue=True,
+        submitted_labels=_ENTAILMENT,
+    ),
+    "wic": GlueTask(
+        _wic,
+        ("False", "True"),
+        ("accuracy",),
+        folder="WiC",
+        hub_config="wic",
+        superglue=True,
+        submitted_labels=("false", "true"),
+    ),
+    "wsc": GlueTask(
+        _wsc,
+        ("False", "True"),
+        ("accuracy",),
+        folder="WSC",
+        hub_config="wsc",
+        superglue=True,
+        submitted_labels=("False", "True"),
+    ),
+}
+
+
+def find_task(name: str) -> GlueTask:
+    """The task of that name.
+
+    Raises:
+        UserError: If there is none.
+    """
+    if name.lower() not in TASKS:
+        raise UserError(f"--task_name {name!r} is no task. Tasks: {', '.join(TASKS)}.")
+    return TASKS[name.lower()]

@@ -1,0 +1,157 @@
+"""Images with classes: loading, checking, batches for training and evaluation."""
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from PIL import Image
+from transformers import (
+    AutoImageProcessor,
+    CLIPImageProcessorPil,
+    PreTrainedConfig,
+)
+
+from ..base.arguments import ModelArguments
+from ..base.errors import BadDataError, UserError
+from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
+from .loading import DatasetArguments, load_named
+
+
+@dataclass
+class ImageDataArguments(DatasetArguments):
+    """Where the images come from."""
+
+    train_dir: str | None = field(default=None, metadata={"help": "Image folder with one sub-folder per class."})
+    validation_dir: str | None = field(default=None, metadata={"help": "As train_dir, for evaluation."})
+    image_column: str = field(default="image", metadata={"help": "Column that holds the images."})
+    label_column: str = field(default="label", metadata={"help": "Column that holds the classes."})
+
+
+def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict[str, datasets.Dataset]:
+    """Training and validation images with columns `image` and `label`, the latter a `ClassLabel`.
+
+    Raises:
+        UserError: If data or a column is missing, or the two splits disagree about the classes.
+    """
+    if (arguments.dataset_name is None) == (arguments.train_dir is None):
+        raise UserError("give the training images as either --dataset_name or --train_dir.")
+    sources = {"train": arguments.train_dir, "validation": arguments.validation_dir}
+    splits = {}
+    for name in ("train", "validation"):
+        if arguments.dataset_name is not None:
+            split = arguments.load(name, token)
+        elif sources[name] is None or not Path(sources[name]).is_dir():
+            raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
+        else:
+            split = load_named("imagefolder", None, "train", data_dir=sources[name])
+        for column in (arguments.image_column, arguments.label_column):
+            if column not in split.column_names:
+                raise UserError(f"the {name} images have no column {column!r}; there are {split.column_names}.")
+        split = split.select_columns([arguments.image_column, arguments.label_column])
+        split = split.rename_columns({arguments.image_column: "image", arguments.label_column: "label"})
+        if not isinstance(split.features["label"], datasets.ClassLabel):
+            split = split.class_encode_column("label")
+        # The collator decodes the images, and can name a damaged one.
+        splits[name] = split.cast_column("image", datasets.Image(decode=False))
+    classes = [split.features["label"].names for split in splits.values()]
+    if classes[0] != classes[1]:
+        raise UserError(f"training and validation images have different classes: {classes[0]} and {classes[1]}.")
+    for name, limit in (("train", arguments.max_train_samples), ("validation", arguments.max_eval_samples)):
+        if limit is not None:
+            splits[name] = splits[name].shuffle(seed=0).take(limit)
+    return splits
+
+
+def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) -> Any:
+    """The checkpoint's own, or one that crops the centre to the model's size and scales to [-1, 1].
+
+    Raises:
+        UserError: If the checkpoint has none, as those of text models.
+    """
+    if arguments.model_name_or_path is not None:
+        try:
+            return AutoImageProcessor.from_pretrained(arguments.model_name_or_path, **arguments.hub_arguments())
+        except (OSError, ValueError) as error:
+            raise UserError(f"no image processor in {arguments.model_name_or_path!r}: {error}") from error
+    height, width = np.broadcast_to(config.image_size, 2).tolist()
+    return CLIPImageProcessorPil(
+        size={"shortest_edge": min(height, width)},
+        crop_size={"height": height, "width": width},
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+
+
+def processed_size(processor: Any) -> tuple[int, int]:
+    """Height and width, in pixels, of an image processor's output for a square image."""
+    return tuple(processor(Image.new("RGB", (64, 64)), return_tensors="pt").pixel_values.shape[-2:])
+
+
+def open_image(image: Image.Image | dict[str, Any]) -> Image.Image:
+    """Decode an image, rotate it according to its EXIF data, and convert it to RGB.
+
+    Args:
+        image: Decoded, or with its `path` or `bytes`, as `datasets` stores it.
+
+    Raises:
+        BadDataError: If it is damaged.
+    """
+    if not isinstance(image, Image.Image):
+        try:
+            image = datasets.Image().decode_example(image)
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow raises all of them
+            name = image["path"] or "without a path"
+            raise BadDataError(f"the image {name!r} cannot be read: {error}") from error
+    return image.convert("RGB")
+
+
+@dataclass
+class ImageCollator:
+    """Makes batches of images. Training images are augmented at random, with soft labels.
+
+    The random numbers depend only on a seed and the batch: data loaders prefetch batches, so a resumed run would draw
+    other numbers from the global generator.
+
+    Attributes:
+        processor: The model's image processor.
+        augmentation: How training images are augmented and mixed.
+        num_labels: Number of classes.
+        image_size: Height and width of the model's images, in pixels.
+        label_smoothing: Share of a training label that is spread over all classes.
+        seed: Another seed gives other random numbers for the same batch.
+    """
+
+    processor: Any
+    augmentation: AugmentationArguments
+    num_labels: int
+    image_size: tuple[int, int]
+    label_smoothing: float = 0.0
+    seed: int = 0
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Open, augment and process a batch.
+
+        Args:
+            rows: With `image`, `label` and `augment`, which is true for training rows.
+
+        Returns:
+            `pixel_values`, `(batch, channels, height, width)`, and `labels`: probabilities `(batch, num_labels)` of
+            training rows, classes `(batch,)` of others.
+        """
+        images = [open_image(row["image"]) for row in rows]
+        classes = torch.tensor([row["label"] for row in rows])
+        if not rows[0]["augment"]:
+            return {"pixel_values": self.processor(images, return_tensors="pt").pixel_values, "labels": classes}
+        content = zlib.crc32(b"".join(image.tobytes() for image in images), self.seed & 0xFFFFFFFF)
+        random = np.random.default_rng(content)
+        images = [augment(image, self.augmentation, self.image_size, random) for image in images]
+        # A random crop replaces the processor's resizing and centre crop.
+        sizing = {"do_resize": False, "do_center_crop": False} if self.augmentation.random_resized_crop else {}
+        pixel_values = self.processor(images, return_tensors="pt", **sizing).pixel_values
+        labels = soft_labels(classes, self.num_labels, self.label_smoothing)
+        pixel_values, labels = mixup_or_cutmix(pixel_values, labels, self.augmentation, random)
+        return {"pixel_values": pixel_values, "labels": labels}

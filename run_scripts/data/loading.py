@@ -1,0 +1,146 @@
+"""Data sets from local files, folders and the Hub."""
+
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from ..base.errors import BadDataError, UserError
+
+
+Split = datasets.Dataset | datasets.IterableDataset
+
+
+_BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+#: Exceptions that damaged files cause.
+READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
+
+
+_COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".lz4"}
+
+
+@dataclass
+class DatasetArguments:
+    """A data set on the Hub or in a local folder, and how many of its examples are used."""
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Data set on the Hub, or a local data set folder."}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
+    train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
+    validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training examples only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation examples only."})
+
+    def load(self, split: str, token: str | None = None, streaming: bool = False) -> Split:
+        """Load a split of `dataset_name`.
+
+        Args:
+            split: `"train"` or `"validation"`, or `"test"` where there is an argument `test_split`.
+            token: Hub token.
+            streaming: Whether to read while iterating.
+
+        Raises:
+            UserError: If it cannot be loaded.
+        """
+        name = getattr(self, f"{split}_split")
+        return load_named(self.dataset_name, self.dataset_config_name, name, streaming, token)
+
+
+def _builder_for(file: str) -> str:
+    suffixes = [suffix.lower() for suffix in Path(file).suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSIONS:
+        suffixes.pop()
+    if not suffixes or suffixes[-1] not in _BUILDERS:
+        raise UserError(
+            f"the file {file!r} is of no known kind. Known endings: {', '.join(_BUILDERS)}, each also with one of "
+            f"{', '.join(sorted(_COMPRESSIONS))}."
+        )
+    return _BUILDERS[suffixes[-1]]
+
+
+def load_files(patterns: list[str], streaming: bool = False, builder: str | None = None) -> Split:
+    """The rows of local files of one kind.
+
+    Args:
+        patterns: Files or glob patterns.
+        streaming: Whether to read while iterating.
+        builder: Builder of `datasets`, e.g. "text"; chosen by the file names' endings by default.
+
+    Raises:
+        UserError: If a file is missing, of an unknown or another kind, or malformed.
+    """
+    files = find_files(patterns)
+    builders = {builder or _builder_for(file) for file in files}
+    if len(builders) > 1:
+        raise UserError(f"the files {patterns} are of different kinds ({', '.join(sorted(builders))}): give one kind.")
+    (builder,) = builders
+    try:
+        return datasets.load_dataset(builder, data_files=files, split="train", streaming=streaming)
+    except READ_ERRORS as error:
+        raise UserError(f"the files {patterns} cannot be read as {builder}: {error.__cause__ or error}") from error
+
+
+def find_files(patterns: list[str]) -> list[str]:
+    """The files that match glob patterns, those of each pattern in alphabetical order.
+
+    Raises:
+        UserError: If a pattern matches no file.
+    """
+    files = []
+    for pattern in patterns:
+        found = sorted(glob(pattern, recursive=True))
+        if not found:
+            raise UserError(f"there is no file {pattern!r}.")
+        files += found
+    return files
+
+
+def load_named(
+    name: str, config_name: str | None, split: str, streaming: bool = False, token: str | None = None, **options: Any
+) -> Split:
+    """One split of a data set on the Hub, or of a local data set folder.
+
+    Args:
+        name: Hub id or folder.
+        config_name: Its configuration.
+        split: E.g. `"train"`.
+        streaming: Whether to read while iterating.
+        token: Hub token.
+        options: Further arguments of `datasets.load_dataset`.
+
+    Raises:
+        UserError: If it cannot be loaded.
+    """
+    try:
+        return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
+    except (
+        datasets.exceptions.DatasetNotFoundError,
+        RuntimeError,  # a data set that is a script
+        *READ_ERRORS,
+    ) as error:
+        reason = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
+        raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {reason}") from error
+
+
+def iterate_rows(rows: Iterable[Any], name: str) -> Iterator[Any]:
+    """Iterate over rows, and name damaged data.
+
+    Args:
+        rows: Rows of a data set, streamed or not.
+        name: The split's name, for messages.
+
+    Raises:
+        BadDataError: If the data are damaged.
+    """
+    try:
+        yield from rows
+    except READ_ERRORS as error:
+        raise BadDataError(f"the {name} data cannot be read: {error.__cause__ or error}") from error

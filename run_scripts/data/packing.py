@@ -1,0 +1,214 @@
+"""Documents as rows of token ids: truncated, packed, or packed with their documents kept apart."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import datasets
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from .loading import Split
+
+
+Encoder = Callable[[dict[str, list]], dict[str, list]]
+
+
+def row_encoder(
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    pack: bool,
+    word_offsets: bool = False,
+    special_tokens: bool = True,
+    isolate: bool = False,
+) -> Encoder:
+    """A function that tokenizes a batch of documents into sequences of at most `max_seq_length` tokens.
+
+    Args:
+        tokenizer: Adds its own special tokens around every sequence, if any.
+        max_seq_length: Tokens per sequence, special ones included.
+        pack: `True` joins documents, with a separator between them, and cuts the stream into full sequences;
+            `False` makes one truncated sequence of every document.
+        word_offsets: Whether to add the column `offset_mapping`, which whole-word masking needs.
+        special_tokens: `False` leaves out all special tokens, also separators.
+        isolate: Pack whole documents, or pieces of long ones, each with its own special tokens, and number them in
+            the column `seq_idx`. Takes precedence over `pack`.
+
+    Returns:
+        A function from the column `text` to `input_ids` and `special_tokens_mask` (and `offset_mapping`); without
+        special tokens to `input_ids`.
+    """
+    encode = _isolated_encoder if isolate else _packed_encoder if pack else _line_encoder
+    return encode(tokenizer, max_seq_length, word_offsets, special_tokens)
+
+
+def tokenize(split: Split, encoder: Encoder, shortest_row: int = 1, num_workers: int | None = None) -> Split:
+    """Turn documents into rows of tokens.
+
+    Args:
+        split: Documents in a column `text`.
+        encoder: From `row_encoder`.
+        shortest_row: Rows with fewer tokens are left out.
+        num_workers: Processes.
+    """
+    options = {} if isinstance(split, datasets.IterableDataset) else {"num_proc": num_workers, "desc": "Tokenizing"}
+    rows = split.map(encoder, batched=True, remove_columns=["text"], **options)
+    return rows if shortest_row == 1 else rows.filter(lambda row: len(row["input_ids"]) >= shortest_row)
+
+
+def _truncated(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], max_seq_length: int, special_tokens: bool, **options: Any
+) -> BatchEncoding:
+    return tokenizer(
+        texts,
+        truncation=True,
+        max_length=max_seq_length,
+        add_special_tokens=special_tokens,
+        return_special_tokens_mask=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        **options,
+    )
+
+
+def _line_encoder(
+    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
+) -> Encoder:
+    def encode(rows: dict[str, list]) -> dict[str, list]:
+        encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens)
+        names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
+        columns = {name: encoded[name] for name in names}
+        if word_offsets:
+            columns["offset_mapping"] = [_offsets_of(encoded.word_ids(row)) for row in range(len(rows["text"]))]
+        return columns
+
+    return encode
+
+
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], word_offsets: bool
+) -> Iterator[tuple[list[int], list[int | None]]]:
+    """Token ids of each text without special tokens, and with `word_offsets` the index of each token's word."""
+    if tokenizer.is_fast and not word_offsets:
+        backend = tokenizer.backend_tokenizer  # without the Python wrapper, nearly twice as fast
+        backend.no_truncation()
+        backend.no_padding()
+        for encoding in backend.encode_batch_fast(texts, add_special_tokens=False):
+            yield encoding.ids, []
+        return
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    for row, ids in enumerate(encoded["input_ids"]):
+        yield ids, encoded.word_ids(row) if word_offsets else []
+
+
+def _packed_encoder(
+    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
+) -> Encoder:
+    prefix, suffix = _special_token_frame(tokenizer) if special_tokens else ([], [])
+    room = max_seq_length - len(prefix) - len(suffix)
+    separator = suffix[-1:] or prefix[:1]
+    if special_tokens and not separator and tokenizer.eos_token_id is not None:
+        separator = [tokenizer.eos_token_id]
+
+    def encode(rows: dict[str, list]) -> dict[str, list]:
+        encoded = _encoded(tokenizer, rows["text"], word_offsets)
+        ids: list[int] = []
+        separates: list[int] = []
+        words: list[int | None] = []
+        for document, word_ids in encoded:
+            if ids:
+                ids += separator
+                separates += [1] * len(separator)
+                words += [None] * len(separator)
+            ids += document
+            separates += [0] * len(document)
+            words += word_ids
+        starts = range(0, len(ids), room)
+        columns = {"input_ids": [prefix + ids[start : start + room] + suffix for start in starts]}
+        if special_tokens:
+            columns["special_tokens_mask"] = [
+                [1] * len(prefix) + separates[start : start + room] + [1] * len(suffix) for start in starts
+            ]
+        if word_offsets:
+            outer = [None] * len(prefix), [None] * len(suffix)
+            columns["offset_mapping"] = [
+                _offsets_of(outer[0] + words[start : start + room] + outer[1]) for start in starts
+            ]
+        return columns
+
+    return encode
+
+
+def _isolated_encoder(
+    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
+) -> Encoder:
+    def encode(rows: dict[str, list]) -> dict[str, list]:
+        encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens, return_overflowing_tokens=True)
+        names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
+        pieces = {name: encoded[name] for name in names}
+        packed = first_fit([len(ids) for ids in encoded["input_ids"]], max_seq_length)
+        columns = {
+            name: [[token for piece in row for token in values[piece]] for row in packed]
+            for name, values in pieces.items()
+        }
+        columns["seq_idx"] = [
+            [number for number, piece in enumerate(row) for _ in encoded["input_ids"][piece]] for row in packed
+        ]
+        if word_offsets:
+            words = [
+                [None if word is None else (piece, word) for piece in row for word in encoded.word_ids(piece)]
+                for row in packed
+            ]
+            columns["offset_mapping"] = [_offsets_of(row) for row in words]
+        return columns
+
+    return encode
+
+
+def first_fit(lengths: list[int], room: int) -> list[list[int]]:
+    """First-fit-decreasing bin packing of pieces into rows.
+
+    Args:
+        lengths: Tokens of each piece.
+        room: Most tokens of a row.
+
+    Returns:
+        The indices of the pieces in each row.
+    """
+    rows: list[list[int]] = []
+    left: list[int] = []
+    for piece in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        row = next((row for row, free in enumerate(left) if free >= lengths[piece]), None)
+        if row is None:
+            rows.append([])
+            left.append(room)
+            row = len(rows) - 1
+        rows[row].append(piece)
+        left[row] -= lengths[piece]
+    return rows
+
+
+def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Ids of the special tokens before and after a single sequence."""
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    framed = tokenizer("a")["input_ids"]
+    start = next(i for i in range(len(framed)) if framed[i : i + len(inner)] == inner)
+    return framed[:start], framed[start + len(inner) :]
+
+
+def _offsets_of(word_ids: list[int | None]) -> list[tuple[int, int]]:
+    """Offsets with a gap before every word and nowhere else, as Transformers' whole-word masking expects.
+
+    The tokenizer's own offsets have no such gaps: a Unigram piece includes the space before it.
+    """
+    offsets, end, previous = [], 0, None
+    for word in word_ids:
+        start = end if word is not None and word == previous else end + 1
+        end = start + 1
+        offsets.append((start, end))
+        previous = word
+    return offsets

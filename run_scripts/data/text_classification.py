@@ -1,0 +1,185 @@
+"""Texts with classes or scores: loading, checking, tokenizing."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import datasets
+import torch
+from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
+
+from ..base.errors import UserError
+from .glue import TASKS, GlueTask, TextTask, columns, find_task
+from .loading import DatasetArguments
+from .table_files import Table, load_split, read_table
+
+
+@dataclass
+class TextClassificationArguments(DatasetArguments):
+    """Which task, or which texts and labels."""
+
+    task_name: str | None = field(default=None, metadata={"help": f"One of {', '.join(TASKS)}."})
+    data_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder with the task's files as the benchmark offers them; its Hub data by default."},
+    )
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Instead of a task: data set on the Hub, or a local folder of one."}
+    )
+    train_file: str | None = field(
+        default=None, metadata={"help": "Instead of a task: file with texts and labels; tsv, csv, json(l), parquet."}
+    )
+    validation_file: str | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
+    test_file: str | None = field(default=None, metadata={"help": "As train_file, to predict; labels may be missing."})
+    test_split: str = field(default="test", metadata={"help": "Name of its test split."})
+    text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
+    text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second text of a pair."})
+    label_column: str = field(default="label", metadata={"help": "Column that holds the class, or the number."})
+    regression: bool = field(default=False, metadata={"help": "The labels of your own data are numbers, not classes."})
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens per text or pair, special ones included, of which the longer text loses its end first; "
+            "the model's maximum by default."
+        },
+    )
+
+
+#: Split -> name of an evaluation set (`""` where there is one only) -> rows.
+Tables = dict[str, dict[str, Table]]
+
+
+def load_tables(arguments: TextClassificationArguments, splits: list[str], token: str | None = None) -> Tables:
+    """Load the rows of some splits.
+
+    Args:
+        arguments: The source of the data.
+        splits: Any of `"train"`, `"validation"` and `"test"`.
+        token: Hub token.
+
+    Raises:
+        UserError: If the source is ambiguous, or something is missing.
+    """
+    own = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
+    sources = [arguments.task_name, arguments.dataset_name, next(filter(None, own.values()), None)]
+    if sum(source is not None for source in sources) != 1:
+        raise UserError("give the data as one of --task_name, --dataset_name, or --train_file and --validation_file.")
+    if arguments.data_dir is not None and arguments.task_name is None:
+        raise UserError("--data_dir holds the files of a benchmark: say which task with --task_name.")
+    if arguments.task_name is not None:
+        task = find_task(arguments.task_name)
+        parts = {split: task.sets if split != "train" else ("",) for split in splits}
+        return {
+            split: {part: task.read(split, part, arguments.data_dir, token) for part in parts[split]}
+            for split in splits
+        }
+    if arguments.dataset_name is not None:
+        return {split: {"": _load_own_split(arguments, split, token)} for split in splits}
+    for split in splits:
+        if own[split] is None:
+            raise UserError(f"--{split}_file is missing.")
+    return {split: {"": read_table(own[split])} for split in splits}
+
+
+def _load_own_split(arguments: TextClassificationArguments, split: str, token: str | None) -> Table:
+    name = getattr(arguments, f"{split}_split")
+    return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
+
+
+def own_task(arguments: TextClassificationArguments, train: Table | None, config: PreTrainedConfig) -> TextTask:
+    """The task of data that belong to no benchmark.
+
+    Args:
+        arguments: Names of the columns.
+        train: Training rows, whose labels are the classes.
+        config: The checkpoint's configuration, whose labels are the classes if there are no training rows.
+
+    Raises:
+        UserError: If a training row has no label, or there are fewer than two classes.
+    """
+    texts = columns(*filter(None, (arguments.text_column, arguments.text_pair_column)))
+    if arguments.regression:
+        return TextTask(texts, None, ("pearson", "spearman"), label_column=arguments.label_column)
+    if train is None:
+        names = [config.id2label[index] for index in range(config.num_labels)]
+    else:
+        found = set()
+        for number, row in train.rows:
+            label = train.value(number, row, arguments.label_column)
+            if label in (None, ""):
+                raise train.error(number, "the label is missing.")
+            found.add(str(label))
+        by_number = all(name.isdecimal() for name in found)
+        names = sorted(found, key=lambda name: (int(name), name) if by_number else (0, name))
+    if len(names) < 2:
+        source = "the model" if train is None else train.source
+        raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")
+    return TextTask(texts, tuple(names), ("accuracy", "macro_f1"), label_column=arguments.label_column)
+
+
+def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset:
+    """Check rows, and convert them to the columns `index`, `texts` and, if labelled, `label`.
+
+    Args:
+        table: The rows of a file or split.
+        task: Reads texts and labels of a row.
+        labelled: Whether every row must have a label. Otherwise labels are used if the first row has one.
+
+    Raises:
+        UserError: If a column, a text or a label is missing or invalid; the message names the row.
+    """
+    labelled = labelled or task.has_label(table.rows[0][1])
+    examples = []
+    for position, (number, row) in enumerate(table.rows):
+        try:
+            texts = task.texts(row)
+            label = {"label": task.read_label(table.value(number, row, task.label_column))} if labelled else {}
+        except KeyError as error:
+            raise table.error(number, f"there is no column {error}; the columns are {', '.join(row)}.") from error
+        except ValueError as error:
+            raise table.error(number, str(error)) from error
+        for text in texts:
+            if not isinstance(text, str):
+                raise table.error(number, f"a text is {text!r} instead of text.")
+        if not any(text.strip() for text in texts):
+            raise table.error(number, "the text is empty.")
+        index = row.get("idx", position) if isinstance(task, GlueTask) else position
+        examples.append({"index": index, "texts": list(texts), **label})
+    return datasets.Dataset.from_list(examples)
+
+
+def tokenize(
+    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, multiple_choice: bool
+) -> datasets.Dataset:
+    """Tokenize. For multiple choice every column holds a list of sequences per row, one for each choice."""
+
+    def encode(rows: dict[str, list]) -> dict[str, list]:
+        inputs = rows["texts"]
+        if multiple_choice:
+            inputs = [(question, choice) for question, *choices in rows["texts"] for choice in choices]
+        texts = map(list, zip(*inputs, strict=True))  # all first texts, all second ones
+        encoded = dict(tokenizer(*texts, truncation="longest_first", max_length=max_seq_length))
+        if not multiple_choice:
+            return encoded
+        count = len(inputs) // len(rows["texts"])
+        return {
+            name: [column[i : i + count] for i in range(0, len(inputs), count)] for name, column in encoded.items()
+        }
+
+    return examples.map(encode, batched=True, remove_columns=["texts"], desc="Tokenizing")
+
+
+class ChoiceCollator:
+    """Collator for multiple choice, with tensors of shape `(batch, choices, length)`."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.pad = DataCollatorWithPadding(tokenizer)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """Pad all choices of all rows to one length; `label` is optional."""
+        names = [name for name in rows[0] if name not in ("label", "index")]
+        count = len(rows[0][names[0]])
+        choices = [{name: row[name][choice] for name in names} for row in rows for choice in range(count)]
+        batch = {name: tensor.view(len(rows), count, -1) for name, tensor in self.pad(choices).items()}
+        if "label" in rows[0]:
+            batch["labels"] = torch.tensor([row["label"] for row in rows])
+        return batch

@@ -1,0 +1,108 @@
+"""Precision, recall and F1 of entities, counted here as CoNLL's own scorer and seqeval count them."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import datasets
+import evaluate
+
+from .local_metric import LocalMetric
+
+
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """The entities that a sentence's tags mark, read as CoNLL's own scorer reads them.
+
+    An entity goes on as long as `I-` tags of its type follow, up to an `E-` tag. An `I-` or `E-` tag with nothing of
+    its type before it starts one as `B-` does, so IOB1, IOB2 and IOBES can all be read.
+
+    Args:
+        tags: `O`, `B-TYPE`, `I-TYPE`, `E-TYPE` or `S-TYPE`, one per word.
+
+    Returns:
+        Type, first word and the word after the last, of each.
+
+    Raises:
+        ValueError: If a tag is none of these.
+    """
+    found, kind, start = set(), None, 0
+    for index, tag in enumerate([*tags, "O"]):
+        prefix, _, tag_kind = tag.partition("-")
+        if tag != "O" and not (prefix in ("B", "I", "E", "S") and "-" in tag):
+            raise ValueError(f"the tag {tag!r} is not O, nor of the form B-TYPE, I-TYPE, E-TYPE or S-TYPE.")
+        if kind is not None and (prefix not in ("I", "E") or tag_kind != kind):
+            found.add((kind, start, index))
+            kind = None
+        if kind is None and prefix != "O":
+            kind, start = tag_kind, index
+        if kind is not None and prefix in ("E", "S"):
+            found.add((kind, start, index + 1))
+            kind = None
+    return found
+
+
+class Seqeval(LocalMetric):
+    """Scores of entities, which count only if their type and both ends are right."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Precision, recall and F1 of entities, as CoNLL's conlleval defines them.",
+            citation="""@inproceedings{tjong-kim-sang-de-meulder-2003-introduction,
+  title={Introduction to the {CoNLL}-2003 Shared Task: Language-Independent Named Entity Recognition},
+  author={Tjong Kim Sang, Erik F. and De Meulder, Fien},
+  booktitle={CoNLL},
+  year={2003}
+}
+@misc{seqeval,
+  title={{seqeval}: A Python framework for sequence labeling evaluation},
+  author={Nakayama, Hiroki},
+  url={https://github.com/chakki-works/seqeval},
+  year={2018}
+}
+""",
+            inputs_description="""
+Args:
+    predictions: The tags of every sentence: O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, one for each word.
+    references: The labels.
+
+Returns:
+    overall_precision, overall_recall, overall_f1: Over all entities; 0 where there are none to count.
+    overall_accuracy: Share of right tags.
+    TYPE: For every type the same as `precision`, `recall`, `f1`, and the `number` of right entities.
+""",
+            features=datasets.Features(
+                {name: datasets.Sequence(datasets.Value("string")) for name in ("predictions", "references")}
+            ),
+        )
+
+    def _compute(
+        self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+    ) -> dict[str, float | dict[str, float]]:
+        for row, (ours, theirs) in enumerate(zip(predictions, references, strict=True)):
+            if len(ours) != len(theirs):
+                raise ValueError(f"sentence {row} has {len(theirs)} tags, but {len(ours)} are predicted.")
+        predicted = {(row, *entity) for row, tags in enumerate(predictions) for entity in entities(tags)}
+        wanted = {(row, *entity) for row, tags in enumerate(references) for entity in entities(tags)}
+        groups = (predicted & wanted, predicted, wanted)
+        right, given, number = (Counter(kind for _, kind, _, _ in group) for group in groups)
+        scores: dict[str, float | dict[str, float]] = {
+            kind: {**_scores(right[kind], given[kind], number[kind]), "number": number[kind]}
+            for kind in sorted({*given, *number})
+        }
+        overall = _scores(*map(len, groups))
+        overall["accuracy"] = _share_of_right_tags(predictions, references)
+        return scores | {f"overall_{name}": value for name, value in overall.items()}
+
+
+def _scores(right: int, predicted: int, wanted: int) -> dict[str, float]:
+    return {
+        "precision": right / predicted if predicted else 0.0,
+        "recall": right / wanted if wanted else 0.0,
+        "f1": 2 * right / (predicted + wanted) if predicted + wanted else 0.0,
+    }
+
+
+def _share_of_right_tags(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+    right = [
+        ours == theirs for row in zip(predictions, references, strict=True) for ours, theirs in zip(*row, strict=True)
+    ]
+    return sum(right) / len(right) if right else 0.0

@@ -1,0 +1,242 @@
+"""Exact match and F1 of SQuAD 1.1 and 2.0, equal to those of the official evaluation scripts.
+
+Computed here because the official scripts are no package, and Transformers has dropped its own.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+from .local_metric import LocalMetric
+
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation, English articles and extra white space, in this order."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    """1.0 if both are equal after normalisation, else 0.0."""
+    return float(normalize_answer(prediction) == normalize_answer(answer))
+
+
+def f1(prediction: str, answer: str) -> float:
+    """Harmonic mean of precision and recall of the words, counted with repetition; 0.0 if none is shared."""
+    predicted, expected = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    shared = sum((Counter(predicted) & Counter(expected)).values())
+    if shared == 0:
+        return 0.0
+    # In the official script's order of operations: another one rounds differently.
+    precision, recall = shared / len(predicted), shared / len(expected)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def squad_v1_metrics(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """The metrics of SQuAD 1.1.
+
+    Args:
+        predictions: Question id -> text.
+        answers: Question id -> right answers, at least one; the best of them counts.
+
+    Returns:
+        `exact_match` and `f1`, both in percent of all questions in `answers`.
+
+    Raises:
+        ValueError: If there is no question, or one has no prediction or no right answer.
+    """
+    _check_complete(predictions, answers)
+    unanswerable = [key for key, texts in answers.items() if not texts]
+    if unanswerable:
+        raise ValueError(f"the question {unanswerable[0]!r} has no right answer, which SQuAD 2.0 alone knows.")
+    exact = [max(exact_match(predictions[key], text) for text in texts) for key, texts in answers.items()]
+    overlap = [max(f1(predictions[key], text) for text in texts) for key, texts in answers.items()]
+    return {"exact_match": _percent(exact), "f1": _percent(overlap)}
+
+
+def squad_v2_metrics(
+    predictions: Mapping[str, str],
+    answers: Mapping[str, Sequence[str]],
+    null_odds: Mapping[str, float],
+    threshold: float = 0.0,
+) -> dict[str, float]:
+    """The metrics of SQuAD 2.0.
+
+    Args:
+        predictions: Question id -> best text, whether or not it is above the threshold.
+        answers: Question id -> right answers; none if the question has no answer.
+        null_odds: Question id -> how likely it has no answer, in any unit.
+        threshold: Questions with higher odds count as answered with "no answer".
+
+    Returns:
+        In percent: `exact` and `f1` of all questions, `HasAns_*` and `NoAns_*` of those with and without an answer (as
+        far as there are any), and `best_exact` and `best_f1`, at the best thresholds `best_exact_thresh` and
+        `best_f1_thresh`. Numbers of questions: `total`, `HasAns_total`, `NoAns_total`.
+
+    Raises:
+        ValueError: If there is no question, or one has no prediction or odds.
+    """
+    _check_complete(predictions, answers)
+    _check_complete(null_odds, answers)
+    raw = {
+        name: {key: _best_score(score, predictions[key], texts) for key, texts in answers.items()}
+        for name, score in (("exact", exact_match), ("f1", f1))
+    }
+    given = {key: null_odds[key] <= threshold for key in answers}
+    metrics = {}
+    groups = {
+        "": list(answers),
+        "HasAns_": [k for k in answers if answers[k]],
+        "NoAns_": [k for k in answers if not answers[k]],
+    }
+    for prefix, keys in groups.items():
+        if keys:
+            for name, scores in raw.items():
+                metrics[prefix + name] = _percent([scores[k] if given[k] else float(not answers[k]) for k in keys])
+            metrics[f"{prefix}total"] = len(keys)
+    for name, scores in raw.items():
+        best = _best_threshold(scores, predictions, answers, null_odds)
+        metrics[f"best_{name}"], metrics[f"best_{name}_thresh"] = best
+    return metrics
+
+
+def _best_score(score: Callable[[str, str], float], prediction: str, texts: Sequence[str]) -> float:
+    texts = [text for text in texts if normalize_answer(text)]
+    if texts:
+        return max(score(prediction, text) for text in texts)
+    return float(not normalize_answer(prediction))
+
+
+def _best_threshold(
+    scores: Mapping[str, float],
+    predictions: Mapping[str, str],
+    answers: Mapping[str, Sequence[str]],
+    null_odds: Mapping[str, float],
+) -> tuple[float, float]:
+    """The best mean score in percent, and the lowest threshold that gives it.
+
+    Starts from "no answer" to every question, and gives the answers one by one, the surest first. As in the official
+    script: questions with equal odds, too, one after the other, and the threshold of no answers at all is 0.
+    """
+    order = sorted((key for key in null_odds if key in answers), key=null_odds.__getitem__)
+    unanswerable = sum(not texts for texts in answers.values())
+    gains = [scores[key] if answers[key] else -float(bool(predictions[key])) for key in order]
+    totals = np.cumsum([unanswerable, *gains])
+    best = int(totals.argmax())
+    return 100.0 * float(totals[best]) / len(answers), null_odds[order[best - 1]] if best else 0.0
+
+
+def _check_complete(values: Mapping[str, object], answers: Mapping[str, Sequence[str]]) -> None:
+    missing = [key for key in answers if key not in values]
+    if missing or not answers:
+        raise ValueError(
+            f"there must be questions, and a value for each: {len(missing)} of {len(answers)} have none, e.g. "
+            f"{missing[:3]}."
+        )
+
+
+def _percent(scores: Sequence[float]) -> float:
+    return 100.0 * sum(scores) / len(scores)
+
+
+# --- the metrics of `evaluate` -----------------------------------------------------------------------------------
+
+_ANSWERS = datasets.Features(
+    {
+        "id": datasets.Value("string"),
+        "answers": datasets.Sequence({"text": datasets.Value("string"), "answer_start": datasets.Value("int32")}),
+    }
+)
+
+
+def _features(**more: datasets.Value) -> datasets.Features:
+    prediction = {"id": datasets.Value("string"), "prediction_text": datasets.Value("string"), **more}
+    return datasets.Features({"predictions": prediction, "references": dict(_ANSWERS)})
+
+
+def _texts_and_answers(
+    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    texts = {row["id"]: row["prediction_text"] for row in predictions}
+    return texts, {row["id"]: row["answers"]["text"] for row in references}
+
+
+class Squad(LocalMetric):
+    """Exact match and F1 of SQuAD 1.1."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Exact match and F1 of SQuAD 1.1, as its official script defines them.",
+            citation="""@inproceedings{rajpurkar2016squad,
+  title={{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
+  author={Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
+  booktitle={EMNLP},
+  year={2016}
+}
+""",
+            inputs_description="""
+Args:
+    predictions: `{"id": ..., "prediction_text": ...}` of every question.
+    references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question.
+
+Returns:
+    exact_match: In percent of the questions.
+    f1: In percent.
+""",
+            features=_features(),
+        )
+
+    def _compute(
+        self, predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
+    ) -> dict[str, float]:
+        return squad_v1_metrics(*_texts_and_answers(predictions, references))
+
+
+class SquadV2(LocalMetric):
+    """Exact match and F1 of SQuAD 2.0, with a threshold for "no answer" and with the best one."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Exact match and F1 of SQuAD 2.0, as its official script defines them.",
+            citation="""@inproceedings{rajpurkar2018know,
+  title={Know What You Don't Know: Unanswerable Questions for {SQuAD}},
+  author={Rajpurkar, Pranav and Jia, Robin and Liang, Percy},
+  booktitle={ACL},
+  year={2018}
+}
+""",
+            inputs_description="""
+Args:
+    predictions: `{"id": ..., "prediction_text": ..., "no_answer_probability": ...}` of every question; the last in
+        any unit.
+    references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question, with empty lists
+        if it has no answer.
+    no_answer_threshold: Questions with a higher `no_answer_probability` count as answered with "no answer".
+
+Returns:
+    exact, f1, total: In percent of all questions, and their number.
+    HasAns_exact, HasAns_f1, HasAns_total: Of those with an answer, if there are any.
+    NoAns_exact, NoAns_f1, NoAns_total: Of those without.
+    best_exact, best_exact_thresh, best_f1, best_f1_thresh: At the threshold that gives the best score.
+""",
+            features=_features(no_answer_probability=datasets.Value("float64")),
+        )
+
+    def _compute(
+        self,
+        predictions: Sequence[Mapping[str, Any]],
+        references: Sequence[Mapping[str, Any]],
+        no_answer_threshold: float = 1.0,
+    ) -> dict[str, float]:
+        texts, answers = _texts_and_answers(predictions, references)
+        odds = {row["id"]: row["no_answer_probability"] for row in predictions}
+        return squad_v2_metrics(texts, answers, odds, no_answer_threshold)

@@ -1,0 +1,47 @@
+"""Write scikit-learn's handwritten digits as an image data set.
+
+python -m tokenmixers.run_scripts.small_data.digits_images --output_dir outputs/quickstart/digits
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import datasets
+import numpy as np
+from PIL import Image
+
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.optional_packages import import_optional
+
+
+@dataclass
+class DigitsArguments:
+    """Where to, and how many are held out."""
+
+    output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
+    held_out: float = field(default=0.2, metadata={"help": "Share of the images for validation."})
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((DigitsArguments,), argv)
+    load_digits = import_optional("sklearn.datasets", "digits", "this script").load_digits
+    folder = check_new_folder(arguments.output_dir)
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    held_out = round(len(order) * arguments.held_out)
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=[str(digit) for digit in range(10)])}
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chosen in (("validation", order[:held_out]), ("train", order[held_out:])):
+        rows = {
+            "image": [Image.fromarray((digits.images[i] * 255 / 16).astype(np.uint8)) for i in chosen],
+            "label": [int(digits.target[i]) for i in chosen],
+        }
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(Path(folder) / f"{name}.parquet")
+        print(f"{name}: {len(chosen):,} images of 8 x 8 pixels")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Write a text corpus: Python's own documentation.
+
+The texts are the language reference inside CPython (`pydoc_data.topics`) and the docstrings of the standard library,
+read with `ast`: nothing is executed. A document is one topic, or the docstrings of one module. Repeated docstrings
+are written once, so that the training and the validation set have none in common.
+
+    python -m tokenmixers.run_scripts.small_data.python_docs_corpus --output_dir outputs/corpus
+"""
+
+import json
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from pydoc_data import topics
+
+from ..base.arguments import parse_arguments
+from ..base.errors import UserError
+from .python_docs import docstrings, is_held_out, library_files
+
+
+@dataclass
+class CorpusArguments:
+    """What to write."""
+
+    output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
+    validation_percentage: float = field(default=5.0, metadata={"help": "Share of the documents held out."})
+
+
+def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]:
+    """Names and texts of the documents.
+
+    Args:
+        standard_library: Folder of the standard library; that of the running interpreter by default.
+    """
+    for name, text in topics.topics.items():
+        yield f"topics/{name}", text
+    root = standard_library or Path(sysconfig.get_path("stdlib"))
+    seen: set[str] = set()
+    for file in library_files(root):
+        new = [text for text in dict.fromkeys(docstrings(file.read_bytes())) if text not in seen]
+        seen.update(new)
+        if new:
+            yield file.relative_to(root).as_posix(), "\n\n".join(new)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((CorpusArguments,), argv)
+    folder = Path(arguments.output_dir)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{arguments.output_dir!r} is not empty. Choose another --output_dir.")
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {"train": [0, 0], "validation": [0, 0]}
+    with (
+        open(folder / "train.jsonl", "w", encoding="utf-8") as train,
+        open(folder / "validation.jsonl", "w", encoding="utf-8") as validation,
+    ):
+        for name, text in documents():
+            held_out = is_held_out(name, arguments.validation_percentage)
+            (validation if held_out else train).write(json.dumps({"name": name, "text": text}) + "\n")
+            size = sizes["validation" if held_out else "train"]
+            size[0] += 1
+            size[1] += len(text)
+    for split, (count, characters) in sizes.items():
+        print(f"{split}: {count:,} documents, {characters:,} characters")
+
+
+if __name__ == "__main__":
+    main()

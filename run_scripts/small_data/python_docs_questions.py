@@ -1,0 +1,127 @@
+"""Write questions in SQuAD's format about Python's docstrings.
+
+A context lists functions of one module with the first sentence of their docstrings. A question asks which function
+fits one of the sentences, and the answer is its name. This is far easier than SQuAD: it shows within minutes that
+training works. The files are in SQuAD's JSON format. The sources are read with `ast`: nothing is executed.
+
+    python -m tokenmixers.run_scripts.small_data.python_docs_questions --output_dir outputs/questions
+"""
+
+import ast
+import inspect
+import json
+import random
+import re
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.errors import UserError
+from .python_docs import definitions, is_held_out, library_files
+
+
+_SENTENCE = re.compile(r"[A-Z][^.]{10,100}\.(?=\s|$)")
+
+
+@dataclass
+class QuestionArguments:
+    """What to write."""
+
+    output_dir: str = field(metadata={"help": "New folder for train.json and validation.json."})
+    validation_percentage: float = field(default=10.0, metadata={"help": "Share of the modules held out."})
+    functions_per_context: int = field(default=4, metadata={"help": "Functions that a context lists."})
+    repeats: int = field(
+        default=4, metadata={"help": "Questions about each function, each time with other functions in the context."}
+    )
+    unanswerable_percentage: float = field(
+        default=0.0, metadata={"help": "Share of questions about a function that is not listed, as in SQuAD 2.0."}
+    )
+    seed: int = field(default=0, metadata={"help": "Decides in which order functions are listed."})
+
+    def __post_init__(self):
+        for name, least in (("functions_per_context", 2), ("repeats", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} must be at least {least}, got {getattr(self, name)}.")
+        if not 0 <= self.unanswerable_percentage <= 100:
+            raise UserError(f"--unanswerable_percentage must be 0 to 100, got {self.unanswerable_percentage}.")
+
+
+def summaries(source: bytes) -> dict[str, str]:
+    """The first sentence of the docstring of every public function in a module; none if it is not valid Python."""
+    found = {}
+    for node in definitions(source):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            sentence = _SENTENCE.match(" ".join(inspect.cleandoc(ast.get_docstring(node) or "").split()))
+            if sentence and sentence[0] not in found.values():
+                found.setdefault(node.name, sentence[0])
+    return found
+
+
+def articles(arguments: QuestionArguments, standard_library: Path | None = None) -> Iterator[dict[str, Any]]:
+    """One article of SQuAD's JSON for each module that documents enough functions.
+
+    Args:
+        arguments: Sizes.
+        standard_library: Folder of the standard library; that of the running interpreter by default.
+    """
+    root = standard_library or Path(sysconfig.get_path("stdlib"))
+    for file in library_files(root):
+        title = file.relative_to(root).as_posix()
+        draw = random.Random(f"{arguments.seed} {title}")
+        listed = list(summaries(file.read_bytes()).items())
+        count, paragraphs = arguments.functions_per_context, []
+        for _ in range(arguments.repeats):
+            draw.shuffle(listed)
+            for start in range(0, len(listed) - count + 1, count):
+                others = listed[:start] + listed[start + count :]
+                identifier = f"{title}:{len(paragraphs)}"
+                paragraphs.append(_paragraph(listed[start : start + count], others, draw, arguments, identifier))
+        if paragraphs:
+            yield {"title": title, "paragraphs": paragraphs}
+
+
+def _paragraph(
+    group: list[tuple[str, str]],
+    others: list[tuple[str, str]],
+    draw: random.Random,
+    arguments: QuestionArguments,
+    identifier: str,
+) -> dict[str, Any]:
+    """A context about a group of functions, with a question about each; unanswerable ones are about others."""
+    context, questions = "", []
+    for index, (name, sentence) in enumerate(group):
+        answers = [{"text": name, "answer_start": len(context)}]
+        context += f"{name}: {sentence} "
+        if others and draw.random() * 100 < arguments.unanswerable_percentage:
+            (_, sentence), answers = draw.choice(others), []
+        questions.append(
+            {
+                "id": f"{identifier}:{index}",
+                "question": f"Which function does this? {sentence}",
+                "answers": answers,
+                "is_impossible": not answers,
+            }
+        )
+    return {"context": context.strip(), "qas": questions}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((QuestionArguments,), argv)
+    folder = check_new_folder(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    splits: dict[str, list] = {"train": [], "validation": []}
+    for article in articles(arguments):
+        held_out = is_held_out(article["title"], arguments.validation_percentage)
+        splits["validation" if held_out else "train"].append(article)
+    for name, data in splits.items():
+        (folder / f"{name}.json").write_text(json.dumps({"version": "made here", "data": data}), encoding="utf-8")
+        count = sum(len(paragraph["qas"]) for article in data for paragraph in article["paragraphs"])
+        print(f"{name}: {count:,} questions about {len(data):,} modules")
+
+
+if __name__ == "__main__":
+    main()

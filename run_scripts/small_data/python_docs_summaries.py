@@ -1,0 +1,57 @@
+"""Write texts with short summaries: Python's docstrings and their modules.
+
+A summary is the path of the docstring's module as words ("email mime text"). This is no useful summary, but a small
+model learns it within a minute. The sources are read with `ast`: nothing is executed.
+
+    python -m tokenmixers.run_scripts.small_data.python_docs_summaries --output_dir outputs/summaries
+"""
+
+import json
+import re
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base.arguments import check_new_folder, parse_arguments
+from .python_docs import docstrings, is_held_out, library_files
+
+
+_WORD = re.compile(r"[A-Za-z]+|[0-9]+")
+
+
+@dataclass
+class SummaryArguments:
+    """What to write."""
+
+    output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
+    validation_percentage: float = field(default=5.0, metadata={"help": "Share of the docstrings held out."})
+
+
+def texts_and_summaries(root: Path) -> Iterator[tuple[str, str]]:
+    """The docstrings of a standard library, each once, and the paths of their modules."""
+    seen: set[str] = set()
+    for file in library_files(root):
+        words = _WORD.findall(file.relative_to(root).with_suffix("").as_posix())
+        for text in docstrings(file.read_bytes()):
+            if text not in seen:
+                seen.add(text)
+                yield text, " ".join(words)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((SummaryArguments,), argv)
+    folder = check_new_folder(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    splits: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
+    for text, summary in texts_and_summaries(Path(sysconfig.get_path("stdlib"))):
+        held_out = is_held_out(text, arguments.validation_percentage)
+        splits["validation" if held_out else "train"].append({"source": text, "target": summary})
+    for name, rows in splits.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        print(f"{name}: {len(rows):,} texts with their summaries")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Shared by the language modelling commands: corpus, tokenizing, perplexity, Trainer, the whole run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import (
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from ..base.arguments import ModelArguments, parse_arguments
+from ..base.errors import UserError, report_bad_data
+from ..base.reporting import print_plan, print_table
+from ..base.training_arguments import ScriptTrainingArguments
+from ..data.collators import pad_rows
+from ..data.loading import Split
+from ..data.packing import row_encoder, tokenize
+from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
+from ..data.text_stream import TextStream
+from ..metrics import load_metric
+from .model_card import CardArguments, CardFacts, describe_data
+from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
+from .trainer import ScriptTrainer, leave_processes, train_and_evaluate
+
+
+Rows = Split | TextStream
+Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+
+@dataclass
+class Corpus:
+    """Documents by split name, with the tokenizer and the configuration that fit each other."""
+
+    documents: dict[str, Split]
+    tokenizer: PreTrainedTokenizerBase
+    config: PreTrainedConfig
+
+
+def load_corpus(
+    model_args: ModelArguments,
+    data_args: TextDataArguments,
+    args: TrainingArguments,
+    resume_from: str | None,
+    kind: str = "encoder",
+) -> Corpus:
+    """Load documents, configuration and tokenizer.
+
+    Args:
+        model_args: Names configuration and tokenizer.
+        data_args: Names the text.
+        args: The Trainer's arguments: seeds and processes.
+        resume_from: Checkpoint to resume from.
+        kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
+
+    Raises:
+        UserError: If anything the user gave is missing or does not fit.
+    """
+    config = load_config(model_args)
+    with args.main_process_first(local=False, desc="loading the text"):
+        documents = load_documents(data_args, _data_seed(args), model_args.token)
+    tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
+    return Corpus(documents, tokenizer, config)
+
+
+def _data_seed(args: TrainingArguments) -> int:
+    """Seed of the split and of streaming: `--data_seed`, by default `--seed`."""
+    return args.seed if args.data_seed is None else args.data_seed
+
+
+def tokenize_corpus(
+    corpus: Corpus,
+    data_args: TextDataArguments,
+    args: TrainingArguments,
+    max_seq_length: int,
+    shortest_row: int = 1,
+    **options: Any,
+) -> dict[str, Rows]:
+    """Rows of tokens by split name. Streamed training rows are an endless `TextStream`.
+
+    Args:
+        corpus: Documents and tokenizer.
+        data_args: Whether and how to pack.
+        args: The Trainer's arguments: seeds and processes.
+        max_seq_length: Tokens per row.
+        shortest_row: Rows with fewer tokens are dropped.
+        options: Further arguments of `row_encoder`.
+    """
+    encode = row_encoder(
+        corpus.tokenizer,
+        max_seq_length,
+        pack=not data_args.line_by_line,
+        isolate=data_args.isolate_documents,
+        **options,
+    )
+    rows: dict[str, Rows] = {}
+    with args.main_process_first(local=False, desc="tokenizing"):
+        for name, split in corpus.documents.items():
+            if name == "train" and data_args.streaming:
+                rows[name] = TextStream(split, encode, _data_seed(args), data_args.shuffle_buffer_size, shortest_row)
+            else:
+                rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
+    return rows
+
+
+def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Summed negative log-likelihood of each row's labels: what evaluation gathers instead of the logits.
+
+    Args:
+        logits: Shape `(batch, length, vocab_size)`; a model's further outputs may follow in a tuple.
+        labels: Shape `(batch, length)`, -100 = ignored by the loss.
+
+    Returns:
+        Shape `(batch,)`, in nats.
+    """
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    labelled = labels != -100
+    losses = F.cross_entropy(logits[labelled].float(), labels[labelled], reduction="none")
+    return torch.zeros(len(labels), device=losses.device).index_add_(0, labelled.nonzero()[:, 0], losses)
+
+
+def next_token_row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """`row_losses` of causal models: the logits at each token are about the next one."""
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    return row_losses(logits[:, :-1], labels[:, 1:])
+
+
+def perplexity(prediction: EvalPrediction) -> dict[str, float]:
+    """Perplexity over all labelled tokens of the evaluation set, from `row_losses`."""
+    return _perplexity(prediction.predictions, prediction.label_ids)
+
+
+def next_token_perplexity(prediction: EvalPrediction) -> dict[str, float]:
+    """The same from `next_token_row_losses`: nothing is asked about the first token."""
+    return _perplexity(prediction.predictions, prediction.label_ids[:, 1:])
+
+
+def _perplexity(losses: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    tokens = (labels != -100).sum(axis=-1)
+    return load_metric("token_perplexity").compute(predictions=losses, references=tokens)
+
+
+def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> float:
+    """Perplexity of predicting each label by its frequency in the training data (add-one smoothed)."""
+    counts = np.ones(vocab_size)
+    for batch in train.iter(1000):
+        ids = np.concatenate([np.asarray(row) for row in batch["input_ids"]])
+        ordinary = np.concatenate([np.asarray(row) for row in batch["special_tokens_mask"]]) == 0
+        counts += np.bincount(ids[ordinary], minlength=vocab_size)
+    labels = np.concatenate([np.asarray(row) for row in evaluation["labels"]])
+    labels = labels[labels != -100]
+    loss = -np.log(counts[labels] / counts.sum()).sum()
+    return load_metric("token_perplexity").compute(predictions=[loss], references=[len(labels)])["perplexity"]
+
+
+def build_trainer(
+    model: PreTrainedModel,
+    corpus: Corpus,
+    args: TrainingArguments,
+    train: Rows,
+    evaluation: Split,
+    collator: Collator,
+    causal: bool = False,
+) -> Trainer:
+    """A Trainer that reports perplexity.
+
+    Args:
+        model: Computes the loss.
+        corpus: Its tokenizer is saved with the model.
+        args: The Trainer's arguments.
+        train: Tokenized rows.
+        evaluation: Rows with `input_ids` and fixed `labels`, see `precompute_labels`.
+        collator: Makes batches of training rows; evaluation rows are padded only.
+        causal: Whether the logits at a token predict the next token.
+
+    Raises:
+        UserError: If the model does not support `seq_idx`, which the rows have.
+    """
+
+    def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return pad_rows(rows, corpus.tokenizer) if "labels" in rows[0] else collator(rows)
+
+    if "seq_idx" in (evaluation.column_names or ()) and not getattr(model, "_supports_seq_idx", False):
+        raise UserError(
+            f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
+            "Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
+        )
+    args.remove_unused_columns = False  # the collators need columns that models do not take
+    return ScriptTrainer(
+        model=model,
+        args=args,
+        train_dataset=train,
+        eval_dataset=evaluation,
+        data_collator=collate,
+        processing_class=corpus.tokenizer,
+        preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,
+        compute_metrics=next_token_perplexity if causal else perplexity,
+    )
+
+
+def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, argv: list[str] | None) -> dict:
+    """A whole language modelling command.
+
+    Args:
+        build: Builds the Trainer from the parsed arguments (model, data, own, training) and the checkpoint to resume.
+        own_arguments: The command's own argument dataclass.
+        task: The Hub's name of the model's task.
+        argv: Command line; `sys.argv` by default.
+
+    Returns:
+        Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured.
+    """
+    model_args, data_args, own, card_args, args = parse_arguments(
+        (ModelArguments, TextDataArguments, own_arguments, CardArguments, ScriptTrainingArguments), argv
+    )
+    if data_args.streaming and args.do_train and args.max_steps < 1:
+        raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
+    resume_from = checkpoint_to_resume(args)
+    args.include_num_input_tokens_seen = "non_padding"
+    # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
+    args.eval_on_start = args.do_train and args.do_eval
+    set_seed(args.seed)
+    with report_bad_data():
+        trainer = build(model_args, data_args, own, args, resume_from)
+    print_plan(trainer, resume_from)
+    known = {}
+    if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
+        known["unigram"] = unigram_perplexity(
+            trainer.train_dataset, trainer.eval_dataset, trainer.model.config.vocab_size
+        )
+    card = CardFacts(
+        task,
+        **describe_data(data_args),
+        metrics={"perplexity": "perplexity"},
+        base_model=model_args.model_name_or_path,
+        author=card_args,
+        hyper_parameters=vars(own),
+    )
+    results = known | train_and_evaluate(trainer, card, resume_from, results=known)
+    for entry in trainer.state.log_history:
+        if entry["step"] == 0 and "eval_perplexity" in entry and args.do_train:
+            results["untrained"] = entry["eval_perplexity"]
+    if "eval_perplexity" in results:
+        results["trained"] = results.pop("eval_perplexity")
+    results = {key: results[key] for key in ("unigram", "untrained", "trained", "tokens_per_second") if key in results}
+    if trainer.is_world_process_zero():
+        _print_results(results, trainer)
+    leave_processes()
+    return results
+
+
+def _print_results(results: dict[str, float], trainer: Trainer) -> None:
+    model_type = trainer.model.config.model_type
+    names = {
+        "unigram": "unigram model",
+        "untrained": f"{model_type}, before training",
+        "trained": f"{model_type}, trained" if trainer.args.do_train else "the model",
+    }
+    rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
+    if "tokens_per_second" in results:
+        rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
+    print_table(("on the validation text", "perplexity"), rows)

@@ -1,0 +1,335 @@
+"""Model cards of trained checkpoints, made from the configuration and the run."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
+from transformers.modelcard import make_markdown_table, parse_log_history
+
+from ...configuration.auto_classes import FAMILIES
+from ..base.reporting import markdown_table, versions
+
+
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+
+#: Task -> its name on the Hub, where that differs.
+HUB_TASKS = {"text2text-generation": "text-generation"}
+
+#: Task -> example code. `{options}` is `trust_remote_code=True` for checkpoints with code of their own.
+SNIPPETS = {
+    "fill-mask": """
+        from transformers import pipeline
+
+        fill = pipeline("fill-mask", model="{model}"{options})
+        print(fill("This is a {mask}."))
+        """,
+    "text-generation": """
+        from transformers import pipeline
+
+        write = pipeline("text-generation", model="{model}"{options})
+        print(write("This is a", max_new_tokens=20))
+        """,
+    "text2text-generation": """
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained("{model}"{options})
+        model = AutoModelForSeq2SeqLM.from_pretrained("{model}"{options})
+        answer = model.generate(**tokenizer("This is a text.", return_tensors="pt"), max_new_tokens=20)
+        print(tokenizer.decode(answer[0]))
+        """,
+    "text-classification": """
+        from transformers import pipeline
+
+        classify = pipeline("text-classification", model="{model}"{options})
+        print(classify({{"text": "This is a text.", "text_pair": "This is another one."}}))
+        """,
+    "multiple-choice": """
+        from transformers import AutoModelForMultipleChoice, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained("{model}"{options})
+        model = AutoModelForMultipleChoice.from_pretrained("{model}"{options})
+        choices = tokenizer(["It rained."] * 2, ["The road is wet.", "It is noon."], padding=True, return_tensors="pt")
+        print(model(**{{name: tensor[None] for name, tensor in choices.items()}}).logits)
+        """,
+    "token-classification": """
+        from transformers import pipeline
+
+        tag = pipeline("token-classification", model="{model}"{options})
+        print(tag("This is a text."))
+        """,
+    "question-answering": """
+        from transformers import pipeline
+
+        answer = pipeline("question-answering", model="{model}"{options})
+        print(answer(question="What is this?", context="This is a text."))
+        """,
+    "image-classification": """
+        from transformers import pipeline
+
+        classify = pipeline("image-classification", model="{model}"{options})
+        print(classify("picture.png"))
+        """,
+}
+
+CITATIONS = {
+    "gmlp": """
+        @inproceedings{liu2021pay,
+          title     = {Pay Attention to {MLPs}},
+          author    = {Liu, Hanxiao and Dai, Zihang and So, David R. and Le, Quoc V.},
+          booktitle = {Advances in Neural Information Processing Systems},
+          year      = {2021}
+        }""",
+    "synthesizer": """
+        @inproceedings{tay2021synthesizer,
+          title     = {Synthesizer: Rethinking Self-Attention for Transformer Models},
+          author    = {Tay, Yi and Bahri, Dara and Metzler, Donald and Juan, Da-Cheng and Zhao, Zhe and Zheng, Che},
+          booktitle = {International Conference on Machine Learning},
+          year      = {2021}
+        }""",
+    "mlp_mixer": """
+        @inproceedings{tolstikhin2021mixer,
+          title     = {{MLP-Mixer}: An all-{MLP} Architecture for Vision},
+          author    = {Tolstikhin, Ilya and Houlsby, Neil and Kolesnikov, Alexander and Beyer, Lucas and others},
+          booktitle = {Advances in Neural Information Processing Systems},
+          year      = {2021}
+        }""",
+}
+CITATIONS["amlp"] = CITATIONS["gmlp"]
+
+#: Fields of configurations in the table of the architecture, in this order.
+SIZES = (
+    "num_hidden_layers",
+    "num_decoder_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "spatial_weight_type",
+    "gate_type",
+    "attention_size",
+    "attention_components",
+    "feed_forward_type",
+    "max_position_embeddings",
+    "image_size",
+    "patch_size",
+    "vocab_size",
+)
+
+#: Training arguments that affect the trained weights; the others affect speed and output only.
+HYPER_PARAMETERS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "world_size",
+    "optim",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "bf16",
+    "fp16",
+    "seed",
+)
+
+
+@dataclass
+class CardArguments:
+    """Entries of the model card that only its author knows."""
+
+    license: str | None = field(default=None, metadata={"help": "Licence of the trained weights, e.g. apache-2.0."})
+    language: list[str] | None = field(default=None, metadata={"help": "Languages of the data, e.g. en."})
+
+
+@dataclass
+class CardFacts:
+    """Facts for a model card that the Trainer does not know.
+
+    Args:
+        task: A key of `SNIPPETS`.
+        data: Name of the evaluation data: a data set's name, or file names.
+        metrics: Evaluation metric, without `eval_` -> its type on the Hub. Others are not reported.
+        dataset_id: The data set's id on the Hub, if it is from there.
+        base_model: Folder or Hub id of the checkpoint that training started from, `None` if from scratch.
+        author: Entries given on the command line.
+        notes: Further sentences about the training.
+        hyper_parameters: The command's own settings that affect the trained weights.
+    """
+
+    task: str
+    data: str
+    metrics: Mapping[str, str]
+    dataset_id: str | None = None
+    base_model: str | None = None
+    author: CardArguments = field(default_factory=CardArguments)
+    notes: str = ""
+    hyper_parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+def describe_data(arguments: Any) -> dict[str, str | None]:
+    """The evaluation data that a script's argument dataclass names, as `data` and `dataset_id` of `CardFacts`."""
+    name = getattr(arguments, "dataset_name", None)
+    if name is not None:
+        config = arguments.dataset_config_name
+        known = None if Path(name).is_dir() else name
+        return {
+            "data": f"{Path(name).name if known is None else name}{f' ({config})' if config else ''}",
+            "dataset_id": known,
+        }
+    for field_name in ("validation_file", "validation_source_file", "validation_dir", "train_file", "train_dir"):
+        files = getattr(arguments, field_name, None)
+        if files:
+            files = [files] if isinstance(files, str) else files
+            held_out = " (a part held out of training)" if field_name.startswith("train") else ""
+            return {"data": ", ".join(Path(file).name for file in files) + held_out, "dataset_id": None}
+    return {"data": "unnamed data", "dataset_id": None}
+
+
+def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
+    """The card of the model that a Trainer has trained.
+
+    Args:
+        trainer: After training and evaluation.
+        facts: Facts that the Trainer does not know.
+    """
+    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    config = model.config
+    repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
+    name = (repo_id or str(Path(args.output_dir).resolve())).rpartition("/")[2]
+    results = last_evaluation(trainer.state.log_history, facts.metrics)
+    ours = config.model_type in FAMILIES
+    data = metadata(facts, config.model_type, name, results)
+    start = "trained from scratch" if facts.base_model is None else f"finetuned from {Path(facts.base_model).name}"
+    tokenizer = trainer.processing_class
+    return ModelCard.from_template(
+        data,
+        template_path=str(TEMPLATE),
+        name=name,
+        summary=f"A `{type(model).__name__}` with {model.num_parameters():,} parameters, {start}.",
+        data=facts.data,
+        results=markdown_table(
+            ("metric", "value"), [(key.replace("_", " "), f"{value:.4f}") for key, value in results.items()]
+        )
+        if results
+        else "not evaluated.",
+        snippet=snippet(facts.task, repo_id or args.output_dir, ours, getattr(tokenizer, "mask_token", "")),
+        needs_code=ours,
+        task=facts.task,
+        architecture=architecture(model),
+        training=training(args, trainer.state.global_step, facts),
+        history=make_markdown_table(parse_log_history(trainer.state.log_history)[1]).strip(),
+        versions=versions(),
+        limits=limits(config),
+        citation=textwrap.dedent(CITATIONS.get(config.model_type, "")).strip(),
+    )
+
+
+def metadata(facts: CardFacts, model_type: str, name: str, results: Mapping[str, float]) -> ModelCardData:
+    """The metadata at the head of a card.
+
+    Args:
+        facts: Facts that the Trainer does not know.
+        model_type: The model's type.
+        name: The model's name on the card.
+        results: Metrics of the evaluation.
+    """
+    from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
+    ours = model_type in FAMILIES
+    task = HUB_TASKS.get(facts.task, facts.task)
+    return ModelCardData(
+        license=facts.author.license,
+        language=facts.author.language,
+        library_name="transformers",
+        pipeline_tag=task,
+        tags=[
+            model_type.replace("_", "-"),
+            *(["tokenmixers"] if ours else []),
+            *([facts.task] if facts.task != task else []),
+        ],
+        datasets=[facts.dataset_id] if facts.dataset_id else None,
+        base_model=facts.base_model if from_hub else None,
+        metrics=sorted({facts.metrics[key] for key in results}) or None,
+        model_name=name,
+        eval_results=[
+            EvalResult(
+                task_type=task,
+                dataset_type=facts.dataset_id or "local",
+                dataset_name=facts.data,
+                metric_type=facts.metrics[key],
+                metric_name=key.replace("_", " "),
+                metric_value=value,
+            )
+            for key, value in results.items()
+        ]
+        or None,
+    )
+
+
+def last_evaluation(history: Sequence[Mapping[str, float]], metrics: Mapping[str, str]) -> dict[str, float]:
+    """The metrics of the last evaluation in a Trainer's history, in the order of `metrics`."""
+    entries = [entry for entry in history if any(f"eval_{key}" in entry for key in metrics)]
+    return {key: float(entries[-1][f"eval_{key}"]) for key in metrics if entries and f"eval_{key}" in entries[-1]}
+
+
+def snippet(task: str, model: str, needs_code: bool, mask: str | None) -> str:
+    """A few lines of Python that use the model.
+
+    Args:
+        task: A key of `SNIPPETS`.
+        model: Hub id or folder.
+        needs_code: Whether the checkpoint has code of its own.
+        mask: The tokenizer's mask token, for fill-mask.
+    """
+    options = ", trust_remote_code=True" if needs_code else ""
+    return textwrap.dedent(SNIPPETS[task]).strip().format(model=model, options=options, mask=mask)
+
+
+def architecture(model: PreTrainedModel) -> str:
+    """The sizes, counts and FLOPs of a model, as a table."""
+    config = model.config
+    rows = [("model type", config.model_type)]
+    without_meaning = [] if config.is_encoder_decoder else ["num_decoder_layers"]
+    without_meaning += ["patch_size"] if getattr(config, "image_size", None) is None else ["vocab_size"]
+    sizes = ((key, getattr(config, key, None)) for key in SIZES if key not in without_meaning)
+    rows += [(f"`{key}`", str(value)) for key, value in sizes if value not in (None, [], ())]
+    rows.append(("parameters", f"{model.num_parameters():,}"))
+    if config.model_type in FAMILIES:
+        if getattr(config, "image_size", None) is not None:
+            rows.append(("FLOPs, one image", f"{model.forward_flops() / 1e9:.3g} B"))
+        else:
+            length = config.max_position_embeddings
+            rows.append((f"FLOPs, {length} tokens", f"{model.forward_flops(1, length) / 1e9:.3g} B"))
+    return markdown_table(("", ""), rows)
+
+
+def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
+    """The steps done, and the settings that affect the trained weights, as a table."""
+    values = {key: getattr(args, key) for key in HYPER_PARAMETERS}
+    values = {key: getattr(value, "value", value) for key, value in values.items()}
+    values.pop("num_train_epochs" if args.max_steps > 0 else "max_steps")
+    values |= facts.hyper_parameters
+    rows = [(f"`{key}`", str(value)) for key, value in values.items() if value is not False]
+    notes = [f"{steps:,} steps.", facts.notes]
+    return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)
+
+
+def limits(config: PreTrainedConfig) -> str:
+    """Limits of the architecture and of the evaluation, in sentences."""
+    if getattr(config, "image_size", None) is not None:
+        size = config.image_size
+        return f"Images are {size} pixels wide and high; `resize_position_embeddings` fits the model to other sizes."
+    sentences = []
+    if config.model_type in FAMILIES:
+        sentences.append(
+            f"Sequences have at most {config.max_position_embeddings} tokens: the learned positions end there."
+        )
+    sentences.append("The model reflects its training data, and was evaluated on nothing but the data above.")
+    return " ".join(sentences)

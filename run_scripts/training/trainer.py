@@ -1,0 +1,268 @@
+"""The Trainer of all training commands, and a whole run: train, evaluate, save, write the model card, push."""
+
+import errno
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from accelerate import PartialState
+from safetensors import SafetensorError
+from torch.distributed import ProcessGroup
+from torch.utils.data import DataLoader
+from transformers import (
+    ProgressCallback,
+    Seq2SeqTrainer,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import TrainOutput
+from transformers.utils import logging
+
+from ...configuration.auto_classes import FAMILIES
+from ..base.errors import UserError, report_bad_data
+from ..base.hub_errors import check_card, check_repo_id, check_token, explain, report_hub_errors
+from ..base.reporting import ProgressLines, plot_history, training_tokens_per_second
+from ..data.text_stream import StreamLoader, StreamState, TextStream
+from .model_card import CardFacts, training_card
+
+
+logger = logging.get_logger(__name__)
+
+
+class StopOnNonFiniteLoss(TrainerCallback):
+    """Stops a run whose loss or gradient is NaN or infinite, before such weights are saved."""
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Log before every save, so that `on_log` sees the loss."""
+        control.should_log |= control.should_save
+        return control
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the loss and the norm of the gradient.
+
+        Raises:
+            UserError: If one of them is not finite.
+        """
+        names = {"loss": "loss", "train_loss": "loss"}
+        if not args.fp16:  # whose loss scaling overflows now and then by design
+            names["grad_norm"] = "gradient"
+        for key, name in names.items():
+            if not math.isfinite(float((logs or {}).get(key, 0.0))):
+                raise UserError(
+                    f"the training {name} is {logs[key]} at step {state.global_step}; saved checkpoints are older. "
+                    "Try a lower --learning_rate, more --warmup_steps, --max_grad_norm 1, or --bf16 instead of --fp16."
+                )
+
+
+class ScriptTrainerMixin:
+    """Adds streamed text, a complete model card and clear errors of the Hub to a Trainer."""
+
+    card: CardFacts | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._watched_pushes: set[Future] = set()
+        super().__init__(*args, **kwargs)
+        self.args.logging_nan_inf_filter = False
+        self.add_callback(StopOnNonFiniteLoss)
+        if self.pop_callback(ProgressCallback) is not None:  # absent with --disable_tqdm and in notebooks
+            self.add_callback(ProgressLines)
+        if isinstance(self.train_dataset, TextStream):
+            self.stream_state = StreamState(self.train_dataset, self.args)
+            self.add_callback(self.stream_state)
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
+        """Train. Streamed data continue where the checkpoint's run stopped."""
+        if isinstance(self.train_dataset, TextStream):
+            self.args.ignore_data_skip = True  # do not read the stream from its start
+            if resume_from_checkpoint is not None:
+                self.stream_state.restore(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The Trainer's data loader; for streamed text a `StreamLoader`, which knows its position."""
+        if not isinstance(self.train_dataset, TextStream):
+            return super().get_train_dataloader()
+        args = self.args
+        return StreamLoader(
+            self.train_dataset,
+            self.data_collator,
+            batch_size=self._train_batch_size,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+        )
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write the model card from `card`; the arguments of Transformers' method have no effect then."""
+        if self.card is None:
+            super().create_model_card(*args, **kwargs)
+        elif self.is_world_process_zero():
+            training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
+
+    def init_hf_repo(self, token: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """Create the repository before training, so that a failure loses nothing.
+
+        Raises:
+            UserError: If the name or the token is refused, or the connection fails.
+        """
+        if not self.is_world_process_zero():
+            return
+        repo_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+        check_repo_id(repo_id)
+        with report_hub_errors(repo_id, "Nothing was trained; without --push_to_hub the run needs no Hub."):
+            check_token(token or self.args.hub_token, repo_id)
+            super().init_hf_repo(token, *args, **kwargs)
+
+    def check_card(self) -> None:
+        """Validate the card's metadata on the Hub before training.
+
+        Raises:
+            UserError: If the Hub refuses them or cannot be reached.
+        """
+        if self.args.push_to_hub and self.card is not None and self.is_world_process_zero():
+            with report_hub_errors(self.hub_model_id, "Nothing was trained."):
+                check_card(training_card(self, self.card))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push in the background. A failure is logged and training goes on: the last push sends everything."""
+        super()._push_from_checkpoint(checkpoint_folder)
+        step = self.state.global_step
+        for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):
+            if job not in self._watched_pushes:
+                self._watched_pushes.add(job)
+                job.add_done_callback(lambda done: self._warn_of_failed_push(done, step))
+
+    def _warn_of_failed_push(self, job: Future, step: int) -> None:
+        if job.cancelled() or job.exception() is None:
+            return
+        error = job.exception()
+        message = explain(error, self.hub_model_id, "the next push sends it all") or f"{type(error).__name__}: {error}"
+        logger.warning(f"the checkpoint of step {step} was not pushed, training goes on: {message}.")
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Push the trained model.
+
+        Raises:
+            UserError: If that fails, with the command that does it later.
+        """
+        repo_id, folder = self.hub_model_id or self.args.hub_model_id, self.args.output_dir
+        script = f"python -m tokenmixers.run_scripts.push_to_hub --source {folder} --repo_id {repo_id} --update"
+        ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
+        command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*'"
+        with report_hub_errors(
+            repo_id, f"The trained model is complete in {folder!r}; push it with `{command}`.", "push later"
+        ):
+            return super().push_to_hub(*args, **kwargs)
+
+
+class ScriptTrainer(ScriptTrainerMixin, Trainer):
+    """Transformers' Trainer that stops at a non-finite loss and writes a complete model card.
+
+    `train_and_evaluate` sets the facts for the card.
+    """
+
+
+class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
+    """The same for `Seq2SeqTrainer`."""
+
+
+@report_bad_data()
+def train_and_evaluate(
+    trainer: ScriptTrainer,
+    card: CardFacts,
+    resume_from: str | None,
+    write_predictions: Callable[..., None] | None = None,
+    results: dict[str, float] | None = None,
+) -> dict[str, float]:
+    """Train and evaluate as the arguments say, and write everything to the output folder.
+
+    That is the model with its code and tokenizer, `train_results.json`, `eval_results.json`, `all_results.json`, the
+    Trainer's history in `trainer_state.json` and as a plot in `history.png`, predictions, and the card in `README.md`.
+
+    Args:
+        trainer: With model and data.
+        card: Facts for the model card that the Trainer does not know.
+        resume_from: Checkpoint to resume from.
+        write_predictions: Called in the main process with the predictions for the evaluation set (a
+            `PredictionOutput`); of several evaluation sets with those for each, and its name.
+        results: Results known before training, which are reported with the others.
+
+    Returns:
+        `results`, the metrics of the evaluation under names that start with `eval_`, and `tokens_per_second` where the
+        Trainer counts tokens.
+
+    Raises:
+        UserError: If the loss becomes NaN or infinite, the disk is full, data are damaged, or the Hub refuses the
+            model.
+    """
+    args, results = trainer.args, dict(results or {})
+    trainer.card = card
+    try:
+        if args.do_train:
+            trainer.check_card()
+            outcome = trainer.train(resume_from_checkpoint=resume_from)
+            trainer.save_model(_internal_call=True)  # without a push, which comes last
+            if args.include_num_input_tokens_seen != "no":
+                results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
+            trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
+            trainer.save_state()
+        if args.do_eval:
+            results |= _evaluate(trainer, write_predictions)
+            trainer.save_metrics("eval", results)
+        if args.do_train and trainer.is_world_process_zero():
+            plot_history(trainer.state.log_history, Path(args.output_dir) / "history.png")
+            trainer.create_model_card()
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if getattr(error, "errno", None) != errno.ENOSPC and "No space left" not in str(error):
+            raise
+        raise UserError(
+            f"the disk of {args.output_dir!r} is full. Earlier checkpoints are untouched: make room (or give "
+            "--save_total_limit) and start the same command again."
+        ) from error
+    if args.do_train and args.push_to_hub:
+        trainer.push_to_hub()
+    return results
+
+
+def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = None) -> dict[str, float]:
+    if write_predictions is None:
+        return trainer.evaluate()
+    sets, metrics = trainer.eval_dataset, {}
+    several = isinstance(sets, dict)
+    for name, rows in sets.items() if several else [("", sets)]:
+        output = trainer.predict(rows, metric_key_prefix=f"eval_{name}" if several else "eval")
+        metrics |= output.metrics
+        if trainer.is_world_process_zero():
+            write_predictions(output, *([name] if several else []))
+    trainer.log(dict(metrics))
+    return metrics
+
+
+_KEPT_PROCESS_GROUPS: list[ProcessGroup] = []
+
+
+def leave_processes() -> None:
+    """Destroy the process group at the end of a command.
+
+    The group object is kept until Python exits. If it were freed here, with the model that uses it, its destructor
+    would wait for its threads while it holds the GIL, which one of them may need: a deadlock (PyTorch 2.13, gloo).
+    """
+    if dist.is_initialized():
+        _KEPT_PROCESS_GROUPS.append(dist.group.WORLD)
+    PartialState().destroy_process_group()

@@ -1,0 +1,14 @@
+import pytest
+
+from tokenmixers.modeling.kernels import linear, measurement
+
+
+@pytest.fixture
+def every_kernel(monkeypatch):
+    """On this processor every alternative is the faster one, whatever the size."""
+    monkeypatch.delenv("TOKENMIXERS_KERNELS", raising=False)
+    monkeypatch.setattr(measurement, "fastest", lambda name, make_alternatives: "alternative")
+    monkeypatch.setattr(measurement, "_LOST_BY_REFERENCE", {})
+    monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(linear, "FEWEST_MULTIPLICATIONS", 1)
+    monkeypatch.setattr(linear, "MANY_ROWS", 6)

@@ -1,0 +1,147 @@
+"""Choices are measured once, kept for all processes of a machine, and never made inside a forward pass."""
+
+import json
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from accelerate import init_empty_weights
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from tokenmixers.modeling.kernels import fourier, linear, measurement
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """No choice has been made, and the cache folder is empty."""
+    monkeypatch.setattr(measurement, "_CHOICES", {})
+    monkeypatch.setattr(measurement, "_LOST_BY_REFERENCE", {})
+    monkeypatch.setattr(measurement.constants, "HF_HOME", str(tmp_path / "home"))
+
+
+def alternatives(reference=0.0, other=0.0, calls=None):
+    """Two functions that sleep for some seconds, and note their calls."""
+
+    def run(name, seconds):
+        if calls is not None:
+            calls.append(name)
+        time.sleep(seconds)
+
+    return lambda: {"other": lambda: run("other", other), "reference": lambda: run("reference", reference)}
+
+
+def test_the_faster_one_is_taken_and_the_reference_in_doubt():
+    assert measurement.fastest("a", alternatives(reference=0.004, other=0.001)) == "other"
+    assert measurement.fastest("b", alternatives(reference=0.001, other=0.004)) == "reference"
+    assert measurement.fastest("c", alternatives(reference=0.01, other=0.0095)) == "reference"
+
+
+def test_one_comparison_takes_a_fraction_of_a_second():
+    start = time.perf_counter()
+    measurement.fastest("slow", alternatives(reference=0.03, other=0.03))
+    assert time.perf_counter() - start < 8 * 0.03 + measurement.TIME_LIMIT + 0.2
+
+
+def test_measured_once_and_kept_in_the_cache_folder():
+    calls = []
+    assert measurement.measure("a", alternatives(0.004, 0.001, calls))
+    assert {"reference", "other"} == set(calls)
+    (choice,) = json.loads(measurement.cache_file().read_text()).values()
+    assert choice == "other"
+    del calls[:]
+    assert measurement.measure("a", alternatives(0.004, 0.001, calls))
+    measurement._CHOICES.clear()  # as in another process
+    assert measurement.measure("a", alternatives(0.004, 0.001, calls))
+    assert not calls
+
+
+def test_the_choice_of_the_process_that_was_first_counts():
+    def first_in_another_process():
+        path = measurement.cache_file()
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({f"{measurement.machine()}; a": "reference", "another machine; a": "x"}))
+        return alternatives(0.004, 0.001)()
+
+    assert measurement.fastest("a", first_in_another_process) == "reference"
+    assert measurement.fastest("b", alternatives(0.004, 0.001)) == "other"
+    kept = json.loads(measurement.cache_file().read_text())
+    assert {key.rpartition("; ")[2]: choice for key, choice in kept.items()} == {"a": "x", "b": "other"} | {
+        "a": kept["another machine; a"]
+    }
+    assert len(kept) == 3
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "null"])
+def test_a_broken_file_is_replaced(content):
+    measurement.cache_file().parent.mkdir(parents=True)
+    measurement.cache_file().write_text(content)
+    assert measurement.fastest("a", alternatives(0.004, 0.001)) == "other"
+    assert list(json.loads(measurement.cache_file().read_text()).values()) == ["other"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(measurement.constants, "HF_HOME", str(tmp_path / "file"))
+    assert measurement.fastest("a", alternatives(0.004, 0.001)) == "other"
+    assert measurement.fastest("a", lambda: pytest.fail("measured again")) == "other"
+
+
+def test_a_choice_is_for_the_number_of_threads_it_was_measured_with():
+    threads = torch.get_num_threads()
+    assert not measurement.is_replaced("a")
+    measurement.measure("a", alternatives(0.004, 0.001))
+    assert measurement.is_replaced("a")
+    try:
+        torch.set_num_threads(threads + 1)
+        assert not measurement.is_replaced("a")
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: torch.device("meta"),
+        init_empty_weights,
+        torch.inference_mode,
+        lambda: default_dtype(torch.bfloat16),
+        FakeTensorMode,
+    ],
+    ids=["meta device", "empty weights", "inference mode", "bfloat16 by default", "fake tensors"],
+)
+def test_measures_real_products_wherever_models_are_built(context, monkeypatch):
+    products = []
+
+    class Record(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            if function in (F.linear, torch.baddbmm):
+                products.append((found.device.type, found.dtype))
+            return found
+
+    def run_once(alternatives):
+        with Record():
+            for run in alternatives.values():
+                run()
+        return "other"
+
+    monkeypatch.setattr(measurement, "_measure", run_once)
+    with context():
+        found = [measurement.measure(name, comparison) for name, comparison in linear.COMPARISONS.items()]
+        found.append(measurement.measure("a", fourier._comparison(64)))
+    has_values = context is not FakeTensorMode
+    assert found == [has_values] * 4
+    assert products == [("cpu", torch.float32)] * (4 if has_values else 0)

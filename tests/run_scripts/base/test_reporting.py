@@ -1,0 +1,31 @@
+import pytest
+
+from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.base.reporting import progress_line
+
+
+@pytest.mark.parametrize(
+    ("logs", "line"),
+    [
+        (
+            {"loss": 4.21234, "grad_norm": 1.0, "learning_rate": 3e-3, "epoch": 0.5},
+            "step 1,200: loss 4.212, learning rate 0.003",
+        ),
+        (
+            {"eval_loss": 2.0, "eval_perplexity": 7.389, "eval_runtime": 3.1, "epoch": 0.5},
+            "step 1,200, evaluation: loss 2, perplexity 7.389",
+        ),
+        ({"train_runtime": 9.0, "train_loss": 4.0, "total_flos": 1e9}, ""),
+    ],
+)
+def test_a_report_is_one_short_line(logs, line):
+    assert progress_line(1200, logs) == line
+
+
+def test_scripts_write_short_lines_between_the_bars(command, capfd):
+    run_mlm.main(command(disable_tqdm=False, logging_steps=2))
+    written = "".join(capfd.readouterr())
+    assert "step 2: loss" in written
+    assert "evaluation: loss" in written
+    assert "{'loss'" not in written
+    assert "grad_norm" not in written

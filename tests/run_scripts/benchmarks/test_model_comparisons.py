@@ -1,0 +1,87 @@
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tokenmixers import (
+    AMLPConfig,
+    AMLPModel,
+    GMLPConfig,
+    GMLPForMaskedLM,
+    SynthesizerConfig,
+    SynthesizerForConditionalGeneration,
+)
+from tokenmixers.run_scripts.benchmarks import model_comparisons
+from tokenmixers.run_scripts.benchmarks.model_comparisons import (
+    Sizes,
+    _decoding,
+    as_g_mlp_pytorch,
+    randomise_gates,
+    text_against_g_mlp_pytorch,
+    transformers_for,
+)
+from tokenmixers.run_scripts.benchmarks.timing import Case, check_agreement, model_candidate
+
+
+CPU = torch.device("cpu")
+
+
+INFERENCE = Case("inference", torch.float32, False, CPU)
+
+
+TRAINING = Case("training", torch.float32, False, CPU)
+
+
+SHRUNK = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None, texts=6).quick()
+
+
+SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+
+
+def gmlp(**changes):
+    torch.manual_seed(0)
+    return randomise_gates(GMLPForMaskedLM(GMLPConfig(**SIZES, max_position_embeddings=8, **changes)))
+
+
+def test_transformers_have_as_many_parameters():
+    config = AMLPConfig(vocab_size=2000, num_hidden_layers=2, max_position_embeddings=64)
+    model = AMLPModel(config)
+    for peer in transformers_for(model, SHRUNK).values():
+        assert peer.num_parameters() == pytest.approx(model.num_parameters(), rel=0.02)
+
+
+@pytest.mark.parametrize("length", [5, 8])
+@pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])
+def test_g_mlp_pytorch_with_our_weights(case, length):
+    pytest.importorskip("g_mlp_pytorch")
+    ours = gmlp(layer_norm_eps=1e-5)
+    peer = as_g_mlp_pytorch(ours, length)
+    ids, labels = torch.randint(1, 50, (2, length)), torch.arange(2 * length)
+    candidates = [
+        model_candidate("ours", ours, [{"input_ids": ids}], case, weights="same", labels=labels),
+        model_candidate("theirs", peer, [{"x": ids}], case, weights="same", labels=labels),
+    ]
+    assert check_agreement(candidates, 1e-5)["theirs"] >= 0
+
+
+def test_text_models_keep_their_kind_of_spatial_weights_at_every_length(monkeypatch):
+    monkeypatch.setattr(model_comparisons, "as_g_mlp_pytorch", lambda model, length: deepcopy(model))
+    for group in text_against_g_mlp_pytorch(INFERENCE, replace(SHRUNK, text_lengths=(8, 16))):
+        toeplitz, full = (candidate.facts["parameters"] for candidate in group.candidates[:2])
+        layers, longest = 2, 512
+        assert full - toeplitz == layers * (longest**2 - (2 * longest - 1))
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_decoding_compares_the_steps_that_the_target_has(compiled):
+    torch.manual_seed(0)
+    config = SynthesizerConfig(**SIZES, num_attention_heads=2, is_encoder_decoder=True, decoder_start_token_id=0)
+    model = SynthesizerForConditionalGeneration(config).eval()
+    source, target = torch.randint(3, 50, (2, 7)), torch.randint(3, 50, (2, 5))
+    before = torch.cat([torch.zeros(2, 1, dtype=torch.long), target[:, :-1]], dim=1)
+    with torch.no_grad():
+        expected = model(source, decoder_input_ids=before).logits
+    case = Case("inference", torch.float32, compiled, CPU)
+    (found,) = _decoding("ours", model, source, target, case, None).outputs()
+    torch.testing.assert_close(found.transpose(0, 1), expected, rtol=1e-4, atol=1e-4)

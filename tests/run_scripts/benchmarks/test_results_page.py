@@ -1,0 +1,137 @@
+import json
+import shlex
+from dataclasses import asdict
+
+import pytest
+
+from tokenmixers.run_scripts import benchmark_page
+from tokenmixers.run_scripts.base.arguments import parse_arguments
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
+from tokenmixers.run_scripts.benchmarks import results_page
+from tokenmixers.run_scripts.benchmarks.experiments import BenchmarkArguments
+
+
+PUBLISHED = MODEL_CARDS / "benchmarks"
+RESULTS = sorted(PUBLISHED.glob("*/*.json"))
+
+
+def test_published_tables_are_those_of_the_published_results():
+    assert RESULTS
+    text = (PUBLISHED / "README.md").read_text(encoding="utf-8")
+    assert text == results_page.page(PUBLISHED)
+    assert len(text.splitlines()) <= 250
+    readme = (MODEL_CARDS.parent / "README.md").read_text(encoding="utf-8")
+    summary = results_page.summary_table(results_page.read_machines(PUBLISHED))
+    assert results_page.with_summary(readme, summary) == readme
+    assert len(summary.splitlines()) <= 2 + 12
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=[f"{path.parent.name}-{path.stem}" for path in RESULTS])
+def test_commands_measure_what_was_measured(path):
+    recorded = json.loads(path.read_text(encoding="utf-8"))["arguments"]
+    make, target, setting = shlex.split(results_page.command(path.stem, recorded))
+    assert (make, target, setting[:6]) == ("make", "bench", "BENCH=")
+    (arguments,) = parse_arguments((BenchmarkArguments,), shlex.split(setting[6:]))
+    told = asdict(arguments)
+    assert told == told | recorded | {"output_dir": told["output_dir"]}
+
+
+MACHINE = {"device": "cpu", "processor": "x", "instructions": "AVX9", "versions": "torch 1", "peers": {"timm": "2"}}
+MACHINE |= {"allocator": {}, "threads": 3, "date": "2020-02-02 02:02 UTC"}
+
+
+def row(model, ratio, milliseconds, **changes):
+    facts = {"cell": 1, "group": "gmlp-s16-224", "mode": "inference", "dtype": "float32", "compiled": False}
+    return {**facts, "model": model, "is_first": ratio == 1, "ratio": ratio, "milliseconds": milliseconds, **changes}
+
+
+def write(folder, machine, name, rows, **facts):
+    (folder / machine).mkdir(exist_ok=True)
+    report = {"arguments": {"output_dir": "somewhere", "cells": [1], "compile": True}, "machine": MACHINE | facts}
+    report |= {"matmul_peaks": {"float32": {"product": 2e9, "convolution": 5e9}}, "results": rows}
+    (folder / machine / f"{name}.json").write_text(json.dumps(report))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "README.md").write_text("# Title\n\nBy hand.\n\n## old\n\nold\n")
+    (tmp_path / "top.md").write_text(f"before\n{results_page.START}\nold\n{results_page.END}\nafter\n")
+    both = [row("tokenmixers", 1, 20.0), row("timm", 0.5, 30.0)]
+    both += [row("tokenmixers", 1, 20.0, compiled=True), row("timm", 0.8, 30.0, compiled=True)]
+    write(tmp_path, "one", "images", both)
+    write(tmp_path, "one", "older", [row("tokenmixers", 1, 1.0), row("timm", 0.1, 9.0)], date="2019-01-01 00:00 UTC")
+    two = [row("Synthesizer, vanilla", 1, 9.0), row("T5", 0.7, 30.0), row("Synthesizer, random", 0.9, 10.0)]
+    write(tmp_path, "two", "t5", [{**line, "cell": 4, "group": "seq2seq encoding"} for line in two], processor="y")
+    return tmp_path
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_tables_by_hand(folder):
+    benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "top.md")])
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("# Title\n\nBy hand.\n\n## Images")
+    lines = text.splitlines()
+    table = lines.index("## Images: the same weights in timm") + 2
+    assert cells(lines[table]) == ["", "against", "x, AVX9: float32, inference"]
+    # The median of neighbouring ratios, eager and compiled, of the newest run.
+    assert cells(lines[table + 2]) == ["gmlp-s16-224", "timm", "2.00 / 1.25"]
+    # T5 is not compared with the row's own model: the ratio of the medians.
+    assert ["seq2seq encoding: random", "T5", "3.00"] in [cells(line) for line in lines]
+    assert 'make bench BENCH="--output_dir outputs/images --cells 1 --compile"' in lines
+    assert "3 threads; torch 1; timm 2; 2019-01-01 00:00 UTC to 2020-02-02 02:02 UTC; " in text
+    assert "fastest matrix product float32 5 GFLOP/s." in text
+    readme = (folder / "top.md").read_text(encoding="utf-8")
+    assert readme.startswith("before\n")
+    assert readme.endswith("after\n")
+    summary = [cells(line) for line in readme.splitlines()]
+    assert ["gMLP-S, images: inference / training", "timm, same weights", "2.00 / -", ""] in summary
+    assert ["Synthesizer (random): encoding / decoding", "T5, same shape", "", "3.00 / -"] in summary
+    benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "top.md")])
+    assert (folder / "README.md").read_text(encoding="utf-8") == text
+
+
+def test_a_readme_without_a_place_is_left_alone(folder):
+    before = (folder / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="needs the lines"):
+        benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "README.md")])
+    assert (folder / "README.md").read_text(encoding="utf-8") == before
+
+
+def test_options_that_cannot_be_told_are_refused():
+    with pytest.raises(UserError, match="measured with --speed, which"):
+        results_page.command("growth", {"speed": 1})
+    with pytest.raises(UserError, match="argument with a space"):
+        results_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
+
+
+@pytest.mark.parametrize("fact", results_page.MACHINE_FACTS)
+def test_a_folder_is_for_one_machine(folder, fact):
+    write(folder, "one", "other", [], **{fact: "another"})
+    with pytest.raises(UserError, match=rf'one differ in their {fact}.*"another"'):
+        results_page.page(folder)
+
+
+def test_folders_of_the_same_machine_are_refused(folder):
+    write(folder, "three", "images", [])
+    with pytest.raises(UserError, match=r"two folders of .* hold results of 'x, AVX9'.*three: join them"):
+        results_page.read_machines(folder)
+
+
+def test_machines_are_named_by_what_decides_their_speed(tmp_path):
+    write(tmp_path, "one", "images", [], bfloat16=True)
+    write(tmp_path, "two", "images", [], accelerator="H1", device="cuda")
+    assert list(results_page.read_machines(tmp_path)) == ["x, AVX9 with bfloat16", "H1"]
+
+
+def test_an_installed_package_has_no_pages(folder):
+    with pytest.raises(UserError, match=r"there is no .*nowhere.md: the pages are in a checkout"):
+        benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "nowhere.md")])
+
+
+def test_no_results_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no results in the folders of"):
+        results_page.read_machines(tmp_path)

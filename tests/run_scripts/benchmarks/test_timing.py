@@ -1,0 +1,168 @@
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd import DeviceType
+
+from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM, SynthesizerConfig, SynthesizerModel
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.benchmarks import timing
+from tokenmixers.run_scripts.benchmarks.model_comparisons import randomise_gates
+from tokenmixers.run_scripts.benchmarks.timing import (
+    Candidate,
+    Case,
+    check_agreement,
+    compare,
+    count_flops,
+    model_candidate,
+    products_of,
+    profiled,
+    quartiles,
+    take_turns,
+)
+
+
+CPU = torch.device("cpu")
+
+
+INFERENCE = Case("inference", torch.float32, False, CPU)
+
+
+TRAINING = Case("training", torch.float32, False, CPU)
+
+
+SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+
+
+def gmlp(**changes):
+    torch.manual_seed(0)
+    return randomise_gates(GMLPForMaskedLM(GMLPConfig(**SIZES, max_position_embeddings=8, **changes)))
+
+
+def test_ratios_and_quartiles_by_hand():
+    seconds = {"ours": [1.0, 2.0, 3.0, 4.0, 5.0], "theirs": [2.0, 2.0, 2.0, 2.0, 2.0]}
+    summaries = compare(seconds)
+    assert summaries["ours"]["milliseconds"] == 3000
+    assert (summaries["ours"]["milliseconds_q1"], summaries["ours"]["milliseconds_q3"]) == (2000, 4000)
+    assert {summaries["ours"][key] for key in ("ratio", "ratio_q1", "ratio_q3")} == {1}
+    # Round by round: 0.5, 1, 1.5, 2, 2.5.
+    assert [summaries["theirs"][key] for key in ("ratio_q1", "ratio", "ratio_q3")] == [1.0, 1.5, 2.0]
+    assert quartiles([7.0]) == (7.0, 7.0, 7.0)
+
+
+def test_rounds_are_interleaved_and_start_with_another_each_time():
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in "abc"}
+    seconds = take_turns(calls, rounds=3, device=CPU, warm_up=1)
+    assert ["".join(order[start : start + 3]) for start in range(0, 12, 3)] == ["cab", "abc", "bca", "cab"]
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3, "c": 3}
+    assert all(second >= 0 for times in seconds.values() for second in times)
+
+
+@pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])
+def test_disagreement_is_refused(case):
+    ids = torch.randint(1, 50, (2, 6))
+    models = {"one": gmlp(), "other": gmlp()}
+
+    def candidates():
+        labels = torch.arange(12)
+        return [
+            model_candidate(name, model, [{"input_ids": ids}], case, weights="same", labels=labels)
+            for name, model in models.items()
+        ]
+
+    assert check_agreement(candidates(), 1e-6) == {"other": 0}
+    with torch.no_grad():
+        models["other"].model.layers[0].sgu.spatial_proj.weight[0] += 0.1  # is not read: only 6 of 8 tokens are there
+    assert check_agreement(candidates(), 1e-6) == {"other": 0}
+    with torch.no_grad():
+        models["other"].model.layers[0].sgu.spatial_proj.weight[7] += 0.1
+    with pytest.raises(UserError, match=r"other and one have the same weights but differ by"):
+        check_agreement(candidates(), 1e-3)
+    with torch.no_grad():
+        models["other"].model.layers[0].sgu.spatial_proj.weight[7] = float("nan")
+    with pytest.raises(UserError, match="nan"):
+        check_agreement(candidates(), 1e-3)
+
+
+def test_only_the_same_weights_are_compared():
+    outputs = {"a": 1.0, "b": 1.0, "c": 5.0, "d": 6.0}
+    weights = {"a": "x", "b": "x", "c": None, "d": "y"}
+    candidates = [
+        Candidate(name, print, lambda value=value: [torch.tensor(value)], weights[name])
+        for name, value in outputs.items()
+    ]
+    assert check_agreement(candidates, 1e-6) == {"b": 0}
+
+
+def test_a_training_step_moves_the_weights():
+    model = gmlp()
+    before = [parameter.clone() for parameter in model.parameters()]
+    model_candidate("gMLP", model, [{"input_ids": torch.randint(1, 50, (2, 8))}], TRAINING).call()
+    assert all(not torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [gmlp(), AMLPModel(AMLPConfig(**SIZES)), SynthesizerModel(SynthesizerConfig(**SIZES))],
+    ids=lambda model: model.config.model_type,
+)
+def test_products_do_the_models_operations_and_flops_are_those_of_the_formula(model):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    implementation, inputs = model.config._attn_implementation, [{"input_ids": torch.randint(1, 50, (2, 8))}]
+    (products,) = products_of(model.eval(), inputs, INFERENCE)
+    assert model.config._attn_implementation == implementation
+    with FlopCounterMode(display=False) as counter:
+        products.call()
+    assert counter.get_total_flops() == count_flops(model, inputs) == model.forward_flops(2, 8)
+    assert products_of(model, inputs, TRAINING) == []
+
+
+def test_peak_memory_is_what_is_held_at_once():
+    def call():
+        first = torch.ones(1000)  # 4000 bytes
+        second = first.double()  # 8000 more
+        del first
+        return second.sum()
+
+    assert 12_000 <= profiled(call, CPU)[0] < 14_000
+
+
+def test_shares_of_operators():
+    small, large = torch.randn(16, 16), torch.randn(512, 512)
+
+    def call():
+        return small.mul(small), large @ large
+
+    _, shares = profiled(call, CPU)
+    assert {"mm", "mul"} <= shares.keys() and min(shares.values()) > 0
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_shares_of_known_times(monkeypatch):
+    times = (("aten::mul", 10), ("other::mul", 5), ("aten::mm", 60), ("## Call CompiledFxGraph f1 ##", 25))
+    events = [SimpleNamespace(key=key, device_type=DeviceType.CPU, self_cpu_time_total=time) for key, time in times]
+    events.append(SimpleNamespace(key="a kernel", device_type=DeviceType.CUDA, self_cpu_time_total=1000))
+    events.append(SimpleNamespace(key="aten::view", device_type=DeviceType.CPU, self_cpu_time_total=0))
+    profiler = SimpleNamespace(key_averages=lambda: events)
+    monkeypatch.setattr(timing, "profile", lambda **_: nullcontext(profiler))
+    monkeypatch.setattr(timing, "_peak_on_cpu", lambda _: 7)
+    peak, shares = profiled(lambda: None, CPU)
+    assert (peak, list(shares.items())) == (7, [("mm", 0.6), ("compiled loops", 0.25), ("mul", 0.15)])
+
+
+@pytest.mark.parametrize("rate, largest", [(1e9, 512), (1e12, 1024)])
+def test_peaks_are_of_products_that_take_less_than_two_seconds(rate, largest, monkeypatch):
+    sides = []
+
+    def at_that_rate(calls, rounds, device):
+        found = {name: call().shape for name, call in calls.items()}
+        sides.extend(shape[0] for shape in found.values())
+        return {name: [2 * shape[0] ** 3 / rate] * rounds for name, shape in found.items()}
+
+    monkeypatch.setattr(timing, "take_turns", at_that_rate)
+    assert timing.matmul_peaks(torch.float32, CPU, 1024) == pytest.approx({"product": rate, "convolution": rate})
+    assert max(sides) == largest

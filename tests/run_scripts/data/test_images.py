@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import CLIPImageProcessorPil
+
+from tokenmixers import GMLPConfig
+from tokenmixers.run_scripts.base.arguments import ModelArguments
+from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
+from tokenmixers.run_scripts.data.images import ImageCollator, load_image_processor
+
+
+ALL_AUGMENTATION = {"auto_augment": True, "random_resized_crop": True, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}
+
+
+@pytest.fixture
+def collate():
+    """`collate(training=..., **settings)`: a batch of noisy pictures of 12 by 10 pixels, for a model of 8 by 8."""
+    noise = np.random.default_rng(0).integers(0, 256, (4, 12, 10, 3), dtype=np.uint8)
+
+    def build(training=True, seed=0, smoothing=0.0, processor=None, **settings):
+        config = GMLPConfig(image_size=8, patch_size=2)
+        processor = processor or load_image_processor(ModelArguments(), config)
+        collator = ImageCollator(processor, AugmentationArguments(**settings), 3, (8, 8), smoothing, seed)
+        rows = [{"image": Image.fromarray(noise[i]), "label": i % 3, "augment": training} for i in range(4)]
+        return collator(rows)
+
+    return build
+
+
+def test_batches_depend_on_seed_and_content_alone(collate):
+    everything = {**ALL_AUGMENTATION, "random_shift": 1, "horizontal_flip": True}
+    first = collate(**everything)
+    torch.manual_seed(99)
+    np.random.seed(99)
+    again, other = collate(**everything), collate(**everything, seed=1)
+    for name in ("pixel_values", "labels"):
+        assert torch.equal(first[name], again[name])
+        assert not torch.equal(first[name], other[name])
+    assert first["pixel_values"].shape == (4, 3, 8, 8)
+    assert torch.allclose(first["labels"].sum(dim=1), torch.ones(4))
+
+
+def test_validation_pictures_are_left_alone(collate):
+    plain, varied = collate(training=False), collate(training=False, smoothing=0.1, **ALL_AUGMENTATION)
+    assert torch.equal(plain["pixel_values"], varied["pixel_values"])
+    assert varied["labels"].tolist() == [0, 1, 2, 0]
+    training = collate()
+    assert torch.equal(training["pixel_values"], plain["pixel_values"])
+    assert torch.equal(training["labels"], torch.eye(3)[[0, 1, 2, 0]])
+
+
+def test_random_crops_are_not_cropped_again(collate):
+    """timm's evaluation processors scale to more than they keep."""
+    zoom = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 8, "width": 8})
+    plain = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    zoomed, expected = (collate(random_resized_crop=True, processor=processor) for processor in (zoom, plain))
+    assert torch.equal(zoomed["pixel_values"], expected["pixel_values"])
+    assert not torch.equal(collate(processor=zoom)["pixel_values"], collate(processor=plain)["pixel_values"])

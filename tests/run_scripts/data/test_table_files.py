@@ -1,0 +1,99 @@
+import json
+
+import datasets
+import pytest
+
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data.table_files import load_split, read_conll, read_table
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_tsv_is_taken_literally(tmp_path):
+    content = '\ufefflabel\ttext\r\n1\tHe said " yes .\r\n\r\n0\tnext line\u2028and\x85on\r\n'
+    table = read_table(write(tmp_path, "a.tsv", content))
+    assert table.rows == [
+        (2, {"label": "1", "text": 'He said " yes .'}),
+        (4, {"label": "0", "text": "next line\u2028and\x85on"}),
+    ]
+    headerless = read_table(write(tmp_path, "b.tsv", "1\tx\n"), columns=("label", "text"))
+    assert headerless.rows == [(1, {"label": "1", "text": "x"})]
+
+
+def test_broken_lines_fail_unless_they_are_expected(tmp_path, capsys):
+    path = write(tmp_path, "a.tsv", "a\tb\n1\t2\n3\n")
+    with pytest.raises(UserError, match=r"a\.tsv, line 3: 1 columns instead of 2"):
+        read_table(path)
+    assert [row for _, row in read_table(path, drop_incomplete=True).rows] == [{"a": "1", "b": "2"}]
+    assert "1 incomplete lines left out" in capsys.readouterr().out
+
+
+def test_csv_is_quoted(tmp_path):
+    table = read_table(write(tmp_path, "a.csv", 'text,label\n"a, ""b""\nc",1\nd,0\n'))
+    assert table.rows == [(3, {"text": 'a, "b"\nc', "label": "1"}), (4, {"text": "d", "label": "0"})]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "list.json"])
+def test_json(name, tmp_path):
+    rows = [{"text": "a\u2028b", "label": True}, {"text": "c", "label": 0}]
+    lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    table = read_table(write(tmp_path, name, json.dumps(rows) if name == "list.json" else lines))
+    assert [row for _, row in table.rows] == rows
+
+
+def test_classes_become_names_also_in_lists(tmp_path):
+    names = datasets.ClassLabel(names=["O", "B-X"])
+    features = datasets.Features({"label": names, "tags": datasets.List(names)})
+    rows = datasets.Dataset.from_dict({"label": [1, -1], "tags": [[0, 1], []]}, features=features)
+    rows.to_parquet(tmp_path / "train.parquet")
+    expected = [(0, {"label": "B-X", "tags": ["O", "B-X"]}), (1, {"label": None, "tags": []})]
+    assert read_table(tmp_path / "train.parquet").rows == expected
+    assert load_split(str(tmp_path), None, "train").rows == expected
+    (tmp_path / "copa" / "validation").mkdir(parents=True)  # how the Hub stores what it converted
+    rows.to_parquet(tmp_path / "copa" / "validation" / "0000.parquet")
+    assert load_split(str(tmp_path), None, "validation", data_dir="copa").rows == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", b"text\nfine\nbad \xff byte\n", r"a\.tsv, line 3: not valid UTF-8 \(byte 0xff\)"),
+        ("a.csv", "a,b\n1\n", r"a\.csv, line 2: not the 2 columns"),
+        ("a.csv", 'a,b\n"1,2\n', r"a\.csv, line \d: "),
+        ("a.jsonl", '{"a": 1}\n{"a"\n', r"a\.jsonl, line 2: not valid JSON"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: a row must be an object"),
+        ("a.json", "[1]", r"a\.json, row 0: a row must be an object"),
+        ("a.tsv", "text\n", "has no rows"),
+        ("a.parquet", "no parquet", "cannot be read as parquet"),
+        ("a.xls", "", "of no known kind"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(name, content, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        read_table(write(tmp_path, name, content))
+
+
+def test_missing_files_and_data_sets(tmp_path):
+    for read in (read_table, read_conll):
+        with pytest.raises(UserError, match="there is no file"):
+            read(tmp_path / "missing.tsv")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_split(str(tmp_path / "missing"), None, "train")
+
+
+def test_conll(tmp_path):
+    content = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\n\nPeter NNP B-PER\n"
+    table = read_conll(write(tmp_path, "a.conll", content))
+    assert table.rows == [
+        (3, {"tokens": ["EU", "rejects"], "ner_tags": ["B-ORG", "O"]}),
+        (7, {"tokens": ["Peter"], "ner_tags": ["B-PER"]}),
+    ]
+    assert read_conll(write(tmp_path, "words.txt", "a\nb\n")).rows == [(1, {"tokens": ["a", "b"]})]
+    with pytest.raises(UserError, match=r"a\.conll, line 2: 1 columns instead of 2"):
+        read_conll(write(tmp_path, "a.conll", "EU B-ORG\nrejects\n"))
+    with pytest.raises(UserError, match="has no sentences"):
+        read_conll(write(tmp_path, "a.conll", "\n"))

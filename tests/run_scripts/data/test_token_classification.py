@@ -1,0 +1,93 @@
+import json
+
+import datasets
+import numpy as np
+import pytest
+
+from tokenmixers.run_scripts.data.token_classification import tokenize, write_conll
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+PEOPLE, PLACES = ("Ada", "Kurt", "Emmy"), ("Rome", "Oslo", "Lima")
+
+
+def sentences(count: int) -> list[list[tuple[str, str]]]:
+    """People with a surname go to places."""
+    return [
+        [
+            (PEOPLE[i % 3], "B-PER"),
+            ("Smith", "I-PER"),
+            ("went", "O"),
+            ("to", "O"),
+            (PLACES[i % 2], "B-LOC"),
+            (".", "O"),
+        ]
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The same sentences as CoNLL text, JSON lines and, with class numbers, parquet; and a tokenizer."""
+    folder = tmp_path_factory.mktemp("ner")
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    tags = datasets.List(datasets.ClassLabel(names=names))
+    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": tags})
+    for name, count in (("train", 40), ("validation", 8), ("test", 4)):
+        rows = [
+            {"tokens": [word for word, _ in sentence], "ner_tags": [tag for _, tag in sentence]}
+            for sentence in sentences(count)
+        ]
+        blocks = ["\n".join(f"{word} X {tag}" for word, tag in sentence) for sentence in sentences(count)]
+        (folder / f"{name}.conll").write_text("-DOCSTART- X O\n\n" + "\n\n".join(blocks) + "\n")
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        columns = {
+            "tokens": [row["tokens"] for row in rows],
+            "ner_tags": [[names.index(tag) for tag in row["ner_tags"]] for row in rows],
+        }
+        datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / "hub" / f"{name}.parquet")
+    texts = (" ".join(word for word, _ in sentence) for sentence in sentences(12))
+    train_unigram_tokenizer(texts, 90, 32).save_pretrained(folder / "tokenizer")
+    return folder
+
+
+@pytest.fixture
+def rows(data):
+    """`rows(max_seq_length, ...)`: one sentence with words of several tokens, as sequences."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
+    sentence = {"tokens": [["Ada", "zqzq", "\u200b", "went", "Rome"]], "tags": [["B-PER", "I-PER", "O", "O", "B-LOC"]]}
+    names = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    sentences = datasets.Dataset.from_dict(sentence)
+    return lambda length, **options: (sentences, tokenize(sentences, tokenizer, length, names, **options), tokenizer)
+
+
+def test_first_tokens_have_the_labels(rows):
+    _, (row,), tokenizer = rows(32)
+    words = tokenizer([["Ada", "zqzq", "\u200b", "went", "Rome"]], is_split_into_words=True).word_ids(0)
+    assert len(row["labels"]) == len(row["input_ids"]) == len(words)
+    for position, word in enumerate(words):
+        first = word is not None and words.index(word) == position
+        assert row["labels"][position] == ({0: 3, 1: 4, 2: 0, 3: 0, 4: 1}[word] if first else -100)
+    _, (all_labelled,), _ = rows(32, label_all_tokens=True)
+    assert [label != -100 for label in all_labelled["labels"]] == [word is not None for word in words]
+    inside = {0: 4, 1: 4, 4: 2}  # further tokens of a word that begins an entity are inside it
+    assert all(
+        label == inside.get(word, 0)
+        for label, first, word in zip(all_labelled["labels"], row["labels"], words, strict=True)
+        if word is not None and first == -100
+    )
+
+
+@pytest.mark.parametrize("length", [3, 4, 6, 32])
+def test_no_word_is_lost_when_a_sentence_is_cut(length, rows, tmp_path):
+    sentences, cut, _ = rows(length)
+    assert max(map(len, cut["input_ids"])) <= length
+    assert (len(cut) > 1) == (length < 32)
+    labels = np.full((len(cut), length), -100)
+    for index, row in enumerate(cut["labels"]):
+        labels[index, : len(row)] = row
+    write_conll(tmp_path / "out.conll", sentences, cut, labels, ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"])
+    lines = (tmp_path / "out.conll").read_text().split("\n")
+    assert [line.split(" ")[1:] for line in lines[:5]] == [[tag, tag] for tag in sentences[0]["tags"]]

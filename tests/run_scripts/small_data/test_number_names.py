@@ -1,0 +1,70 @@
+import pytest
+
+from tokenmixers.run_scripts.small_data import number_names
+from tokenmixers.run_scripts.small_data.number_names import english
+
+
+def value(name: str) -> int:
+    """The number that an English name means, word by word."""
+    words = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    words += "seventeen eighteen nineteen"
+    values = {word: number for number, word in enumerate(words.split())}
+    tens = "twenty thirty forty fifty sixty seventy eighty ninety"
+    values |= {word: 10 * number for number, word in enumerate(tens.split(), start=2)}
+    thousands = below = 0
+    for word in name.split():
+        if word == "thousand":
+            thousands, below = below, 0
+        else:
+            below = below * 100 if word == "hundred" else below + values[word]
+    return thousands * 1000 + below
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (0, "zero"),
+        (13, "thirteen"),
+        (40, "forty"),
+        (1042, "one thousand forty two"),
+        (700_000, "seven hundred thousand"),
+    ],
+)
+def test_names(number, name):
+    assert english(number) == name
+
+
+def test_names_mean_their_numbers():
+    for number in [*range(2000), *range(2000, 1_000_000, 997), 999_999]:
+        assert value(english(number)) == number
+
+
+@pytest.mark.parametrize("number", [-1, 1_000_000])
+def test_other_numbers_are_refused(number):
+    with pytest.raises(ValueError, match=f"between 0 and 999999, got {number}"):
+        english(number)
+
+
+def test_writes_lines_that_belong_together(tmp_path):
+    arguments = ["--output_dir", str(tmp_path / "new"), "--train_count", "50", "--validation_count", "10"]
+    number_names.main(arguments)
+    numbers = {}
+    for split, count in (("train", 50), ("validation", 10)):
+        digits, words = (
+            (tmp_path / "new" / f"{split}.{kind}.txt").read_text().splitlines() for kind in ("digits", "words")
+        )
+        numbers[split] = {int(line.replace(" ", "")) for line in digits}
+        assert [value(line) for line in words] == [int(line.replace(" ", "")) for line in digits]
+        assert len(numbers[split]) == count
+    assert not numbers["train"] & numbers["validation"]
+    with pytest.raises(SystemExit, match="exists and is not empty"):
+        number_names.main(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--train_count", "0"], "--train_count must be at least 1, got 0"), (["--train_count", "1000000"], "1,000,000")],
+)
+def test_mistakes_are_named(tmp_path, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        number_names.main(["--output_dir", str(tmp_path), *arguments])

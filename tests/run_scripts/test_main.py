@@ -1,0 +1,103 @@
+"""The command `tokenmixers`, in fresh processes, as its users start it."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tokenmixers
+from tokenmixers.run_scripts import __main__ as command_line
+from tokenmixers.run_scripts.base.commands import GROUPS, describe
+
+
+def call(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess:
+    command = ["-c", code] if code else ["-m", "tokenmixers.run_scripts"]
+    return subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_lists_every_command_in_a_line_and_its_group(capsys):
+    command_line.main(["--help"])
+    shown = capsys.readouterr().out
+    command_line.main([])
+    assert capsys.readouterr().out == shown
+    for title, commands in GROUPS.items():
+        section = re.search(rf"^{title}:\n((?:  .+\n?)+)", shown, flags=re.MULTILINE)[1]
+        listed = [line.split(maxsplit=1) for line in section.splitlines()]
+        assert listed == [[name, describe(name)] for name in commands]
+    assert max(map(len, shown.splitlines())) < 120
+
+
+def test_help_is_there_at_once_and_imports_no_torch():
+    code = (
+        "import sys\n"
+        "from tokenmixers.run_scripts.__main__ import main\n"  # as the installed command does
+        "main()\n"
+        "print(sorted({'torch', 'transformers', 'datasets', 'numpy'} & sys.modules.keys()), file=sys.stderr)"
+    )
+    start = time.perf_counter()
+    process = call("--help", code=code)
+    seconds = time.perf_counter() - start
+    assert (process.returncode, process.stderr) == (0, "[]\n")
+    assert "run_mlm" in process.stdout
+    assert seconds < 5  # some tenths of a second on an idle machine; torch alone takes longer than a second
+
+
+def test_version(capsys):
+    command_line.main(["--version"])
+    assert capsys.readouterr().out == f"tokenmixers {tokenmixers.__version__}\n"
+
+
+def test_pyproject_installs_it():
+    pyproject = (Path(tokenmixers.__file__).parent / "pyproject.toml").read_text()
+    assert f'[project.scripts]\ntokenmixers = "{command_line.__name__}:main"\n' in pyproject
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("run_mln", "error: tokenmixers has no command 'run_mln'. Did you mean run_mlm"),
+        ("xyzzy", "error: tokenmixers has no command 'xyzzy'. See tokenmixers --help.\n"),
+        ("--recipe", "error: tokenmixers has no command '--recipe'."),
+    ],
+)
+def test_unknown_commands_are_named_with_close_matches(name, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command_line.main([name])
+    assert ended.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.startswith(message) and output.err.count("\n") == 1
+
+
+def test_a_command_does_as_its_module_does(tmp_path, monkeypatch, capsys):
+    arguments = ["--train_count", "20", "--validation_count", "5", "--output_dir"]
+    monkeypatch.setattr(sys, "argv", ["tokenmixers", "number_names", *arguments, str(tmp_path / "ours")])
+    command_line.main()
+    shown = capsys.readouterr().out
+    module = [sys.executable, "-m", "tokenmixers.run_scripts.small_data.number_names"]
+    process = subprocess.run([*module, *arguments, tmp_path / "theirs"], capture_output=True, text=True, check=True)
+    assert process.stdout == shown
+    files = sorted(os.listdir(tmp_path / "ours"))
+    assert len(files) == 4 and files == sorted(os.listdir(tmp_path / "theirs"))
+    assert all((tmp_path / "ours" / file).read_text() == (tmp_path / "theirs" / file).read_text() for file in files)
+
+
+def test_usage_errors_and_exit_status_are_the_commands_own():
+    misused = call("number_names", "--train_count", "3")
+    assert misused.returncode == 2 and misused.stdout == ""
+    assert misused.stderr.startswith("usage: ") and "are required: --output_dir" in misused.stderr
+    refused = call("number_names", "nothing.yaml")
+    assert refused.returncode == 1 and refused.stdout == ""
+    assert refused.stderr.startswith("error: there is no recipe 'nothing.yaml'. Shipped recipes: ")
+
+
+def test_usage_names_what_was_called(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tokenmixers"])
+    with pytest.raises(SystemExit):
+        command_line.main(["number_names", "--help"])
+    # From Python 3.14 on argparse names a module that runs as `python -m` by itself, and that is pytest here.
+    if sys.version_info < (3, 14):
+        assert capsys.readouterr().out.startswith("usage: tokenmixers number_names [-h] ")

@@ -1,0 +1,65 @@
+import collections
+import math
+
+import pytest
+import torch
+from transformers import EvalPrediction, TrainingArguments
+
+from tokenmixers.run_scripts.base.arguments import ModelArguments
+from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
+from tokenmixers.run_scripts.training.language_modeling import (
+    load_corpus,
+    next_token_perplexity,
+    next_token_row_losses,
+    perplexity,
+    row_losses,
+    unigram_perplexity,
+)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_row_losses_and_perplexity_by_hand(causal):
+    logits = torch.randn(3, 4, 7)
+    labels = torch.tensor([[1, -100, 2, -100], [-100] * 4, [0, 6, 5, 3]])
+    expected, tokens = [], 0
+    for row in range(3):
+        total = 0.0
+        for position in range(4):
+            label = labels[row, position].item()
+            if label != -100 and not (causal and position == 0):
+                scores = logits[row, position - causal].double()
+                total += math.log(sum(math.exp(s) for s in scores.tolist())) - scores[label].item()
+                tokens += 1
+        expected.append(total)
+    losses = (next_token_row_losses if causal else row_losses)((logits, "more outputs"), labels)
+    assert losses.tolist() == pytest.approx(expected, rel=1e-5)
+    prediction = EvalPrediction(predictions=losses.numpy(), label_ids=labels.numpy())
+    found = (next_token_perplexity if causal else perplexity)(prediction)["perplexity"]
+    assert found == pytest.approx(math.exp(sum(expected) / tokens), rel=1e-5)
+
+
+def test_unigram_perplexity_by_hand():
+    datasets = pytest.importorskip("datasets")
+    train = datasets.Dataset.from_dict(
+        {"input_ids": [[2, 5, 6, 3], [2, 5, 5, 3]], "special_tokens_mask": [[1, 0, 0, 1]] * 2}
+    )
+    evaluation = datasets.Dataset.from_dict({"labels": [[-100, 5, -100], [-100, 6, 7]]})
+    counts = collections.Counter([5, 6, 5, 5])
+    probabilities = [(counts[label] + 1) / (4 + 8) for label in (5, 6, 7)]
+    expected = math.exp(-sum(map(math.log, probabilities)) / 3)
+    assert unigram_perplexity(train, evaluation, vocab_size=8) == pytest.approx(expected)
+
+
+def test_a_data_seed_of_zero_is_used(tmp_path):
+    lines = [f"line {number}" for number in range(40)]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    data_args = TextDataArguments(train_file=[str(tmp_path / "text.txt")], validation_split_percentage=50)
+    model_args = ModelArguments(config_name="gmlp-base", train_tokenizer=40)
+
+    def held_out(**seeds):
+        args = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **seeds)
+        return load_corpus(model_args, data_args, args, None).documents["validation"]["text"]
+
+    assert held_out(seed=5, data_seed=0) == held_out(seed=0) == held_out(seed=7, data_seed=0)
+    assert held_out(seed=5) == held_out(seed=7, data_seed=5) != held_out(seed=0)
+    assert sorted(held_out(seed=5)) != sorted(lines)

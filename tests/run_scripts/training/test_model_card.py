@@ -1,0 +1,184 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard, ModelCardData
+from PIL import Image
+from transformers import AutoConfig, BertConfig, BertForMaskedLM, CLIPImageProcessorPil
+
+import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
+from tokenmixers.run_scripts.data.images import ImageDataArguments
+from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
+from tokenmixers.run_scripts.training.model_card import (
+    CITATIONS,
+    HUB_TASKS,
+    SNIPPETS,
+    TEMPLATE,
+    describe_data,
+    last_evaluation,
+    snippet,
+)
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32"
+SYNTHESIZER = {"config_name": "synthesizer-random", "config_overrides": SIZES + ",num_attention_heads=2,head_dim=8"}
+
+
+@pytest.fixture
+def run_snippet(capsys):
+    """Run the Python of a card, and return what it prints."""
+
+    def run(card: Path) -> str:
+        code = re.search(r"```python\n(.+?)```", card.read_text(), flags=re.DOTALL)[1]
+        capsys.readouterr()
+        exec(compile(code, str(card), "exec"), {})
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "script, task, changes",
+    [
+        (run_mlm, "fill-mask", {}),
+        (run_clm, "text-generation", {"config_overrides": SIZES + ",is_decoder=true"}),
+        (run_span_corruption, "text2text-generation", {**SYNTHESIZER, "train_tokenizer": 160}),
+    ],
+    ids=["mlm", "clm", "span corruption"],
+)
+def test_a_run_leaves_a_true_card(script, task, changes, command, tmp_path, run_snippet):
+    script.main([*command(**changes, weight_decay=0.125), "--language", "en", "--license", "mit"])
+    folder = tmp_path / "run"
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.pipeline_tag, card.data.license, card.data.language) == (
+        HUB_TASKS.get(task, task),
+        "mit",
+        ["en"],
+    )
+    assert task in (card.data.pipeline_tag, *card.data.tags)
+    assert card.data.model_name == "run"
+    (result,) = card.data.eval_results
+    assert result.metric_value == json.loads((folder / "eval_results.json").read_text())["eval_perplexity"]
+    assert (result.metric_type, result.dataset_name) == ("perplexity", "validation.txt")
+    config = AutoConfig.from_pretrained(folder)
+    model = getattr(tokenmixers, config.architectures[0]).from_pretrained(folder)
+    assert f"`{type(model).__name__}` with {model.num_parameters():,} parameters, trained from scratch" in card.text
+    rows = dict(re.findall(r"^\| (\S+) +\| +(\S+) \|$", card.text, flags=re.MULTILINE))
+    assert rows["`weight_decay`"] == "0.125"
+    assert rows["`max_steps`"] == "4"
+    assert rows["`hidden_size`"] == "16"
+    assert float(rows["perplexity"]) == pytest.approx(result.metric_value, abs=1e-4)
+    assert "\n\n\n" not in card.text
+    assert run_snippet(folder / "README.md").strip()
+
+
+def test_the_card_of_another_family_asks_for_no_code(command, tmp_path, run_snippet):
+    config = BertConfig(
+        vocab_size=60,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    run_mlm.main(command(config_name=tmp_path / "bert", config_overrides=None))
+    text = (tmp_path / "run" / "README.md").read_text()
+    assert "trust_remote_code" not in text
+    assert "tokenmixers" not in text.lower()
+    assert run_snippet(tmp_path / "run" / "README.md").strip()
+
+
+def test_what_a_finetuned_model_came_from(command, tmp_path):
+    run_mlm.main(command(output_dir=tmp_path / "pretrained"))
+    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
+    run_mlm.main(command(**names, model_name_or_path=tmp_path / "pretrained"))
+    card = ModelCard.load(tmp_path / "run" / "README.md")
+    assert "finetuned from pretrained." in card.text
+    assert card.data.base_model is None  # a folder is nothing that others could follow
+
+
+def test_data_are_named():
+    text, image = TextDataArguments, ImageDataArguments
+    assert describe_data(text(dataset_name="me/texts", dataset_config_name="raw")) == {
+        "data": "me/texts (raw)",
+        "dataset_id": "me/texts",
+    }
+    assert describe_data(text(train_file=["a/b.txt", "c.txt"]))["data"] == "b.txt, c.txt (a part held out of training)"
+    assert describe_data(text(train_file=["a.txt"], validation_file=["x/v.txt"]))["data"] == "v.txt"
+    assert describe_data(image(train_dir="a/train", validation_dir="a/held_out"))["data"] == "held_out"
+
+
+def test_a_local_data_set_is_no_id(tmp_path):
+    found = describe_data(TextDataArguments(dataset_name=str(tmp_path)))
+    assert found == {"data": tmp_path.name, "dataset_id": None}
+
+
+def test_the_last_evaluation_counts():
+    history = [
+        {"eval_f1": 0.1, "step": 1},
+        {"eval_f1": 0.3, "eval_loss": 2.0, "step": 2},
+        {"train_loss": 1, "step": 2},
+    ]
+    assert last_evaluation(history, {"f1": "f1", "accuracy": "accuracy"}) == {"f1": 0.3}
+    assert last_evaluation([], {"f1": "f1"}) == {}
+
+
+HEADS = {
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-generation": "AutoModelForCausalLM",
+    "text2text-generation": "AutoModelForSeq2SeqLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "image-classification": "AutoModelForImageClassification",
+}
+
+
+@pytest.mark.parametrize(
+    "model_type, task",
+    [(name, task) for name in FAMILIES for task in SNIPPETS if HEADS[task] in FAMILIES[name].models],
+)
+def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, capsys, request):
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    if task == "image-classification":
+        request.getfixturevalue("_auto_image_processor")
+        processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+        processor.save_pretrained(tmp_path / "model")
+        Image.new("RGB", (9, 8)).save(tmp_path / "picture.png")
+        sizes |= {"image_size": 8, "patch_size": 4}
+    else:
+        kind = {"text-generation": "decoder", "text2text-generation": "encoder-decoder"}.get(task, "encoder")
+        lines = (corpus / "train.txt").read_text().splitlines()
+        tokenizer = train_unigram_tokenizer(lines, 160 if "2" in task else 60, 64, kind=kind, show_progress=False)
+        tokenizer.save_pretrained(tmp_path / "model")
+        sizes |= {"vocab_size": len(tokenizer), "is_decoder": task == "text-generation"}
+        if task == "text2text-generation":
+            sizes |= {"is_encoder_decoder": True, "decoder_start_token_id": tokenizer.pad_token_id}
+    config = getattr(tokenmixers, FAMILIES[model_type].config)(**sizes)
+    getattr(tokenmixers, FAMILIES[model_type].models[HEADS[task]])(config).save_pretrained(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    code = snippet(task, "model", needs_code=True, mask="[MASK]")
+    assert '"model", trust_remote_code=True)' in code
+    exec(compile(code, task, "exec"), {})
+    assert capsys.readouterr().out.strip()
+    assert "trust" not in snippet(task, "model", needs_code=False, mask="[MASK]")
+
+
+@pytest.mark.parametrize("task", SNIPPETS)
+def test_the_card_says_when_trust_is_not_needed(task):
+    card = ModelCard.from_template(ModelCardData(), template_path=str(TEMPLATE), needs_code=True, task=task)
+    text = " ".join(card.text.split())
+    # Transformers refuses the checkpoint's own pipeline without trust, whatever is imported.
+    assert ("`trust_remote_code=True` not needed" in text) == (task != "question-answering")
+    assert ('pipeline("extractive-question-answering", ...)` does the same' in text) == (task == "question-answering")
+    assert "\n\n\n## Arch" not in card.text and "## Architecture" in card.text
+
+
+def test_every_family_is_cited():
+    assert set(CITATIONS) == set(FAMILIES)

@@ -1,0 +1,226 @@
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.training import trainer
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "do_eval": None}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(corpus, tmp_path_factory):
+    """The folder of a tokenizer: training one does not give the same each time."""
+    lines, folder = (corpus / "train.txt").read_text().splitlines(), tmp_path_factory.mktemp("tokenizer")
+    train_unigram_tokenizer(lines, 60, 16, show_progress=False).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saving(arguments, tokenizer):
+    """The command of a run that saves every second step, with changes."""
+    overrides = "vocab_size=60,hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
+    overrides += ",hidden_dropout_prob=0.1"  # random numbers are part of what has to go on
+    options = {**SAVING, "train_tokenizer": None, "tokenizer_name": tokenizer, "config_overrides": overrides}
+    return lambda **changes: arguments(**{**options, **changes})
+
+
+@pytest.fixture(scope="module")
+def whole(saving, tmp_path_factory):
+    """The folder of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run_mlm.main(saving(output_dir=folder))
+    return folder
+
+
+@pytest.fixture
+def run(saving, tmp_path):
+    """The folder of a run that is interrupted, and its command."""
+    return tmp_path / "run", saving(output_dir=tmp_path / "run")
+
+
+@pytest.fixture
+def streaming(saving, corpus, tmp_path):
+    """The command of a run that streams three files, with changes."""
+    lines = (corpus / "train.txt").read_text().splitlines()
+    for index in range(3):
+        (tmp_path / f"part-{index}.txt").write_text("\n".join(lines[index::3]))
+    stream = {"train_file": tmp_path / "part-*.txt", "streaming": True, "max_eval_samples": 5}
+    stream |= {"shuffle_buffer_size": 7, "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2}
+    return lambda **changes: saving(**{**stream, **changes})
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def equal(folder: Path, other: Path) -> bool:
+    found, weights = (load_file(path / "model.safetensors") for path in (folder, other))
+    return found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("written", ["model.safetensors", "optimizer.pt", "rng_state.pth", "half a state"])
+@pytest.mark.parametrize("step", [2, 4])
+def test_an_incomplete_checkpoint_does_not_count(step, written, whole, run):
+    folder, command = run
+    for number in range(2, step + 1, 2):
+        shutil.copytree(whole / f"checkpoint-{number}", folder / f"checkpoint-{number}")
+    state = folder / f"checkpoint-{step}" / "trainer_state.json"
+    if written == "half a state":
+        state.write_text(state.read_text()[:100])
+    else:
+        state.unlink()
+        stop = state.with_name(written).stat().st_mtime_ns
+        for path in list(state.parent.iterdir()):
+            if path.stat().st_mtime_ns > stop:
+                path.unlink()
+    run_mlm.main(command)
+    assert equal(folder, whole)
+
+
+KILLED_RUN = Path(__file__).parents[1] / "killed_run.py"
+KILL_POINTS = ["checkpoint-4/model.safetensors", "step:1", "step:5", "checkpoint-2/model.safetensors"]
+KILL_POINTS += ["checkpoint-4/optimizer.pt", "checkpoint-4/trainer_state.json", "run/model.safetensors"]
+
+
+# The fast one takes as long as a fresh process needs to import torch.
+@pytest.mark.parametrize(
+    "point", [KILL_POINTS[0], *(pytest.param(p, marks=pytest.mark.slow) for p in KILL_POINTS[1:])]
+)
+def test_a_killed_run_ends_as_an_uninterrupted_one(point, whole, run):
+    folder, command = run
+    process = subprocess.run(
+        [sys.executable, KILLED_RUN, point, *command], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
+    assert not (folder / "all_results.json").exists()
+    run_mlm.main(command)
+    assert equal(folder, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 0])
+def test_a_killed_streamed_run_ends_as_an_uninterrupted_one(workers, streaming, tmp_path):
+    run_mlm.main(streaming(output_dir=tmp_path / "whole", dataloader_num_workers=workers))
+    command = streaming(output_dir=tmp_path / "run", dataloader_num_workers=workers)
+    process = subprocess.run(
+        [sys.executable, KILLED_RUN, "step:5", *command], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
+    run_mlm.main(command)
+    assert equal(tmp_path / "run", tmp_path / "whole")
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    assert history["epoch"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_killed_streamed_processes_end_as_uninterrupted_ones(workers, streaming, tmp_path):
+    def launch(point, folder):
+        command = streaming(output_dir=tmp_path / folder, dataloader_num_workers=workers)
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        return subprocess.run(
+            [*launcher, KILLED_RUN, point, *command], capture_output=True, text=True, check=False, timeout=300
+        )
+
+    process = launch("never", "whole")
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert launch("step:5", "run").returncode != 0
+    checkpoints = sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*"))
+    assert checkpoints == ["checkpoint-2", "checkpoint-4"]
+    with pytest.raises(UserError, match="was written by 2 processes"):
+        run_mlm.main(streaming(output_dir=tmp_path / "run", dataloader_num_workers=workers))
+    process = launch("never", "run")
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert equal(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_runs_killed_at_random_moments_end_as_an_uninterrupted_one(seed, whole, run):
+    folder, command = run
+    chance, killed = random.Random(seed), 0
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, KILLED_RUN, "never", *command], stderr=subprocess.DEVNULL)
+        # Importing takes most of the time: wait until there is something to lose.
+        while process.poll() is None and not list(folder.glob("checkpoint-*")):
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.5))
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        if (folder / "all_results.json").exists():
+            break
+    assert killed
+    if not (folder / "all_results.json").exists():
+        run_mlm.main(command)
+    assert equal(folder, whole)
+
+
+@pytest.mark.parametrize("save_steps", [1, 3])
+def test_a_loss_that_is_not_finite_ends_the_run(save_steps, command, tmp_path):
+    options = {**SAVING, "save_steps": save_steps, "logging_steps": 100, "lr_scheduler_type": "constant"}
+    with pytest.raises(UserError, match=r"training (loss|gradient) is (nan|inf) at step \d"):
+        run_mlm.main(command(**options, learning_rate=1e30))
+    checkpoints = list((tmp_path / "run").glob("checkpoint-*"))
+    assert len(checkpoints) == (save_steps == 1)
+    for checkpoint in checkpoints:
+        assert all(tensor.isfinite().all() for tensor in load_file(checkpoint / "model.safetensors").values())
+
+
+@pytest.mark.parametrize("module, name", [(torch, "save"), (os, "replace")], ids=["optimizer", "weights"])
+def test_a_full_disk_is_said_and_survived(module, name, whole, run, monkeypatch):
+    folder, command = run
+    write = getattr(module, name)
+
+    def write_until_full(source, target, *args, **kwargs):
+        if "checkpoint-4" in str(target):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(source, target, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, write_until_full)
+        with pytest.raises(UserError, match=r"disk of .* is full"):
+            run_mlm.main(command)
+    earlier = folder / "checkpoint-2"
+    assert equal(earlier, whole / "checkpoint-2")
+    before = contents(earlier)
+    run_mlm.main(command)
+    assert contents(earlier) == before
+    assert equal(folder, whole)
+
+
+@pytest.mark.usefixtures("history_is_drawn")
+def test_the_history_is_drawn_and_kept(command, tmp_path):
+    pytest.importorskip("matplotlib")
+    run_mlm.main(command(eval_strategy="steps", eval_steps=2, logging_steps=1))
+    assert (tmp_path / "run" / "history.png").read_bytes().startswith(b"\x89PNG")
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in history if "eval_loss" in entry] == [0, 2, 4]
+
+
+def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
+    """Freeing it may wait for ever, see `leave_processes`."""
+    kept: list = []
+    monkeypatch.setattr(trainer, "_KEPT_PROCESS_GROUPS", kept)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = dist.group.WORLD
+    trainer.leave_processes()
+    assert not dist.is_initialized()
+    assert kept == [group]
+    trainer.leave_processes()  # as in a single process
+    assert kept == [group]
