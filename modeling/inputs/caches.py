@@ -23,9 +23,7 @@ def cached_lengths(past_key_values: Cache | None, length: int, device: torch.dev
 
 
 def update_cache_without_keys(past_key_values: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
-    """Update the cache of a layer that needs one tensor only.
-
-    The tensor is stored as the layer's `keys`, from which Transformers takes the length; its `values` have width 0.
+    """Store one tensor as `keys`, from which Transformers takes the length, with `values` of width 0.
 
     Args:
         past_key_values: The cache.
@@ -50,10 +48,7 @@ def mask_for_generate(
     past_key_values: Cache,
     **kwargs: Any,
 ) -> torch.Tensor | None:
-    """The two-dimensional mask, padded to the length of a static cache.
-
-    `generate` calls it as `create_masks_for_generate`. Positions are counted from this mask, so it stays as it is.
-    """
+    """Used as `create_masks_for_generate`: the mask with two dimensions, padded to the length of a static cache."""
     if attention_mask is None:
         return None
     length = past_key_values.get_mask_sizes(inputs_embeds.shape[1], 0)[0]

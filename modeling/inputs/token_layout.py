@@ -12,9 +12,7 @@ from .checks import check_length
 
 
 class TokenLayout(NamedTuple):
-    """What token mixing needs to know about the tokens of a batch; all layers get the same one.
-
-    "All tokens" are the tokens in the cache, if there is one, followed by the new ones.
+    """What token mixing needs to know about a batch. "All tokens" are those in the cache, then the new ones.
 
     Attributes:
         query_length: Number of new tokens.
@@ -137,11 +135,9 @@ def _padding_mask(
 
 
 def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, past_key_values: Cache | None) -> None:
-    if seq_idx.shape != inputs_embeds.shape[:2]:
-        raise ValueError(
-            f"`seq_idx` has shape {tuple(seq_idx.shape)}, expected {tuple(inputs_embeds.shape[:2])}: the number of "
-            "each token's document."
-        )
+    expected = tuple(inputs_embeds.shape[:2])
+    if seq_idx.shape != expected:
+        raise ValueError(f"`seq_idx` has shape {tuple(seq_idx.shape)}, expected {expected}: one number per token.")
     if past_key_values is not None and past_key_values.get_seq_length():
         raise ValueError("`seq_idx` is for whole rows: it cannot be given with tokens in a cache.")
 

@@ -17,11 +17,7 @@ class PatchEmbeddings(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.hidden_size)) if config.use_class_token else None
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """Map images `(batch, num_channels, height, width)` to `(batch, tokens, hidden_size)`, patches row by row.
-
-        Raises:
-            ValueError: If the images do not have the size and channels of the configuration.
-        """
+        """Map images `(batch, num_channels, height, width)` to `(batch, tokens, hidden_size)`, patches row by row."""
         rows, columns = self.config.patch_grid
         side = self.config.patch_size
         channels, height, width = self.config.num_channels, rows * side, columns * side

@@ -1,6 +1,7 @@
 """The code of a checkpoint: one file for the configuration and one for the models, made from this package's modules.
 
-The modules of a family are joined, dependencies first, without the definitions that the checkpoint does not need.
+The modules of a family are joined, dependencies first, without the definitions that the checkpoint does not use. Names
+must be unique among them, and relative imports take names from a module (not `from . import module`).
 """
 
 import ast
@@ -112,40 +113,31 @@ class _Bundle:
                     raise ValueError(f"{path.name} and the modules it imports define {name!r} more than once.")
                 of_name[name] = piece
         self.used: set[str] = set()
-        self.defined: set[str] = set()
-        pending = sorted(names)
+        pending = [*names]
         while pending:
             name = pending.pop()
             if name not in self.used:
                 self.used.add(name)
-                if name in of_name:
-                    self.defined |= of_name[name].defines
-                    pending += of_name[name].uses
+                pending += of_name[name].uses if name in of_name else ()
+        self.defined = self.used & of_name.keys()
 
     def _add(self, path: Path) -> None:
-        """Add a module after the modules that it imports."""
-        if path in self.modules or path.relative_to(_PACKAGE).parts[0] != self._top(path):
-            return
+        """Add a module after the modules of the same top folder that it imports."""
         path = path.with_name(_NOT_IN_CHECKPOINTS.get(path.name, path.name))
+        if path in self.modules:
+            return
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         for node in tree.body:
             if isinstance(node, ast.ImportFrom) and node.level:
-                folder = path.parents[node.level - 1]
-                self._add_within(path, folder.joinpath(*(node.module or "").split(".")).with_suffix(".py"))
+                imported = path.parents[node.level - 1].joinpath(*(node.module or "").split(".")).with_suffix(".py")
+                if _top_folder(imported) == _top_folder(path):
+                    self._add(imported)
             elif isinstance(node, ast.Import | ast.ImportFrom):
-                module = node.module if isinstance(node, ast.ImportFrom) else ""
+                module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
                 for alias in node.names:
-                    self.imports.setdefault(alias.asname or alias.name, (module or "", alias.name))
+                    self.imports.setdefault(alias.asname or alias.name, (module, alias.name))
         self.modules[path] = list(_pieces(text, tree))
-
-    @staticmethod
-    def _top(path: Path) -> str:
-        return path.relative_to(_PACKAGE).parts[0]
-
-    def _add_within(self, importer: Path, path: Path) -> None:
-        if self._top(path) == self._top(importer):
-            self._add(path)
 
     def source(self, own_imports: str = "") -> str:
         """The file's text, with `own_imports` after the others."""
@@ -181,6 +173,10 @@ class _Bundle:
         return "\n\n".join("\n".join(group) for group in groups if group) + "\n"
 
 
+def _top_folder(path: Path) -> str:
+    return path.relative_to(_PACKAGE).parts[0]
+
+
 def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
     """The definitions of a module in their order, each with the comments above it."""
     lines = text.splitlines()
@@ -190,13 +186,13 @@ def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
         if not defines or "__all__" in defines:
             continue
         first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", []))]) - 1
-        while lines[first - 1].startswith("#"):
+        while first and lines[first - 1].startswith("#"):
             first -= 1
         end = node.end_lineno
         if isinstance(following, ast.Expr) and not isinstance(node, ast.ClassDef | ast.FunctionDef):
             end = following.end_lineno  # the documentation of a constant
         used = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
-        # Forward references are strings, alone or in `cast` and the like.
+        # Forward references are strings.
         strings = [item.value for item in ast.walk(node) if isinstance(item, ast.Constant)]
         used |= {value for value in strings if isinstance(value, str) and re.fullmatch(r"\w+", value)}
         yield _Piece("\n".join(lines[first:end]), defines, used)
@@ -209,11 +205,7 @@ def _defined(node: ast.AST) -> set[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         return {target.id for target in targets if isinstance(target, ast.Name)}
     if isinstance(node, ast.If):
-        names = {
-            alias.asname or alias.name
-            for item in node.body
-            if isinstance(item, ast.ImportFrom)
-            for alias in item.names
-        }
-        return names.union(*(_defined(item) for item in [*node.body, *node.orelse]))
+        return set().union(*(_defined(item) for item in [*node.body, *node.orelse]))
+    if isinstance(node, ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
     return set()
