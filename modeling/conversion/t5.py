@@ -143,8 +143,8 @@ def add_components(
         names = config.get_text_config(**{side: True}).attention_components
         if "vanilla" not in names or "fixed_random" in names:
             raise ValueError(
-                f"The {side} cannot start as the same function with the components {names}: it needs 'vanilla', with no others "
-                f"than {', '.join(_ZERO_AT_START)}."
+                f"The {side} cannot start as the same function with the components {names}: it needs 'vanilla', with "
+                f"no others than {', '.join(_ZERO_AT_START)}."
             )
         share = 1.0 if config.mixture == "sum" else 1 / len(names)
         for name in result:
