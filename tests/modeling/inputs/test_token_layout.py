@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from accelerate.utils import send_to_device
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -179,3 +180,13 @@ def test_positions_count_from_the_first_real_token(tiny_config, pad, padded_layo
         for ids, length, offset in zip(layout.positions.tolist(), lengths, offsets, strict=True):
             assert ids[offset : offset + length] == list(range(length))
             assert all(0 <= position < 11 for position in ids)
+
+
+@pytest.mark.parametrize("seq_idx", [None, torch.tensor([[0, 0, 1], [0, 1, 1]])])
+def test_accelerate_moves_a_layout_to_another_device(tiny_config, seq_idx):
+    mask = torch.tensor([[0, 1, 1], [1, 1, 0]])
+    layout = token_layout(tiny_config(is_decoder=True), torch.zeros(2, 3, 4), mask, seq_idx=seq_idx)
+    moved = send_to_device({"layout": layout}, "meta")["layout"]
+    assert type(moved) is type(layout)
+    for value, other in zip(layout, moved, strict=True):
+        assert other.device.type == "meta" if isinstance(value, torch.Tensor) else other == value
