@@ -6,7 +6,7 @@ Reference: Transformers' function for `attn_implementation="sdpa"`; the products
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ..layers.attention import eager_attention_forward
+from ..mixins.attention_interface import UsesAttentionInterface
 from .conditions import is_compiled_for_cpu, is_in_graph
 from .measurement import REFERENCE, is_replaced, measure
 
@@ -24,6 +25,7 @@ FEWEST_WEIGHTS = 2**15
 MOST_WEIGHTS = 2**24
 #: Weights that are computed at once without gradients: larger blocks of memory are asked of the system anew.
 WEIGHTS_AT_ONCE = 2**22
+_Tensor = TypeVar("_Tensor", torch.Tensor, torch.Tensor | None)
 COMPARISON = "attention in bfloat16, 12 heads, 256 tokens"
 
 
@@ -33,7 +35,7 @@ def applies(module: nn.Module) -> bool:
     return has_bfloat16 and measure(COMPARISON, _alternatives)
 
 
-def attention_function(self: nn.Module) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
+def attention_function(self: UsesAttentionInterface) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
     """The module's own method of this name, with `products_or_kernel` for Transformers' `"sdpa"`."""
     function = type(self).attention_function(self)
     return products_or_kernel if function is sdpa_attention_forward else function
@@ -53,11 +55,12 @@ def products_or_kernel(
 ) -> tuple[torch.Tensor, None]:
     """Attention by matrix products or by PyTorch's kernel; arguments of `sdpa_attention_forward`."""
     length = query.shape[2]
-    is_causal = module.is_causal if is_causal is None else is_causal
+    is_causal = bool(module.is_causal) if is_causal is None else is_causal
     hides_later_tokens = attention_mask is None and length > 1 and is_causal
     has_additive_mask = attention_mask is not None and attention_mask.dtype != torch.bool
     samples = _samples_at_once(query, key.shape[2], dropout)
-    if has_additive_mask or kwargs.get("output_attentions") or not _takes_products(query, key.shape[2], samples):
+    is_special = has_additive_mask or kwargs.get("output_attentions") or kwargs.get("cache") is not None
+    if is_special or not _takes_products(query, key.shape[2], samples):
         output, _ = sdpa_attention_forward(
             module,
             query,
@@ -76,12 +79,22 @@ def products_or_kernel(
         key, value = key[:, :, :length], value[:, :, :length]
         position_bias = None if position_bias is None else position_bias[..., :length]
         attention_mask = query.new_ones(1, 1, length, length, dtype=torch.bool).tril()
-    pieces = range(0, query.shape[0], samples) if samples < query.shape[0] else [None]
+    parts = [slice(None)]
+    if samples < query.shape[0]:
+        parts = [slice(start, start + samples) for start in range(0, query.shape[0], samples)]
     outputs = []
-    for start in pieces:
-        part = slice(None) if start is None else slice(start, start + samples)
-        q, k, v, mask, bias = (_rows(x, part) for x in (query, key, value, attention_mask, position_bias))
-        outputs.append(eager_attention_forward(module, q, k, v, mask, dropout, scaling, bias)[0])
+    for part in parts:
+        output, _ = eager_attention_forward(
+            module,
+            _rows(query, part),
+            _rows(key, part),
+            _rows(value, part),
+            _rows(attention_mask, part),
+            dropout,
+            scaling,
+            _rows(position_bias, part),
+        )
+        outputs.append(output)
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     if attention_mask is not None and not hides_later_tokens and position_bias is None:
         # As the kernel: zeros for queries that see nothing. With a bias they have the mean.
@@ -89,7 +102,7 @@ def products_or_kernel(
     return output, None
 
 
-def _rows(tensor: torch.Tensor | None, part: slice) -> torch.Tensor | None:
+def _rows(tensor: _Tensor, part: slice) -> _Tensor:
     return tensor if tensor is None or tensor.shape[0] == 1 else tensor[part]
 
 
