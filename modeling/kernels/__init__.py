@@ -7,7 +7,7 @@ environment variable `TOKENMIXERS_KERNELS=0`, models run as they are written.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -42,33 +42,50 @@ KERNELS: dict[str, Kernel] = {
 """Stand-in by name of the module's class."""
 
 
-def use_kernels(model: nn.Module, enabled: bool = True) -> None:
-    """Bind the kernels to the modules of a model, or take them off again.
+#: Attribute of modules whose kernels were switched off by the user.
+_KEEPS_REFERENCE = "_keeps_reference"
 
-    Models of this package have had this call when they were built, unless `TOKENMIXERS_KERNELS` is `0`. Modules with
-    a `forward` of their own (accelerate's hooks) are left alone.
+
+def use_kernels(model: nn.Module, enabled: bool = True) -> None:
+    """Bind the kernels to the modules of a model, or take them off for good.
+
+    Models of this package have their kernels when they are built, unless `TOKENMIXERS_KERNELS` is `0`. Modules with a
+    `forward` of their own (accelerate's hooks) are left alone.
 
     Args:
         model: Any module; changed in place.
         enabled: `False` to compute as the models are written.
     """
-    for module in model.modules():
-        kernel = KERNELS.get(type(module).__name__)
-        if kernel is None:
-            continue
-        bound = module.__dict__.get(kernel.method)
-        if bound is None and enabled and kernel.applies(module):
-            setattr(module, kernel.method, MethodType(kernel.function, module))
-        elif getattr(bound, "__func__", None) is kernel.function and not enabled:
-            delattr(module, kernel.method)
+    for module, kernel in _modules_with_kernels(model):
+        if enabled:
+            module.__dict__.pop(_KEEPS_REFERENCE, None)
+        else:
+            module.__dict__[_KEEPS_REFERENCE] = True
+        _set(module, kernel, enabled)
 
 
 def bind(model: nn.Module) -> None:
-    """`use_kernels` for models on the CPU, unless the environment says otherwise; others lose their kernels.
+    """Bind the kernels to a model on the CPU unless they were switched off; take them off models on other devices.
 
-    On other devices no kernel computes anything, and `torch.nn.DataParallel` copies modules with what is bound.
+    There no kernel computes anything, and `torch.nn.DataParallel` copies modules with what is bound.
     """
     parameter = next(model.parameters(), None)
-    is_off = os.environ.get("TOKENMIXERS_KERNELS", "1").lower() in ("0", "false", "off", "no")
+    is_on = os.environ.get("TOKENMIXERS_KERNELS", "1").lower() not in ("0", "false", "off", "no")
     on_cpu = parameter is None or parameter.device.type in ("cpu", "meta")
-    use_kernels(model, enabled=on_cpu and not is_off)
+    for module, kernel in _modules_with_kernels(model):
+        _set(module, kernel, is_on and on_cpu and _KEEPS_REFERENCE not in module.__dict__)
+
+
+def _modules_with_kernels(model: nn.Module) -> Iterator[tuple[nn.Module, Kernel]]:
+    for module in model.modules():
+        kernel = KERNELS.get(type(module).__name__)
+        if kernel is not None:
+            yield module, kernel
+
+
+def _set(module: nn.Module, kernel: Kernel, enabled: bool) -> None:
+    present = module.__dict__.get(kernel.method)
+    if enabled and present is None and kernel.applies(module):
+        setattr(module, kernel.method, MethodType(kernel.function, module))
+    elif not enabled and getattr(present, "__func__", None) is kernel.function:
+        delattr(module, kernel.method)

@@ -62,6 +62,7 @@ def test_switched_off(tiny_model, monkeypatch):
     assert bound_classes(model) == {"Linear", "SpatialProjection"}
     use_kernels(model, enabled=False)
     assert not bound_classes(model)
+    assert not bound_classes(copy.deepcopy(model).to(torch.float64).to(torch.float32))
     use_kernels(model)
     assert bound_classes(model) == {"Linear", "SpatialProjection"}
     for value in ("0", "false", "OFF"):
