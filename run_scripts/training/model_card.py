@@ -297,6 +297,7 @@ def architecture(model: PreTrainedModel) -> str:
     config = model.config
     rows = [("model type", config.model_type)]
     without_meaning = [] if config.is_encoder_decoder else ["num_decoder_layers"]
+    without_meaning += ["max_position_embeddings"] if longest_sequence(config) is None else []
     without_meaning += ["patch_size"] if getattr(config, "image_size", None) is None else ["vocab_size"]
     sizes = ((key, getattr(config, key, None)) for key in SIZES if key not in without_meaning)
     rows += [(f"`{key}`", str(value)) for key, value in sizes if value not in (None, [], ())]
@@ -321,15 +322,19 @@ def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
     return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)
 
 
+def longest_sequence(config: PreTrainedConfig) -> int | None:
+    """Most tokens of a sequence; `None` if the model has no limit."""
+    return getattr(config, "max_sequence_length", getattr(config, "max_position_embeddings", None))
+
+
 def limits(config: PreTrainedConfig) -> str:
     """Limits of the architecture and of the evaluation, in sentences."""
     if getattr(config, "image_size", None) is not None:
         size = config.image_size
         return f"Images are {size} pixels wide and high; `resize_position_embeddings` fits the model to other sizes."
     sentences = []
-    if config.model_type in FAMILIES:
-        sentences.append(
-            f"Sequences have at most {config.max_position_embeddings} tokens: the learned positions end there."
-        )
+    # `None` where positions are relative, as in T5.
+    if config.model_type in FAMILIES and longest_sequence(config) is not None:
+        sentences.append(f"Sequences have at most {longest_sequence(config)} tokens: the learned positions end there.")
     sentences.append("The model reflects its training data, and was evaluated on nothing but the data above.")
     return " ".join(sentences)

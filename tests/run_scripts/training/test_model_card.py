@@ -17,14 +17,24 @@ from tokenmixers.run_scripts.training.model_card import (
     HUB_TASKS,
     SNIPPETS,
     TEMPLATE,
+    architecture,
     describe_data,
     last_evaluation,
+    limits,
     snippet,
 )
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32"
+TINY_SYNTHESIZER = {
+    "vocab_size": 20,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "head_dim": 8,
+}
 SYNTHESIZER = {"config_name": "synthesizer-random", "config_overrides": SIZES + ",num_attention_heads=2,head_dim=8"}
 
 
@@ -168,6 +178,16 @@ def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, cap
     exec(compile(code, task, "exec"), {})
     assert capsys.readouterr().out.strip()
     assert "trust" not in snippet(task, "model", needs_code=False, mask="[MASK]")
+
+
+@pytest.mark.parametrize("components, has_limit", [(["vanilla"], False), (["vanilla", "random"], True)])
+def test_only_models_with_learned_positions_have_a_longest_sequence(components, has_limit):
+    config = tokenmixers.SynthesizerConfig(attention_components=components, max_position_embeddings=48)
+    assert ("at most 48 tokens" in limits(config)) == has_limit
+    model = tokenmixers.SynthesizerModel(
+        tokenmixers.SynthesizerConfig(**TINY_SYNTHESIZER, attention_components=components)
+    )
+    assert ("`max_position_embeddings`" in architecture(model)) == has_limit
 
 
 @pytest.mark.parametrize("task", SNIPPETS)
