@@ -11,7 +11,7 @@ from ..configuration.configuration_amlp import AMLPConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
-from .heads.question_answering_head import QuestionAnsweringHead
+from .heads.question_answering import QuestionAnsweringHead
 from .inputs.attention_masks import interface_mask
 from .inputs.token_layout import TokenLayout
 from .mixins.attention_interface import UsesAttentionInterface

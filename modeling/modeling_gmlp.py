@@ -20,9 +20,9 @@ from .heads.classification import MultipleChoiceHead, SequenceClassificationHead
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.pooling import pool_patches
-from .heads.question_answering_head import QuestionAnsweringHead
+from .heads.question_answering import QuestionAnsweringHead
 from .inputs.caches import update_cache_without_keys
-from .inputs.checks import check_ids_or_embeds, check_modality
+from .inputs.input_checks import check_ids_or_embeds, check_modality
 from .inputs.token_layout import TokenLayout, token_layout
 from .layers.drop_path import DropPath
 from .layers.patch_embeddings import PatchEmbeddings

@@ -13,7 +13,7 @@ from ..configuration.configuration_mlp_mixer import MLPMixerConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import MaskedLMHead
-from .heads.question_answering_head import QuestionAnsweringHead
+from .heads.question_answering import QuestionAnsweringHead
 from .inputs.token_layout import TokenLayout
 from .layers.drop_path import DropPath
 from .layers.token_mixing import TokenMixingMLP

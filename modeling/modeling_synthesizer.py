@@ -24,12 +24,12 @@ from .heads.classification import MultipleChoiceHead, SequenceClassificationHead
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.pooling import pool_patches
-from .heads.question_answering_head import QuestionAnsweringHead
+from .heads.question_answering import QuestionAnsweringHead
 from .heads.task_head import ModelMixin
 from .inputs.attention_maps import query_positions, visible_keys
 from .inputs.attention_masks import interface_mask
 from .inputs.caches import mask_for_generate
-from .inputs.checks import check_ids_or_embeds, check_modality
+from .inputs.input_checks import check_ids_or_embeds, check_modality
 from .inputs.token_layout import TokenLayout, token_layout
 from .layers.patch_embeddings import PatchEmbeddings
 from .layers.rms_norm import SynthesizerRMSNorm

@@ -8,7 +8,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 
 from .caches import cached_lengths
-from .checks import check_length
+from .input_checks import check_length
 
 
 class TokenLayout(NamedTuple):

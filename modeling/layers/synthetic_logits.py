@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 
 from ..inputs.attention_maps import query_positions, relative_positions
 from ..inputs.token_layout import TokenLayout
-from .position_weights import first_entries, query_entries, query_key_entries, resized
+from .weights_by_position import first_entries, query_entries, query_key_entries, resized
 
 
 Resize = Callable[[torch.Tensor, int], torch.Tensor]

@@ -1,4 +1,4 @@
-"""What models do besides computing; in a checkpoint, `checkpoint_features.py` takes the place of this module."""
+"""What models do besides computing; `checkpoint_features.py` stands for this module in checkpoints."""
 
 from collections.abc import Callable
 from typing import Any

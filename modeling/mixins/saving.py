@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.utils.hub import create_and_tag_model_card
 
 from ...configuration.auto_classes import FAMILIES
-from ..heads.question_answering_head import QuestionAnsweringHead
+from ..heads.question_answering import QuestionAnsweringHead
 from .checkpoint_code import GENERATED, auto_map, checkpoint_code
 
 

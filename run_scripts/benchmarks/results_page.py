@@ -35,6 +35,7 @@ COMPARISONS = (
     ),
     Comparison(6, "Long texts: the gate with Toeplitz weights", "Toeplitz, by length", ("Toeplitz, matrix", "full")),
     Comparison(8, "Masked language modelling: sparse logits", "logits of masked tokens", ("logits of all tokens",)),
+    Comparison(9, "Our models with kernels and without", "with kernels", ("without",)),
 )
 
 
