@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..inputs.token_layout import TokenLayout
 from ..layers.spatial_gating_unit import SpatialProjection
 from .conditions import is_compiled_for_cpu, is_in_graph
-from .measurement import REFERENCE, is_replaced, measure
+from .measurement import REFERENCE, choice, measure
 
 
 #: Lengths at which the two are compared. Longer sequences take what is faster for the longest of these.
@@ -57,7 +57,7 @@ def _is_whole(hidden_states: torch.Tensor, layout: TokenLayout | None) -> bool:
 
 
 def _is_long(hidden_states: torch.Tensor) -> bool:
-    lengths = [length for length in LENGTHS if is_replaced(_name(length))]
+    lengths = [length for length in LENGTHS if choice(_name(length)) != REFERENCE]
     # Products of half types are faster.
     factor = 2 if product_dtype(hidden_states).itemsize < 4 else 1
     return bool(lengths) and statically_known_true(hidden_states.shape[1] >= factor * lengths[0])

@@ -1,14 +1,16 @@
 """Products of `torch.nn.Linear` by oneDNN, where PyTorch's own library for float32 products, MKL, is slower.
 
-Both are oneDNN primitives that PyTorch has: the inner product for few rows (decoding), without gradients; and the 1x1
-convolution for many rows, with PyTorch's own gradients. Graphs of `torch.compile` call the convolution as one
-operator: the compiler would otherwise move the channels to the front and back again.
+Two oneDNN primitives that PyTorch has compute the same: the inner product, which has no gradients, and the 1x1
+convolution. Which one is the fastest depends on the number of rows, and on whether a layer has more outputs than
+inputs. Graphs of `torch.compile` call the convolution as one operator: the compiler would otherwise move the channels to
+the front and back again.
 
 Reference: `torch.nn.Linear.forward`.
 """
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,15 +20,15 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 
 from .conditions import is_compiled_for_cpu, is_dense_cpu_float32, is_in_graph
-from .measurement import REFERENCE, is_replaced, measure
+from .measurement import REFERENCE, choice, measure
 
 
 #: Weights of the smallest layer: for smaller ones, checks and calls take as long as the product.
 FEWEST_WEIGHTS = 400_000
-#: Rows from which on the convolution can be taken, and below which the inner product can be.
-MANY_ROWS = 64
 #: Multiplications from which on the convolution can be taken.
 FEWEST_MULTIPLICATIONS = 25_000_000
+#: Rows of the products that are compared, and the rows below which their result counts.
+ROWS = {8: 64, 128: 256, 512: math.inf}
 
 
 def applies(module: nn.Linear) -> bool:
@@ -51,22 +53,22 @@ def forward(self: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """What `torch.nn.functional.linear` computes, by the fastest primitive; the same arguments."""
     rows = math.prod(inputs.shape[:-1])
-    if rows >= MANY_ROWS:
-        if (
-            is_replaced(TRAINING if torch.is_grad_enabled() else MANY)
-            and rows * weight.numel() >= FEWEST_MULTIPLICATIONS
-            and is_dense_cpu_float32(inputs, weight)
-        ):
-            return convolution(inputs, weight, bias)
-    elif (
-        rows > 1
-        and is_replaced(FEW)
-        and not torch.is_grad_enabled()
-        and forward_ad._current_level < 0  # it has no derivatives of either kind
-        and is_dense_cpu_float32(inputs, weight)
-    ):
+    name = _choice(rows, weight) if rows > 1 else REFERENCE
+    if name == REFERENCE or not is_dense_cpu_float32(inputs, weight):
+        return F.linear(inputs, weight, bias)
+    if name == "inner_product" and forward_ad._current_level < 0:  # it has no derivatives of either kind
         return inner_product(inputs, weight, bias)
+    if name == "convolution" and rows * weight.numel() >= FEWEST_MULTIPLICATIONS:
+        return convolution(inputs, weight, bias)
     return F.linear(inputs, weight, bias)
+
+
+def _choice(rows: int, weight: torch.Tensor) -> str:
+    """Name of the primitive for products of so many rows."""
+    if torch.is_grad_enabled():
+        return choice(TRAINING) if rows >= min(ROWS.values()) else REFERENCE
+    is_wider = weight.shape[0] > weight.shape[1]
+    return choice(next(NAMES[measured, is_wider] for measured, below in ROWS.items() if rows < below))
 
 
 def inner_product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -92,10 +94,11 @@ def _pixels(vectors: torch.Tensor, images: int) -> torch.Tensor:
 
 
 def _takes_operator(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
-    multiplications = math.prod(inputs.shape[:-1]) * weight.numel()
+    rows = math.prod(inputs.shape[:-1])
+    largest = max(ROWS)  # the number of rows can be unknown
     return (
-        is_replaced(TRAINING if torch.is_grad_enabled() else MANY)
-        and not statically_known_true(multiplications < FEWEST_MULTIPLICATIONS)
+        _choice(largest, weight) == "convolution"
+        and not statically_known_true(rows * weight.numel() < FEWEST_MULTIPLICATIONS)
         and is_dense_cpu_float32(inputs, weight)
         and not _is_transformed()
     )
@@ -110,8 +113,7 @@ def _is_transformed() -> bool:
 @torch.library.custom_op("tokenmixers::linear", mutates_args=(), device_types="cpu")
 def linear_in_graph(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`linear` for graphs, whose number of rows can be unknown when they are compiled."""
-    rows = math.prod(inputs.shape[:-1])
-    is_large = rows >= MANY_ROWS and rows * weight.numel() >= FEWEST_MULTIPLICATIONS
+    is_large = math.prod(inputs.shape[:-1]) * weight.numel() >= FEWEST_MULTIPLICATIONS
     return (convolution if is_large else F.linear)(inputs, weight, bias)
 
 
@@ -160,26 +162,34 @@ linear_in_graph.register_autograd(_backward, setup_context=_keep_for_backward)
 # --- what is measured --------------------------------------------------------------------------------------------
 
 
-def _comparison(rows: int, primitive: Callable[..., torch.Tensor], has_gradients: bool) -> Callable[[], Mapping]:
+def _comparison(
+    rows: int, outputs: int, inputs: int, primitives: tuple[Callable[..., torch.Tensor], ...], has_gradients: bool
+) -> Callable[[], Mapping[str, Callable[[], None]]]:
     def alternatives() -> Mapping[str, Callable[[], None]]:
-        inputs = torch.ones(rows, 768, dtype=torch.float32, requires_grad=has_gradients)
-        weight = torch.ones(2304, 768, dtype=torch.float32, requires_grad=has_gradients)
-        bias, gradients = torch.ones(2304, dtype=torch.float32), torch.ones(rows, 2304, dtype=torch.float32)
+        vectors = torch.ones(rows, inputs, dtype=torch.float32, requires_grad=has_gradients)
+        weight = torch.ones(outputs, inputs, dtype=torch.float32, requires_grad=has_gradients)
+        bias, gradients = torch.ones(outputs, dtype=torch.float32), torch.ones(rows, outputs, dtype=torch.float32)
 
         def run(product: Callable[..., torch.Tensor]) -> None:
             with torch.set_grad_enabled(has_gradients):
-                outputs = product(inputs, weight, bias)
+                found = product(vectors, weight, bias)
                 if has_gradients:
-                    torch.autograd.grad(outputs, (inputs, weight), gradients)
+                    torch.autograd.grad(found, (vectors, weight), gradients)
 
-        return {REFERENCE: lambda: run(F.linear), primitive.__name__: lambda: run(primitive)}
+        return {REFERENCE: partial(run, F.linear)} | {one.__name__: partial(run, one) for one in primitives}
 
     return alternatives
 
 
-FEW, MANY, TRAINING = "linear, 8 rows", "linear, 256 rows", "linear, 256 rows, with gradients"
-COMPARISONS = {
-    FEW: _comparison(8, inner_product, has_gradients=False),
-    MANY: _comparison(256, convolution, has_gradients=False),
-    TRAINING: _comparison(256, convolution, has_gradients=True),
+#: Name of a comparison, by its rows and whether a layer has more outputs than inputs.
+NAMES = {
+    (rows, is_wider): f"linear, {rows} rows, {'more' if is_wider else 'fewer'} outputs than inputs"
+    for rows in ROWS
+    for is_wider in (True, False)
 }
+TRAINING = "linear, 256 rows, with gradients"
+COMPARISONS = {
+    name: _comparison(rows, *((2304, 768) if is_wider else (768, 2304)), (inner_product, convolution), False)
+    for (rows, is_wider), name in NAMES.items()
+}
+COMPARISONS[TRAINING] = _comparison(256, 2304, 768, (convolution,), has_gradients=True)

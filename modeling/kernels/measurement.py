@@ -30,13 +30,13 @@ REFERENCE = "reference"
 #: Share of the reference's time that another alternative may need at most.
 WORTHWHILE = 0.9
 #: Seconds for one comparison, the first call of each alternative aside.
-TIME_LIMIT = 0.12
+TIME_LIMIT = 0.08
 #: Calls of each alternative, if the time allows.
 MOST_CALLS = 15
 
 _CHOICES: dict[str, str] = {}
-#: Names of the comparisons that the reference has lost, by number of threads.
-_LOST_BY_REFERENCE: dict[int, set[str]] = {}
+#: What `measure` found, by number of threads and name.
+_MEASURED: dict[int, dict[str, str]] = {}
 
 
 def cache_file() -> Path:
@@ -68,22 +68,21 @@ def fastest(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[],
 
 
 def measure(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> bool:
-    """Whether the reference is to be replaced (see `fastest`). From then on `is_replaced` says the same.
+    """Whether an alternative is faster than the reference (see `fastest`). From then on `choice` says which.
 
     Nothing is measured where tensors have no values, e.g. under `FakeTensorMode`: the answer is then no.
     """
     if _get_current_dispatch_mode() is not None:
         return False
-    lost = _LOST_BY_REFERENCE.setdefault(torch.get_num_threads(), set())
-    if fastest(name, make_alternatives) != REFERENCE:
-        lost.add(name)
-    return name in lost
+    found = _MEASURED.setdefault(torch.get_num_threads(), {})
+    found[name] = fastest(name, make_alternatives)
+    return found[name] != REFERENCE
 
 
 @torch.compiler.assume_constant_result
-def is_replaced(name: str) -> bool:
-    """Whether `measure` found a faster alternative, with the number of threads in use; nothing is measured here."""
-    return name in _LOST_BY_REFERENCE.get(torch.get_num_threads(), ())
+def choice(name: str) -> str:
+    """The alternative that `measure` found with the number of threads in use, or the reference. Measures nothing."""
+    return _MEASURED.get(torch.get_num_threads(), {}).get(name, REFERENCE)
 
 
 def machine() -> str:

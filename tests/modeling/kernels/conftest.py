@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from tokenmixers.modeling.kernels import linear, measurement
@@ -5,10 +7,16 @@ from tokenmixers.modeling.kernels import linear, measurement
 
 @pytest.fixture
 def every_kernel(monkeypatch):
-    """On this processor every alternative is the faster one, whatever the size."""
+    """On this processor every alternative is the faster one, whatever the size: convolutions from six rows on."""
     monkeypatch.delenv("TOKENMIXERS_KERNELS", raising=False)
-    monkeypatch.setattr(measurement, "fastest", lambda name, make_alternatives: "alternative")
-    monkeypatch.setattr(measurement, "_LOST_BY_REFERENCE", {})
+
+    def fastest(name, make_alternatives):
+        if not name.startswith("linear"):
+            return "alternative"
+        return "inner_product" if "8 rows" in name and "128" not in name else "convolution"
+
+    monkeypatch.setattr(measurement, "fastest", fastest)
+    monkeypatch.setattr(measurement, "_MEASURED", {})
     monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
     monkeypatch.setattr(linear, "FEWEST_MULTIPLICATIONS", 1)
-    monkeypatch.setattr(linear, "MANY_ROWS", 6)
+    monkeypatch.setattr(linear, "ROWS", {8: 6, 128: 12, 512: math.inf})

@@ -134,7 +134,7 @@ def test_who_keeps_the_reference(sdpa_calls, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(attention, name, value)
             assert calls() == 1
-    monkeypatch.setattr(attention, "is_replaced", lambda name: False)
+    monkeypatch.setattr(attention, "choice", lambda name: "reference")
     assert calls() == 1
 
 
