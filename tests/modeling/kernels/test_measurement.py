@@ -144,4 +144,5 @@ def test_measures_real_products_wherever_models_are_built(context, monkeypatch):
         found.append(measurement.measure("a", fourier._comparison(64)))
     has_values = context is not FakeTensorMode
     assert found == [has_values] * (len(linear.COMPARISONS) + 1)
-    assert products == [("cpu", torch.float32)] * (len(found) if has_values else 0)
+    assert set(products) == ({("cpu", torch.float32)} if has_values else set())
+    assert len(products) >= (len(found) if has_values else 0)
