@@ -1,9 +1,8 @@
 """Products of `torch.nn.Linear` by oneDNN, where PyTorch's own library for float32 products, MKL, is slower.
 
-Two oneDNN primitives that PyTorch has compute the same: the inner product, which has no gradients, and the 1x1
-convolution. Which one is the fastest depends on the number of rows, and on whether a layer has more outputs than
-inputs. Graphs of `torch.compile` call the convolution as one operator: the compiler would otherwise move the channels
-to the front and back again.
+Two oneDNN primitives that PyTorch has compute the same: the inner product, without gradients, for few rows (decoding),
+and the 1x1 convolution for many. Graphs of `torch.compile` call the convolution as one operator: the compiler would
+otherwise move the channels to the front and back again.
 
 Reference: `torch.nn.Linear.forward`.
 """
@@ -25,10 +24,12 @@ from .measurement import REFERENCE, choice, measure
 
 #: Weights of the smallest layer: for smaller ones, checks and calls take as long as the product.
 FEWEST_WEIGHTS = 400_000
+#: Rows from which on the convolution can be taken, and below which the inner product can be.
+MANY_ROWS = 64
 #: Multiplications from which on the convolution can be taken.
 FEWEST_MULTIPLICATIONS = 25_000_000
-#: Rows of the products that are compared, and the rows below which their result counts.
-ROWS = {4: 64, 128: 256, 512: math.inf}
+#: Names of the comparisons.
+FEW, MANY, TRAINING = "linear, 4 rows", "linear, 256 rows", "linear, 256 rows, with gradients"
 
 
 def applies(module: nn.Linear) -> bool:
@@ -53,22 +54,21 @@ def forward(self: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """What `torch.nn.functional.linear` computes, by the fastest primitive; the same arguments."""
     rows = math.prod(inputs.shape[:-1])
-    name = _choice(rows, weight) if rows > 1 else REFERENCE
+    name = choice(_comparison_for(rows)) if rows > 1 else REFERENCE
     if name == REFERENCE or not is_dense_cpu_float32(inputs, weight):
         return F.linear(inputs, weight, bias)
-    if name == "inner_product" and forward_ad._current_level < 0:  # it has no derivatives of either kind
-        return inner_product(inputs, weight, bias)
-    if name == "convolution" and rows * weight.numel() >= FEWEST_MULTIPLICATIONS:
-        return convolution(inputs, weight, bias)
-    return F.linear(inputs, weight, bias)
+    if rows >= MANY_ROWS:
+        is_large = rows * weight.numel() >= FEWEST_MULTIPLICATIONS
+        return (convolution if is_large else F.linear)(inputs, weight, bias)
+    # The inner product has no derivatives of either kind.
+    has_derivatives = torch.is_grad_enabled() or forward_ad._current_level >= 0
+    return (F.linear if has_derivatives else inner_product)(inputs, weight, bias)
 
 
-def _choice(rows: int, weight: torch.Tensor) -> str:
-    """Name of the primitive for products of so many rows."""
-    if torch.is_grad_enabled():
-        return choice(TRAINING) if rows >= min(ROWS.values()) else REFERENCE
-    is_wider = weight.shape[0] > weight.shape[1]
-    return choice(next(NAMES[measured, is_wider] for measured, below in ROWS.items() if rows < below))
+def _comparison_for(rows: int) -> str:
+    if rows < MANY_ROWS:
+        return FEW
+    return TRAINING if torch.is_grad_enabled() else MANY
 
 
 def inner_product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -94,10 +94,9 @@ def _pixels(vectors: torch.Tensor, images: int) -> torch.Tensor:
 
 
 def _takes_operator(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
-    rows = math.prod(inputs.shape[:-1])
-    largest = max(ROWS)  # the number of rows can be unknown
+    rows = math.prod(inputs.shape[:-1])  # can be unknown
     return (
-        _choice(largest, weight) == "convolution"
+        choice(_comparison_for(MANY_ROWS)) != REFERENCE
         and not statically_known_true(rows * weight.numel() < FEWEST_MULTIPLICATIONS)
         and is_dense_cpu_float32(inputs, weight)
         and not _is_transformed()
@@ -113,7 +112,8 @@ def _is_transformed() -> bool:
 @torch.library.custom_op("tokenmixers::linear", mutates_args=(), device_types="cpu")
 def linear_in_graph(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`linear` for graphs, whose number of rows can be unknown when they are compiled."""
-    is_large = math.prod(inputs.shape[:-1]) * weight.numel() >= FEWEST_MULTIPLICATIONS
+    rows = math.prod(inputs.shape[:-1])
+    is_large = rows >= MANY_ROWS and rows * weight.numel() >= FEWEST_MULTIPLICATIONS
     return (convolution if is_large else F.linear)(inputs, weight, bias)
 
 
@@ -163,14 +163,14 @@ linear_in_graph.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
 def _comparison(
-    rows: int, outputs: int, inputs: int, primitives: tuple[Callable[..., torch.Tensor], ...], has_gradients: bool
+    rows: int, primitive: Callable[..., torch.Tensor], has_gradients: bool
 ) -> Callable[[], Mapping[str, Callable[[], None]]]:
     def alternatives() -> Mapping[str, Callable[[], None]]:
-        vectors = torch.ones(rows, inputs, dtype=torch.float32, requires_grad=has_gradients)
+        vectors = torch.ones(rows, 768, dtype=torch.float32, requires_grad=has_gradients)
         # Products of few rows take as long as reading the weights, which are not in the caches in a model.
-        copies = 8 if rows < 64 else 1
-        weights = torch.ones(copies, outputs, inputs, dtype=torch.float32, requires_grad=has_gradients)
-        bias, gradients = torch.ones(outputs, dtype=torch.float32), torch.ones(rows, outputs, dtype=torch.float32)
+        copies = 8 if rows < MANY_ROWS else 1
+        weights = torch.ones(copies, 2304, 768, dtype=torch.float32, requires_grad=has_gradients)
+        bias, gradients = torch.ones(2304, dtype=torch.float32), torch.ones(rows, 2304, dtype=torch.float32)
 
         def run(product: Callable[..., torch.Tensor]) -> None:
             with torch.set_grad_enabled(has_gradients):
@@ -179,20 +179,13 @@ def _comparison(
                     if has_gradients:
                         torch.autograd.grad(found, (vectors, weight), gradients)
 
-        return {REFERENCE: partial(run, F.linear)} | {one.__name__: partial(run, one) for one in primitives}
+        return {REFERENCE: partial(run, F.linear), primitive.__name__: partial(run, primitive)}
 
     return alternatives
 
 
-#: Name of a comparison, by its rows and whether a layer has more outputs than inputs.
-NAMES = {
-    (rows, is_wider): f"linear, {rows} rows, {'more' if is_wider else 'fewer'} outputs than inputs"
-    for rows in ROWS
-    for is_wider in (True, False)
-}
-TRAINING = "linear, 256 rows, with gradients"
 COMPARISONS = {
-    name: _comparison(rows, *((2304, 768) if is_wider else (768, 2304)), (inner_product, convolution), False)
-    for (rows, is_wider), name in NAMES.items()
+    FEW: _comparison(4, inner_product, has_gradients=False),
+    MANY: _comparison(256, convolution, has_gradients=False),
+    TRAINING: _comparison(256, convolution, has_gradients=True),
 }
-COMPARISONS[TRAINING] = _comparison(256, 2304, 768, (convolution,), has_gradients=True)

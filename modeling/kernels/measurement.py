@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: The alternative that others are compared with.
 REFERENCE = "reference"
 #: Share of the reference's time that another alternative may need at most.
-WORTHWHILE = 0.9
+WORTHWHILE = 0.85
 #: Seconds for one comparison, the first call of each alternative aside.
 TIME_LIMIT = 0.08
 #: Calls of each alternative, if the time allows.
@@ -52,7 +52,7 @@ def fastest(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[],
             as `"reference"`.
 
     Returns:
-        `"reference"` unless another alternative needs at most 0.9 of its time.
+        `"reference"` unless another alternative needs at most 0.85 of its time.
     """
     key = f"{machine()}; {name}"
     if key not in _CHOICES:
