@@ -1,7 +1,7 @@
 """Models: one `modeling_<model_type>.py` per family, over the layers and task heads they share."""
 
-# Imports the Auto classes, and so registers all families, before the first module of ours is executed; it would come
-# halfway through one otherwise, when its classes do not exist yet.
+# Import the Auto classes first: importing them registers our families, which must not happen while one of our modules
+# is half imported.
 import transformers.modeling_layers  # noqa: F401
 
 
@@ -10,7 +10,8 @@ def _bind_kernels() -> None:
     from importlib import import_module
     from importlib.util import find_spec
 
-    if find_spec(f"{__name__}.kernels"):
+    spec = find_spec(f"{__name__}.kernels")
+    if spec is not None and spec.origin is not None:  # a deleted folder can leave an empty one
         from .mixins.package_features import AFTER_INIT
 
         AFTER_INIT.append(import_module(f"{__name__}.kernels").bind)

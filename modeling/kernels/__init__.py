@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from ..layers.spatial_gating_unit import SpatialProjection
+from ..mixins.attention_interface import UsesAttentionInterface
 from . import attention, fourier, linear
 
 
@@ -20,24 +22,31 @@ class Kernel(NamedTuple):
     """A stand-in for a method.
 
     Attributes:
-        method: Name of the method, whose own function is the reference.
+        method: Name of the method.
+        reference: The method's own function. Classes with another one, of the same name, are left alone.
         function: The stand-in, which takes the module first.
         applies: Whether it gains anything for a module on this machine.
     """
 
     method: str
+    reference: Callable[..., Any]
     function: Callable[..., Any]
     applies: Callable[[Any], bool]
 
 
-_ATTENTION = Kernel("attention_function", attention.attention_function, attention.applies)
+_ATTENTION = Kernel(
+    "attention_function",
+    UsesAttentionInterface.attention_function,
+    attention.attention_function,
+    attention.applies,
+)
 
 KERNELS: dict[str, Kernel] = {
     "AMLPAttention": _ATTENTION,
     "SynthesizerAttention": _ATTENTION,
     "SynthesizerCrossAttention": _ATTENTION,
-    "SpatialProjection": Kernel("forward", fourier.forward, fourier.applies),
-    "Linear": Kernel("forward", linear.forward, linear.applies),
+    "SpatialProjection": Kernel("forward", SpatialProjection.forward, fourier.forward, fourier.applies),
+    "Linear": Kernel("forward", nn.Linear.forward, linear.forward, linear.applies),
 }
 """Stand-in by name of the module's class."""
 
@@ -79,13 +88,17 @@ def bind(model: nn.Module) -> None:
 def _modules_with_kernels(model: nn.Module) -> Iterator[tuple[nn.Module, Kernel]]:
     for module in model.modules():
         kernel = KERNELS.get(type(module).__name__)
-        if kernel is not None:
+        if kernel is not None and getattr(type(module), kernel.method) is kernel.reference:
             yield module, kernel
 
 
 def _set(module: nn.Module, kernel: Kernel, enabled: bool) -> None:
-    present = module.__dict__.get(kernel.method)
-    if enabled and present is None and kernel.applies(module):
-        setattr(module, kernel.method, MethodType(kernel.function, module))
-    elif not enabled and getattr(present, "__func__", None) is kernel.function:
+    present = getattr(module.__dict__.get(kernel.method), "__func__", None)
+    if present is kernel.reference:  # of a pickled module with a kernel
         delattr(module, kernel.method)
+    if enabled and kernel.method not in module.__dict__ and kernel.applies(module):
+        setattr(module, kernel.method, MethodType(kernel.function, module))
+    elif not enabled and present is kernel.function:
+        delattr(module, kernel.method)
+    if not enabled and getattr(module.__dict__.get("_old_forward"), "__func__", None) is kernel.function:
+        module.__dict__["_old_forward"] = MethodType(kernel.reference, module)  # below accelerate's hooks

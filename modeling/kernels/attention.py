@@ -21,7 +21,7 @@ from .measurement import REFERENCE, choice, measure
 
 #: Weights, over batch, heads, queries and keys, from which on products are taken.
 FEWEST_WEIGHTS = 2**15
-#: Weights up to which they are stored for a backward pass: 32 MiB.
+#: Weights up to which each layer stores them for a backward pass: 32 MiB per layer.
 MOST_WEIGHTS = 2**24
 #: Weights that are computed at once without gradients: larger blocks of memory are asked of the system anew.
 WEIGHTS_AT_ONCE = 2**22
@@ -36,12 +36,12 @@ def applies(module: nn.Module) -> bool:
 
 
 def attention_function(self: UsesAttentionInterface) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
-    """The module's own method of this name, with `products_or_kernel` for Transformers' `"sdpa"`."""
+    """The module's own method of this name, with `products_or_sdpa` for Transformers' `"sdpa"`."""
     function = type(self).attention_function(self)
-    return products_or_kernel if function is sdpa_attention_forward else function
+    return products_or_sdpa if function is sdpa_attention_forward else function
 
 
-def products_or_kernel(
+def products_or_sdpa(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -111,7 +111,7 @@ def _takes_products(query: torch.Tensor, keys: int, samples: int) -> bool:
         return False
     if is_in_graph(query) and not is_compiled_for_cpu(query):
         return False
-    if not _is_kernel_allowed():
+    if not _is_sdpa_unrestricted():
         return False
     of_a_sample = math.prod(query.shape[1:3]) * keys
     return statically_known_true(query.shape[0] * of_a_sample >= FEWEST_WEIGHTS) and statically_known_true(
@@ -120,7 +120,7 @@ def _takes_products(query: torch.Tensor, keys: int, samples: int) -> bool:
 
 
 @torch.compiler.assume_constant_result
-def _is_kernel_allowed() -> bool:
+def _is_sdpa_unrestricted() -> bool:
     """Whether PyTorch would take the kernel that products were compared with; `sdpa_kernel` can forbid it."""
     return bool(torch.backends.cuda.flash_sdp_enabled() and torch.backends.mkldnn.enabled)
 

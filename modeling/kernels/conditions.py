@@ -33,12 +33,13 @@ def is_dense_cpu_float32(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
         and inputs.device.type == weight.device.type == "cpu"
         and weight.layout == inputs.layout == torch.strided
         and not torch.is_autocast_enabled("cpu")
-        and _is_float32_exact()
+        and is_float32_exact()
     )
 
 
 @torch.compiler.assume_constant_result
-def _is_float32_exact() -> bool:
+def is_float32_exact() -> bool:
+    """Whether oneDNN may be used, and nobody asked for float32 products of less precision."""
     mkldnn: Any = torch.backends.mkldnn  # some of its attributes are made when it is imported
     if not mkldnn.enabled:
         return False

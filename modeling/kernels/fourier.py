@@ -15,7 +15,7 @@ from .conditions import is_compiled_for_cpu, is_in_graph
 from .measurement import REFERENCE, choice, measure
 
 
-#: Lengths at which the two are compared. Longer sequences take what is faster for the longest of these.
+#: Lengths at which the two are compared. Sequences take what is faster for the longest of these that is not longer.
 LENGTHS = (1024, 2048, 4096)
 
 
@@ -33,21 +33,23 @@ def forward(self: SpatialProjection, hidden_states: torch.Tensor, layout: TokenL
     In graphs it has to be known that all lengths are long enough; exported programs have the matrix, since many
     runtimes have no Fourier transforms.
     """
-    if (
+    may_convolve = (
         self.weight_type == "toeplitz"
         and hidden_states.device.type == "cpu"
         and (is_compiled_for_cpu(hidden_states) or not is_in_graph(hidden_states))
-        and _is_whole(hidden_states, layout)
-        and _is_long(hidden_states)
-    ):
-        positions = None if layout is None else layout.positions
-        return convolve(
-            self, hidden_states, self.bias[: hidden_states.shape[1]] if positions is None else self.bias[positions]
-        )
+        and _is_whole(layout)
+    )
+    if may_convolve:
+        # A static cache has unused room.
+        tokens = hidden_states if layout is None else hidden_states[:, layout.new_tokens]
+        if _is_long(tokens):
+            positions = None if layout is None else layout.positions
+            bias = self.bias[: tokens.shape[1]] if positions is None else self.bias[positions]
+            return convolve(self, tokens, bias)
     return type(self).forward(self, hidden_states, layout)
 
 
-def _is_whole(hidden_states: torch.Tensor, layout: TokenLayout | None) -> bool:
+def _is_whole(layout: TokenLayout | None) -> bool:
     """Whether rows are one document each, and computed whole, so that weights depend on distances alone."""
     if layout is None:
         return True
@@ -57,10 +59,10 @@ def _is_whole(hidden_states: torch.Tensor, layout: TokenLayout | None) -> bool:
 
 
 def _is_long(hidden_states: torch.Tensor) -> bool:
-    lengths = [length for length in LENGTHS if choice(_name(length)) != REFERENCE]
     # Products of half types are faster.
     factor = 2 if product_dtype(hidden_states).itemsize < 4 else 1
-    return bool(lengths) and statically_known_true(hidden_states.shape[1] >= factor * lengths[0])
+    known = [length for length in LENGTHS if statically_known_true(hidden_states.shape[1] >= factor * length)]
+    return bool(known) and choice(_name(known[-1])) != REFERENCE
 
 
 def product_dtype(hidden_states: torch.Tensor) -> torch.dtype:
@@ -110,7 +112,7 @@ def _comparison(length: int) -> Callable[[], Mapping[str, Callable[[], object]]]
         projection = projection.to_empty(device="cpu").to(torch.float32)
         for parameter in projection.parameters():
             parameter.fill_(1.0)
-        inputs = torch.ones(1, length, 128, dtype=torch.float32)
+        inputs = torch.ones(1, length, 32, dtype=torch.float32)
         return {
             REFERENCE: lambda: SpatialProjection.forward(projection, inputs),
             "fourier": lambda: convolve(projection, inputs, projection.bias),

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 
-from .conditions import is_compiled_for_cpu, is_dense_cpu_float32, is_in_graph
+from .conditions import is_compiled_for_cpu, is_dense_cpu_float32, is_float32_exact, is_in_graph
 from .measurement import REFERENCE, choice, measure
 
 
@@ -34,7 +34,7 @@ FEW, MANY, TRAINING = "linear, 4 rows", "linear, 256 rows", "linear, 256 rows, w
 
 def applies(module: nn.Linear) -> bool:
     """Whether the layer is large enough, and oneDNN the faster one on this processor. Measures, at the first call."""
-    if module.weight.numel() < FEWEST_WEIGHTS or not torch.backends.mkldnn.is_available():
+    if module.weight.numel() < FEWEST_WEIGHTS or not torch.backends.mkldnn.is_available() or not is_float32_exact():
         return False
     gains = [measure(name, alternatives) for name, alternatives in COMPARISONS.items()]
     return any(gains)
@@ -58,11 +58,14 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     if name == REFERENCE or not is_dense_cpu_float32(inputs, weight):
         return F.linear(inputs, weight, bias)
     if rows >= MANY_ROWS:
-        is_large = rows * weight.numel() >= FEWEST_MULTIPLICATIONS
-        return (convolution if is_large else F.linear)(inputs, weight, bias)
+        return (convolution if _is_large(rows, weight) else F.linear)(inputs, weight, bias)
     # The inner product has no derivatives of either kind.
     has_derivatives = torch.is_grad_enabled() or forward_ad._current_level >= 0
     return (F.linear if has_derivatives else inner_product)(inputs, weight, bias)
+
+
+def _is_large(rows: int, weight: torch.Tensor) -> bool:
+    return rows >= MANY_ROWS and rows * weight.numel() >= FEWEST_MULTIPLICATIONS
 
 
 def _comparison_for(rows: int) -> str:
@@ -112,8 +115,7 @@ def _is_transformed() -> bool:
 @torch.library.custom_op("tokenmixers::linear", mutates_args=(), device_types="cpu")
 def linear_in_graph(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`linear` for graphs, whose number of rows can be unknown when they are compiled."""
-    rows = math.prod(inputs.shape[:-1])
-    is_large = rows >= MANY_ROWS and rows * weight.numel() >= FEWEST_MULTIPLICATIONS
+    is_large = _is_large(math.prod(inputs.shape[:-1]), weight)
     return (convolution if is_large else F.linear)(inputs, weight, bias)
 
 
@@ -124,9 +126,15 @@ def _(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 @torch.library.custom_op("tokenmixers::linear_backward", mutates_args=(), device_types="cpu")
 def linear_backward_in_graph(
-    gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor
+    gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, for_inputs: bool, for_weight: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of `linear_in_graph` for inputs and weight."""
+    """Gradients of `linear_in_graph` for inputs and weight; empty ones where they are not needed."""
+    rows = math.prod(inputs.shape[:-1])
+    if not _is_large(rows, weight):
+        return (
+            gradients @ weight if for_inputs else inputs.new_empty(0),
+            gradients.flatten(0, -2).T @ inputs.flatten(0, -2) if for_weight else weight.new_empty(0),
+        )
     geometry = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "output_padding": [0, 0], "groups": 1}
     of_inputs, of_weight, _ = torch.ops.aten.convolution_backward(
         _pixels(gradients, 1),
@@ -134,15 +142,23 @@ def linear_backward_in_graph(
         weight[:, :, None, None],
         bias_sizes=None,
         transposed=False,
-        output_mask=[True, True, False],
+        output_mask=[for_inputs, for_weight, False],
         **geometry,
     )
-    return of_inputs.permute(0, 2, 3, 1).reshape(inputs.shape), of_weight.reshape(weight.shape)
+    return (
+        of_inputs.permute(0, 2, 3, 1).reshape(inputs.shape) if for_inputs else inputs.new_empty(0),
+        of_weight.reshape(weight.shape) if for_weight else weight.new_empty(0),
+    )
 
 
 @linear_backward_in_graph.register_fake
-def _(gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return inputs.new_empty(inputs.shape), weight.new_empty(weight.shape)
+def _(
+    gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, for_inputs: bool, for_weight: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return (
+        inputs.new_empty(inputs.shape if for_inputs else 0),
+        weight.new_empty(weight.shape if for_weight else 0),
+    )
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -150,10 +166,16 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) 
 
 
 def _backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    inputs, weight = ctx.saved_tensors
-    of_inputs, of_weight = linear_backward_in_graph(gradients.contiguous(), inputs, weight)
-    of_bias = gradients.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
-    return of_inputs, of_weight, of_bias
+    (inputs, weight), (for_inputs, for_weight, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
+    if torch.is_grad_enabled():  # for second derivatives, which the operator does not have
+        of_inputs, of_weight = gradients @ weight, gradients.flatten(0, -2).T @ inputs.flatten(0, -2)
+    else:
+        of_inputs, of_weight = linear_backward_in_graph(gradients.contiguous(), inputs, weight, for_inputs, for_weight)
+    return (
+        of_inputs if for_inputs else None,
+        of_weight if for_weight else None,
+        gradients.flatten(0, -2).sum(0) if for_bias else None,
+    )
 
 
 linear_in_graph.register_autograd(_backward, setup_context=_keep_for_backward)

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from huggingface_hub import constants
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -30,6 +30,8 @@ REFERENCE = "reference"
 WORTHWHILE = 0.85
 #: Seconds for one comparison, the first call of each alternative aside.
 TIME_LIMIT = 0.08
+#: Seconds to wait for another process that measures.
+SECONDS_TO_WAIT = 10
 #: Calls of each alternative, if the time allows.
 MOST_CALLS = 15
 
@@ -56,12 +58,7 @@ def fastest(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[],
     """
     key = f"{machine()}; {name}"
     if key not in _CHOICES:
-        _CHOICES.update(_read())
-    if key not in _CHOICES:
-        # Models are also built on the meta device, and without gradients.
-        with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad():
-            measured = _measure(make_alternatives())
-        _CHOICES[key] = _write_first(key, measured)
+        _CHOICES[key] = _kept_or_measured(key, make_alternatives)
         logger.info("%s: %s", key, _CHOICES[key])
     return _CHOICES[key]
 
@@ -108,22 +105,22 @@ def _processor() -> str:
     return " ".join(values[name] for name in fields if name in values) or platform.machine()
 
 
-def _measure(alternatives: Mapping[str, Callable[[], Any]]) -> str:
-    for run in alternatives.values():
-        run()  # the first call allocates and compiles
-    seconds: dict[str, list[float]] = {name: [] for name in alternatives}
-    end = time.perf_counter() + TIME_LIMIT
-    for call in range(MOST_CALLS):
-        if call >= 3 and time.perf_counter() > end:
-            break
-        for name, run in alternatives.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    # The shortest times: other processes make single calls longer.
-    shortest = {name: min(values) for name, values in seconds.items()}
-    best = min(shortest, key=shortest.__getitem__)
-    return best if shortest[best] <= WORTHWHILE * shortest[REFERENCE] else REFERENCE
+def _kept_or_measured(key: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> str:
+    """The choice in the file, or else a new one. One process measures at a time, and the others read what it found."""
+    path = cache_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock", timeout=SECONDS_TO_WAIT):
+            kept = _read()
+            if key not in kept:
+                kept[key] = _measure(make_alternatives)
+                temporary = path.with_suffix(".incomplete")
+                temporary.write_text(json.dumps(kept, indent=2, sort_keys=True), encoding="utf-8")
+                os.replace(temporary, path)
+            return kept[key]
+    except (OSError, Timeout) as error:  # e.g. a home that is read-only: every process measures for itself
+        logger.info("%s is not used: %s", path, error)
+        return _measure(make_alternatives)
 
 
 def _read() -> dict[str, str]:
@@ -131,26 +128,43 @@ def _read() -> dict[str, str]:
         choices = json.loads(cache_file().read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         logger.warning("%s cannot be read and is measured anew: %s", cache_file(), error)
         return {}
     return choices if isinstance(choices, dict) else {}
 
 
-def _write_first(key: str, choice: str) -> str:
-    """Add a choice to the file, unless another process has been quicker: its choice counts."""
-    kept = _read()
-    if key in kept:
-        return kept[key]
-    path, temporary = cache_file(), None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".incomplete")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({**kept, key: choice}, file, indent=2, sort_keys=True)
-        os.replace(temporary, path)
-    except OSError as error:  # e.g. a home that is read-only: every process measures for itself
-        logger.info("%s cannot be written: %s", path, error)
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-    return choice
+def _measure(make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> str:
+    # Models are also built on the meta device, without gradients and under autocast.
+    with (
+        torch.device("cpu"),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+    ):
+        return _fastest_of(make_alternatives())
+
+
+def _fastest_of(alternatives: Mapping[str, Callable[[], Any]]) -> str:
+    seconds: dict[str, list[float]] = {}
+    for name, run in alternatives.items():
+        try:
+            run()  # the first call allocates and compiles
+        except RuntimeError as error:
+            if name == REFERENCE:
+                raise
+            logger.info("%s does not work here: %s", name, error)
+        else:
+            seconds[name] = []
+    end = time.perf_counter() + TIME_LIMIT
+    for call in range(MOST_CALLS):
+        if call >= 2 and time.perf_counter() > end:
+            break
+        for name, times in seconds.items():
+            start = time.perf_counter()
+            alternatives[name]()
+            times.append(time.perf_counter() - start)
+    # The shortest times: other processes make single calls longer.
+    shortest = {name: min(times) for name, times in seconds.items()}
+    best = min(shortest, key=shortest.__getitem__)
+    return best if shortest[best] <= WORTHWHILE * shortest[REFERENCE] else REFERENCE

@@ -54,7 +54,7 @@ class SpatialProjection(nn.Module):
         if isinstance(new_tokens, slice) and not new_tokens.start:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
             # Appendix C: rows of 2 * length numbers, read with a stride of 2 * length - 1, shift by one per row.
-            # Unlike `unfold`, this compiles and exports with any length; `contiguous` gives fixed strides.
+            # Unlike `unfold`, this takes lengths that are not fixed; `contiguous` gives the same strides for all.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
         tokens = torch.arange(length, device=self.weight.device)

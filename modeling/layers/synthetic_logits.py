@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
 from ..inputs.attention_maps import query_positions, relative_positions
+from ..inputs.entries_by_position import first_entries, number_of_tiles, query_entries, query_key_entries, resized
 from ..inputs.token_layout import TokenLayout
-from .weights_by_position import first_entries, query_entries, query_key_entries, resized
 
 
 Resize = Callable[[torch.Tensor, int], torch.Tensor]
@@ -222,7 +222,7 @@ class FactorizedDenseLogits(nn.Module):
         first = self.first(hidden_states, queries)
         a = self.tiled.weight.shape[1]
         if layout.positions is None:
-            tiles = None if torch.compiler.is_exporting() else (layout.key_length + a - 1) // a
+            tiles = number_of_tiles(layout.key_length, a)
             products = self.repeated(first, tiles)[..., None] * self.tiled(first)[..., None, :]
             return first_entries(products.flatten(-2), 3, layout.key_length)
         tiled, repeated = _columns(self.tiled(first), layout.positions % a), layout.positions // a

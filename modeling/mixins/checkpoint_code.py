@@ -21,7 +21,7 @@ GENERATED = "# Part of tokenmixers"
 """How all files of a checkpoint's code begin."""
 
 _PACKAGE = Path(__file__).parents[2]
-_NOT_IN_CHECKPOINTS = {"package_features.py": "checkpoint_features.py"}
+_REPLACED_IN_CHECKPOINTS = {"package_features.py": "checkpoint_features.py"}
 _PIPELINE = "QuestionAnsweringPipeline"
 _PIPELINE_IMPORT = f"""
 
@@ -61,7 +61,7 @@ def checkpoint_code(config: PreTrainedConfig) -> dict[str, str]:
         File name -> source, which imports nothing but PyTorch, Transformers, their dependencies and these files.
 
     Raises:
-        ValueError: If two modules of the package define the same name.
+        ValueError: If two modules of the package define the same name, or a module has statements besides definitions.
     """
     model_type = config.model_type
     names = {entry.rpartition(".")[2] for entry in auto_map(config).values()}
@@ -123,7 +123,7 @@ class _Bundle:
 
     def _add(self, path: Path) -> None:
         """Add a module after the modules of the same top folder that it imports."""
-        path = path.with_name(_NOT_IN_CHECKPOINTS.get(path.name, path.name))
+        path = path.with_name(_REPLACED_IN_CHECKPOINTS.get(path.name, path.name))
         if path in self.modules:
             return
         text = path.read_text(encoding="utf-8")
@@ -179,10 +179,12 @@ def _top_folder(path: Path) -> str:
 
 def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
     """The definitions of a module in their order, each with the comments above it."""
-    lines = text.splitlines()
+    lines = text.split("\n")
     body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     for node, following in zip(body, [*body[1:], None], strict=True):
         defines = _defined(node)
+        if not defines and not isinstance(node, ast.Expr) and not _is_for_type_checkers(node):
+            raise ValueError(f"Line {node.lineno} is no definition, and would be missing: {ast.unparse(node)[:80]!r}.")
         if not defines or "__all__" in defines:
             continue
         first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", []))]) - 1
@@ -196,6 +198,10 @@ def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
         strings = [item.value for item in ast.walk(node) if isinstance(item, ast.Constant)]
         used |= {value for value in strings if isinstance(value, str) and re.fullmatch(r"\w+", value)}
         yield _Piece("\n".join(lines[first:end]), defines, used)
+
+
+def _is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def _defined(node: ast.AST) -> set[str]:

@@ -11,7 +11,7 @@ class PackageFeatures(PreTrainedModel):
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save as `PreTrainedModel.save_pretrained` does."""
         entries = getattr(self.config, "auto_map", {}).items()
-        names = [name for name, entry in entries if entry.endswith(f".{type(self).__name__}")]
+        names = [name for name, entry in entries if str(entry).endswith(f".{type(self).__name__}")]
         if names and self._auto_class is None:
             self.register_for_auto_class(names[0])
         super().save_pretrained(*args, **kwargs)

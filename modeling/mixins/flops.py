@@ -7,7 +7,7 @@ f = `intermediate_size`:
 - gMLP: 2ndf + 2n²g + 2ngd, with g = f / 2 channels in a split gate and g = f in the others;
 - aMLP: gMLP's + 6nda + 4n²a + 2nag, with a = `attention_size`;
 - MLP-Mixer: 4nsd + 4ndf, with s = `token_mixing_size`;
-- Synthesizer: 4ndf (6ndf if the feed-forward is gated) + what `synthesizer_attention_flops` says.
+- Synthesizer: 4ndf (6ndf if the feed-forward is gated) plus `synthesizer_attention_flops`.
 
 Toeplitz weights count as the full matrix, also if their product is computed by FFT, which `FlopCounterMode` does not
 count. A training step costs three times the forward pass.

@@ -5,8 +5,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..inputs.entries_by_position import resampled, resized
 from ..layers.synthetic_logits import Resize
-from ..layers.weights_by_position import resampled, resized
 from .grid_interpolation import grid_interpolation
 
 

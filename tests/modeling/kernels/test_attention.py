@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_utils import AttentionInterface
 
 from tokenmixers.modeling.kernels import attention, use_kernels
-from tokenmixers.modeling.kernels.attention import products_or_kernel
+from tokenmixers.modeling.kernels.attention import products_or_sdpa
 
 
 @pytest.fixture
@@ -54,9 +54,7 @@ def test_values_and_gradients(sdpa_calls, mask, has_bias, queries):
     for dtype in (torch.bfloat16, torch.float32):
         tensors = inputs(queries=queries, dtype=dtype)
         bias_in_type = None if bias is None else bias.to(dtype)
-        output, weights = products_or_kernel(
-            module, *tensors, masks.get(mask), scaling=0.5, position_bias=bias_in_type
-        )
+        output, weights = products_or_sdpa(module, *tensors, masks.get(mask), scaling=0.5, position_bias=bias_in_type)
         assert weights is None and output.dtype == dtype
         output.float().square().sum().backward()
         found.append([output.float(), *(tensor.grad.float() for tensor in tensors)])
@@ -85,7 +83,7 @@ def test_pieces_of_the_batch(sdpa_calls, monkeypatch, mask, bias_batch):
         return eager(*args, **kwargs)
 
     monkeypatch.setattr(attention, "eager_attention_forward", recorded)
-    attend = partial(products_or_kernel, attention_module(mask == "causal"), query, key, value, given_mask)
+    attend = partial(products_or_sdpa, attention_module(mask == "causal"), query, key, value, given_mask)
     with torch.no_grad():
         expected = attend(position_bias=bias)[0]
         monkeypatch.setattr(attention, "WEIGHTS_AT_ONCE", 2 * 3 * 5 * keys)
@@ -103,7 +101,7 @@ def test_checkpointed_layers_draw_the_same_dropout(sdpa_calls, monkeypatch, use_
     tensors = inputs(batch=3)
 
     def attend(*tensors):
-        return products_or_kernel(attention_module(), *tensors, None, dropout=0.5)[0]
+        return products_or_sdpa(attention_module(), *tensors, None, dropout=0.5)[0]
 
     found = []
     for way in (attend, partial(checkpoint, attend, use_reentrant=use_reentrant)):
@@ -122,7 +120,7 @@ def test_who_keeps_the_reference(sdpa_calls, monkeypatch):
 
     def calls(mask=None, **kwargs):
         sdpa_calls.clear()
-        products_or_kernel(attention_module(), *tensors, mask, **kwargs)
+        products_or_sdpa(attention_module(), *tensors, mask, **kwargs)
         return len(sdpa_calls)
 
     assert calls() == calls(is_causal=False) == calls(output_attentions=False) == 0
@@ -194,7 +192,7 @@ def test_compiled(model, sdpa_calls):
 @pytest.mark.parametrize("way", ["exported", "traced"])
 def test_exported_programs_have_the_reference(sdpa_calls, way):
     module = attention_module()
-    module.forward = lambda *tensors: products_or_kernel(module, *tensors, None)[0]
+    module.forward = lambda *tensors: products_or_sdpa(module, *tensors, None)[0]
     tensors = tuple(tensor.detach() for tensor in inputs())
     if way == "traced":
         program = torch.jit.trace(module.forward, tensors, check_trace=False)

@@ -93,6 +93,15 @@ def test_later_tokens_of_causal_rows_leave_rounding_errors_only(convolved):
     check_values_and_gradients(pair, inputs)
 
 
+def test_the_first_tokens_of_a_static_cache(convolved):
+    """The cache has more room than there are tokens, and the projection gets all of it."""
+    bound, reference = projections(is_causal=True)
+    inputs = torch.randn(2, MAX_LENGTH, CHANNELS, dtype=torch.double)
+    layout = TokenLayout(6, 6, new_tokens=slice(0, 6), is_causal=True)
+    assert_close(bound(inputs, layout), reference(inputs, layout))
+    assert convolved == [6]
+
+
 @pytest.mark.parametrize(
     "layout",
     [

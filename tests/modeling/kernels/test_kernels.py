@@ -1,8 +1,11 @@
 """How kernels are bound to models, and taken off; each is compared with its reference in a file of its own."""
 
 import copy
+import pickle
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +15,7 @@ from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel
 
 from tokenmixers import GMLPModel
+from tokenmixers.modeling import kernels
 from tokenmixers.modeling.kernels import KERNELS, bind, fourier, use_kernels
 
 
@@ -95,6 +99,31 @@ def test_small_layers_have_no_kernel(tiny_model, monkeypatch):
 
 
 @pytest.mark.usefixtures("every_kernel")
+def test_layers_that_others_have_put_in_place_compute_as_they_do(tiny_model):
+    """PEFT and PyTorch's quantisation have classes of the name `Linear` too; models move after they are wrapped."""
+    peft = pytest.importorskip("peft")
+    ids = torch.tensor([[1, 2, 3]])
+    config = peft.LoraConfig(r=2, target_modules=["proj_in"], init_lora_weights=False)
+    wrapped = peft.get_peft_model(tiny_model("GMLPForSequenceClassification"), config)
+    quantised = torch.ao.quantization.quantize_dynamic(tiny_model("GMLPForSequenceClassification"), {nn.Linear})
+    for model in (wrapped, quantised):
+        with torch.no_grad():
+            expected = model(ids).logits
+            use_kernels(model.to("cpu"))
+            assert_close(model(ids).logits, expected)
+    wrapped(ids).logits.sum().backward()
+    assert all(weight.grad is not None for name, weight in wrapped.named_parameters() if "lora" in name)
+
+
+@pytest.mark.usefixtures("every_kernel")
+def test_unpickled_models_are_bound_again(tiny_model):
+    model = pickle.loads(pickle.dumps(tiny_model("GMLPModel"))).to("cpu")
+    assert "Linear" in bound_classes(model)
+    use_kernels(model, enabled=False)
+    assert not bound_classes(model)
+
+
+@pytest.mark.usefixtures("every_kernel")
 def test_models_on_other_devices_lose_their_kernels(tiny_model):
     class OnDevice(nn.Module):
         """A model whose parameters say that they are elsewhere."""
@@ -126,19 +155,24 @@ def test_a_forward_that_others_have_set_is_left_alone():
         assert (layer.forward, other.forward) == wrapped
     inputs = torch.randn(2, 3, 4)
     assert_close(layer(inputs), torch.nn.functional.linear(inputs, layer.weight, layer.bias))
+    hooks.remove_hook_from_module(layer)
+    assert layer.forward.__func__ is nn.Linear.forward  # switched off while the hook was there
 
 
 @pytest.mark.slow  # imports everything anew
 def test_models_run_without_the_folder(tmp_path):
-    """As after `rm -r modeling/kernels`."""
+    package = tmp_path / "tokenmixers"
+    shutil.copytree(
+        Path(kernels.__file__).parents[2], package, ignore=shutil.ignore_patterns(".*", "outputs", "tests")
+    )
+    for path in (package / "modeling" / "kernels").glob("*.py"):
+        path.unlink()  # as `git rm` does, which leaves what Python has cached
     program = (
-        "import importlib.util, sys\n"
-        "find = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *rest: None if name.endswith('.kernels') else find(name, *rest)\n"
-        "sys.modules['tokenmixers.modeling.kernels'] = None\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "import torch, tokenmixers\n"
         "config = tokenmixers.GMLPConfig(hidden_size=8, intermediate_size=16, num_hidden_layers=1, vocab_size=9)\n"
-        "print(tuple(tokenmixers.GMLPModel(config)(torch.tensor([[1, 2]]))[0].shape))\n"
+        "print(tuple(tokenmixers.GMLPModel(config)(torch.tensor([[1, 2]]))[0].shape), tokenmixers.__file__)\n"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert found.stdout.strip() == "(1, 2, 8)", found.stderr
+    assert found.stdout.split(") ")[0] == "(1, 2, 8", found.stderr
+    assert str(package) in found.stdout

@@ -2,8 +2,8 @@
 
 import torch
 
-from ..inputs.attention_maps import past_length, query_index, query_positions
-from ..inputs.token_layout import TokenLayout
+from .attention_maps import past_length, query_index, query_positions
+from .token_layout import TokenLayout
 
 
 def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
@@ -14,6 +14,11 @@ def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
     if torch.compiler.is_exporting():
         return tensor.index_select(dim, torch.arange(length, device=tensor.device))
     return tensor.narrow(dim, 0, length)
+
+
+def number_of_tiles(length: int, size: int) -> int | None:
+    """Tiles of `size` that cover `length`; `None`, for all there are, in `torch.export`, whose length is free."""
+    return None if torch.compiler.is_exporting() else (length + size - 1) // size
 
 
 def query_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
