@@ -304,11 +304,11 @@ def machine_section(name: str, reports: Results) -> str:
     dates = sorted(report["machine"]["date"] for report in reports.values())
     facts.append(dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}")
     facts += dict.fromkeys(report["source"] for report in reports.values() if "source" in report)
-    peaks = [
-        f"{dtype} {max(found.values()) / 1e9:,.0f} GFLOP/s"
-        for report in list(reports.values())[:1]
-        for dtype, found in report.get("matmul_peaks", {}).items()
-    ]
+    found: dict[str, list[float]] = {}
+    for report in reports.values():
+        for dtype, values in report.get("matmul_peaks", {}).items():
+            found.setdefault(dtype, []).extend(values.values())
+    peaks = [f"{dtype} {max(values) / 1e9:,.0f} GFLOP/s" for dtype, values in sorted(found.items())]
     if peaks:
         facts.append("fastest matrix product " + ", ".join(peaks))
     commands = "\n".join(command(stem, report["arguments"]) for stem, report in reports.items())
@@ -323,7 +323,8 @@ def page(folder: Path) -> str:
     """
     machines = read_machines(folder)
     head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
-    tables = [comparison_table(comparison, machines) for comparison in COMPARISONS]
+    cells = {row["cell"] for reports in machines.values() for report in reports.values() for row in report["results"]}
+    tables = [comparison_table(comparison, machines) for comparison in COMPARISONS if comparison.cell in cells]
     return "\n\n".join([head, *tables, *(machine_section(*item) for item in machines.items())]) + "\n"
 
 
