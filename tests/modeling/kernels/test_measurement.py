@@ -21,6 +21,7 @@ def fresh(tmp_path, monkeypatch):
     """No choice has been made, and the cache folder is empty."""
     monkeypatch.setattr(measurement, "_CHOICES", {})
     monkeypatch.setattr(measurement, "_MEASURED", {})
+    monkeypatch.setattr(measurement, "_SPENT", [])
     monkeypatch.setattr(measurement.constants, "HF_HOME", str(tmp_path / "home"))
 
 
@@ -45,6 +46,14 @@ def test_one_comparison_takes_a_fraction_of_a_second():
     start = time.perf_counter()
     measurement.fastest("slow", alternatives(reference=0.03, other=0.03))
     assert time.perf_counter() - start < 8 * 0.03 + measurement.TIME_LIMIT + 0.2
+
+
+def test_all_comparisons_of_a_process_take_about_a_second(monkeypatch):
+    monkeypatch.setattr(measurement, "SECONDS_IN_ALL", 0.05)
+    choices = {name: measurement.fastest(name, alternatives(reference=0.01, other=0.001)) for name in "abcd"}
+    assert choices["a"] == "other" and choices["d"] == "reference"
+    kept = {key.rpartition("; ")[2] for key in json.loads(measurement.cache_file().read_text())}
+    assert "a" in kept and "d" not in kept  # to be measured by another process
 
 
 def test_measured_once_and_kept_in_the_cache_folder():
@@ -152,6 +161,7 @@ def test_measures_real_products_wherever_models_are_built(context, monkeypatch):
         return "other"
 
     monkeypatch.setattr(measurement, "_fastest_of", run_once)
+    monkeypatch.setattr(measurement, "SECONDS_IN_ALL", float("inf"))
     with context():
         found = [measurement.measure(name, comparison) for name, comparison in linear.COMPARISONS.items()]
         found.append(measurement.measure("a", fourier._comparison(64)))
