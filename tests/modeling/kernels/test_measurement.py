@@ -69,6 +69,7 @@ def test_measured_once_and_kept_in_the_cache_folder():
     assert not calls
 
 
+@pytest.mark.slow  # two processes import PyTorch
 def test_processes_that_start_together_choose_alike():
     """Each would choose its own number."""
     program = (
