@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -315,7 +316,6 @@ def _decoding(
 def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
     """6: the spatial gating unit of gMLP-base at growing lengths, with the kernel for its product and without."""
     config = shipped_config("gmlp-base")
-    use_kernels = import_module("tokenmixers.modeling.kernels").use_kernels
     for length in sizes.growth:
         settings = (config.gate_layer_norm_eps, config.gate_type)
         matrix = randomise_gates(SpatialGatingUnit(config.intermediate_size, length, "toeplitz", *settings))
@@ -357,6 +357,12 @@ def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
         yield Group("first prediction", candidates)
 
 
+def use_kernels(model: nn.Module, enabled: bool = True) -> None:
+    """Bind kernels, or take them off; nothing happens in a package without them."""
+    if find_spec("tokenmixers.modeling.kernels"):
+        import_module("tokenmixers.modeling.kernels").use_kernels(model, enabled)
+
+
 def with_and_without_kernels(case: Case, sizes: Sizes) -> Iterator[Group]:
     """9: our own models with the kernels that were chosen for this machine, and as they are written."""
 
@@ -365,7 +371,6 @@ def with_and_without_kernels(case: Case, sizes: Sizes) -> Iterator[Group]:
         use_kernels(plain, enabled=False)
         return {"with kernels": model, "without": plain}
 
-    use_kernels = import_module("tokenmixers.modeling.kernels").use_kernels
     for name in ("gmlp-base", "amlp-base"):
         config = shipped_config(name, **sizes.shrunk)
         models = pair(randomise_gates(AutoModel.from_config(config)))

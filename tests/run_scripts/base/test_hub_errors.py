@@ -108,7 +108,7 @@ def test_a_push_that_fails_during_training_does_not_end_it(hub, online, command,
         run_mlm.main(command(**options, output_dir="run", save_steps=2, max_steps=4))
     said = [record.getMessage() for record in caplog.records if "was not pushed" in record.getMessage()]
     assert [re.search(r"step (\d)", line)[1] for line in said] == ["2", "4"]
-    assert all("training goes on: the connection to the Hub was lost" in line for line in said)
+    assert all("training goes on: the connection to the Hub was lost" in line for line in said), said
     assert "model.safetensors" in state.commits[state.branches["me/model"]["main"]]
 
 
