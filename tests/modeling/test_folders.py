@@ -65,7 +65,9 @@ def test_layers_are_equations_in_plain_torch(module):
         if name.split(".")[0] == "transformers":
             assert name == "transformers.activations" or names == ["PreTrainedConfig"]
     text = (MODELING / module).read_text()
-    assert not re.search(r"mkldnn|onednn|mkl\b|\bAMD\b|\bIntel\b|avx|processor|is_(exporting|compiling|tracing)", text, re.IGNORECASE)
+    assert not re.search(
+        r"mkldnn|onednn|mkl\b|\bAMD\b|\bIntel\b|avx|processor|is_(exporting|compiling|tracing)", text, re.IGNORECASE
+    )
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
