@@ -48,12 +48,12 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
     check_train_tokenizer,
-    checkpoint_to_resume,
     fitting_tokenizer,
     load_config,
     sequence_length,
     set_label_names,
 )
+from .training.run_folder import checkpoint_to_resume, keep_tokenizer
 from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
@@ -136,7 +136,7 @@ def load_experiment(
     }
     check_train_tokenizer(model_args, args)
     texts = _texts(examples["train"][""]) if args.do_train else ()
-    tokenizer = fitting_tokenizer(model_args, config, texts, args, saved_tokenizer)
+    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, saved_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
     limits = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
     rows: dict[str, dict[str, datasets.Dataset]] = {"train": {"": None}, "validation": {}, "test": {}}
@@ -152,6 +152,7 @@ def load_experiment(
         metrics={_joined(part, name): SCORES[name][0] for part, name in names},
         base_model=model_args.model_name_or_path,
         author=card_args,
+        text_pairs=any(len(found[0]["texts"]) > 1 for parts in examples.values() for found in parts.values() if found),
         hyper_parameters={"max_seq_length": length},
     )
     return Experiment(model_args, card, task, config, tokenizer, rows["train"][""], rows["validation"], rows["test"])
@@ -165,7 +166,9 @@ def _texts(examples: datasets.Dataset) -> Iterator[str]:
 def _data_facts(arguments: TextClassificationArguments, task: TextTask) -> dict[str, str | None]:
     if not isinstance(task, GlueTask):
         return describe_data(arguments)
-    return {"data": f"the validation set of {task.benchmark}'s {task.folder}", "dataset_id": task.hub_name}
+    names = {"data": "validation", "train_data": "training", "test_data": "test"}
+    facts = {key: f"the {split} set of {task.benchmark}'s {task.folder}" for key, split in names.items()}
+    return {**facts, "dataset_id": task.hub_name}
 
 
 def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrainer:
@@ -246,10 +249,15 @@ def run_once(experiment: Experiment, args: TrainingArguments) -> dict[str, float
         path = folder / f"{_joined('predictions', part)}.csv"
         write_predictions(path, output.predictions, output.label_ids, classes)
 
-    results = train_and_evaluate(trainer, experiment.card, resume_from, write, experiment.majority_metrics())
-    for part, rows in experiment.test.items():
-        results |= predict(trainer, experiment.task, part, rows)
-    return results
+    def predict_all() -> dict[str, float]:
+        found: dict[str, float] = {}
+        for part, rows in experiment.test.items():
+            found |= predict(trainer, experiment.task, part, rows)
+        return found
+
+    known = experiment.majority_metrics()
+    predicting = predict_all if experiment.test else None
+    return train_and_evaluate(trainer, experiment.card, resume_from, write, known, predicting)
 
 
 def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Dataset) -> dict[str, float]:
@@ -260,7 +268,7 @@ def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Da
     """
     prefix = _joined("test", part)
     output, folder = trainer.predict(rows, metric_key_prefix=prefix), Path(trainer.args.output_dir)
-    trainer.save_metrics(prefix, output.metrics)
+    trainer.save_metrics(prefix, output.metrics, combined=False)
     if trainer.is_world_process_zero():
         if isinstance(task, GlueTask):
             path = folder / task.submission(part)
@@ -312,7 +320,7 @@ def run_grid(
     with args.main_process_first(local=False, desc="output folder"):
         hyperparameter_grid.check_folder(args, settings)
     if args.process_index == 0 and not tokenizer_folder.is_dir():
-        experiment.tokenizer.save_pretrained(tokenizer_folder)
+        keep_tokenizer(experiment.tokenizer, tokenizer_folder, settings)
     return hyperparameter_grid.run_all(
         runs, lambda run: run_once(experiment, run), experiment.metric_names, args.output_dir
     )

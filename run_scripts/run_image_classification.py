@@ -28,7 +28,8 @@ from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
 from .metrics import load_metric
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import build_model, checkpoint_to_resume, load_config, set_label_names
+from .training.model_loading import build_model, load_config, set_label_names
+from .training.run_folder import checkpoint_to_resume
 from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 

@@ -32,11 +32,11 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
     check_train_tokenizer,
-    checkpoint_to_resume,
     fitting_tokenizer,
     load_config,
     sequence_length,
 )
+from .training.run_folder import checkpoint_to_resume
 from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
@@ -135,7 +135,7 @@ def build(
         splits = load_questions(data_args, args.do_train, args.do_eval, model_args.token)
     check_train_tokenizer(model_args, args)
     texts = question_texts(splits["train"]) if model_args.train_tokenizer is not None else ()
-    tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from)
+    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
     if tokenizer.pad_token_id is None:
         raise UserError("the tokenizer has no padding token, which batches need: set one and save it again.")
     length = sequence_length(data_args.max_seq_length, config, tokenizer)

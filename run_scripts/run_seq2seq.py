@@ -50,11 +50,11 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
     check_train_tokenizer,
-    checkpoint_to_resume,
     fitting_tokenizer,
     load_config,
     sequence_length,
 )
+from .training.run_folder import checkpoint_to_resume
 from .training.trainer import ScriptSeq2SeqTrainer, leave_processes, train_and_evaluate
 
 
@@ -228,7 +228,7 @@ def load_rows(
         loaded = {name: load_pairs(data_args, name, model_args.token) for name, needed in wanted if needed}
     check_train_tokenizer(model_args, args)
     texts = iterate_pair_texts(loaded["train"][0]) if model_args.train_tokenizer is not None else ()
-    tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from, kind="encoder-decoder")
+    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, "encoder-decoder")
     for role in ("pad", "eos"):
         if getattr(tokenizer, f"{role}_token_id") is None:
             raise UserError(f"the tokenizer has no {role}_token, which this script needs: set one and save it again.")
@@ -357,9 +357,8 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
         evaluation = evaluations["validation"][1]
         write = partial(evaluation.write, folder=args.output_dir)
         known = {"bleu_signature": evaluation.signature} if evaluation.signature else {}
-    results = train_and_evaluate(trainer, card, resume_from, write, known)
-    if args.do_predict:
-        results |= predict_test_data(trainer, *evaluations["test"])
+    predict = partial(predict_test_data, trainer, *evaluations["test"]) if args.do_predict else None
+    results = train_and_evaluate(trainer, card, resume_from, write, known, predict)
     if trainer.is_world_process_zero():
         report(results, names, evaluations, trainer.model.config.model_type)
     leave_processes()
@@ -375,7 +374,7 @@ def predict_test_data(
     if trainer.is_world_process_zero():
         evaluation.write(output, trainer.args.output_dir, prefix="test_")
     metrics = output.metrics | ({"test_bleu_signature": evaluation.signature} if evaluation.signature else {})
-    trainer.save_metrics("test", metrics)
+    trainer.save_metrics("test", metrics, combined=False)
     return metrics
 
 

@@ -44,12 +44,12 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
     check_train_tokenizer,
-    checkpoint_to_resume,
     fitting_tokenizer,
     load_config,
     sequence_length,
     set_label_names,
 )
+from .training.run_folder import checkpoint_to_resume
 from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
@@ -108,7 +108,7 @@ def build(
     set_label_names(config, names, args.do_train)
     check_train_tokenizer(model_args, args)
     texts = (" ".join(row["tokens"]) for row in sentences.get("train", ()))
-    tokenizer = fitting_tokenizer(model_args, config, texts, args, resume_from)
+    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
     tokenizer.padding_side = "right"  # so that predictions are at the positions of the tokens
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
     rows = {
@@ -173,13 +173,14 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         path = Path(args.output_dir) / f"predictions_{split}.conll"
         write_conll(path, data.sentences[split], data.rows[split], output.predictions, data.names)
 
-    results = train_and_evaluate(trainer, card, resume_from, write)
-    if args.do_predict:
+    def predict() -> dict[str, float]:
         output = trainer.predict(data.rows["test"], metric_key_prefix="test")
-        trainer.save_metrics("test", output.metrics)
-        results |= {name: value for name, value in output.metrics.items() if name[5:] in reported}
+        trainer.save_metrics("test", output.metrics, combined=False)
         if trainer.is_world_process_zero():
             write(output, "test")
+        return {name: value for name, value in output.metrics.items() if name[5:] in reported}
+
+    results = train_and_evaluate(trainer, card, resume_from, write, predict=predict if args.do_predict else None)
     if trainer.is_world_process_zero():
         for split, rows in (("eval", "validation"), ("test", "test")):
             if f"{split}_accuracy" in results:

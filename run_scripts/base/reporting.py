@@ -1,6 +1,7 @@
 """Output of the commands: the plan before a run, tables, prediction files and a plot after it."""
 
 import csv
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
 
 from .optional_packages import install_hint
 
@@ -148,20 +148,32 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def training_tokens_per_second(trainer: Trainer, resume_from: str | None = None) -> float:
+def mean_training_loss(history: Sequence[Mapping[str, Any]]) -> float:
+    """The mean loss of all training steps, from a Trainer's `state.log_history`; NaN if there is none."""
+    total, last = 0.0, 0
+    for entry in history:
+        if "loss" in entry:
+            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+    return total / last if last else math.nan
+
+
+def training_speed(state: TrainerState, start: TrainerState) -> dict[str, float]:
     """Training tokens per second of all processes, without padding and without the time of evaluations.
 
     Args:
-        trainer: After `train`.
-        resume_from: The checkpoint that training resumed from; steps before it do not count.
+        state: After training.
+        start: Before it: of the checkpoint that was resumed, or a new one.
+
+    Returns:
+        `tokens_per_second`; nothing if tokens were not counted or the checkpoint was of the last step.
     """
-    state, start = trainer.state, TrainerState()
-    if resume_from is not None:
-        start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
+    tokens = state.num_input_tokens_seen - start.num_input_tokens_seen
+    if tokens == 0:
+        return {}
     history = state.log_history[len(start.log_history) :]
     runtime = next(entry["train_runtime"] for entry in reversed(history) if "train_loss" in entry)
     evaluations = sum(entry.get("eval_runtime", 0.0) for entry in history)
-    return (state.num_input_tokens_seen - start.num_input_tokens_seen) / max(runtime - evaluations, 1e-9)
+    return {"tokens_per_second": tokens / max(runtime - evaluations, 1e-9)}
 
 
 def versions() -> str:

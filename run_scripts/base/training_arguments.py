@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from accelerate.utils import parse_flag_from_env, patch_environment
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -25,11 +26,13 @@ class ScriptTrainingArguments(TrainingArguments):
 
     Attributes:
         decision: The chosen device and precision with the reasons, in one line.
+        tokenizer_settings: What a tokenizer that the command has trained depends on; set by `fitting_tokenizer`.
 
     Raises:
         ValueError: If the arguments contradict each other, or ask for float16 without a GPU.
     """
 
+    tokenizer_settings: ClassVar[dict[str, Any] | None] = None
     precision: str = field(
         default="auto",
         metadata={

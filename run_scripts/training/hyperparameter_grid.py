@@ -18,6 +18,7 @@ from transformers import TrainingArguments
 from ..base.errors import UserError
 from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
+from .run_folder import finished_results, write_atomically
 
 
 RESULTS, SETTINGS = "grid_results.json", "grid_settings.json"
@@ -107,10 +108,10 @@ def check_folder(args: TrainingArguments, settings: Mapping[str, Any]) -> None:
     varied = ("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "world_size", "seed")
     kept = {key: getattr(args, key) for key in HYPER_PARAMETERS if key not in varied}
     settings = json.loads(json.dumps({**settings, **kept}, default=str))
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {f"_{SETTINGS}"}:
         if args.process_index == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+            write_atomically(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
         return
     if not (folder / SETTINGS).is_file():
         raise UserError(f"{args.output_dir!r} is not empty and holds no runs of this kind. Choose another.")
@@ -141,7 +142,7 @@ def run_all(
         The content of that file: the `runs`, the `configurations` with their medians over seeds, and the `best` one.
     """
     # Read by all processes before any of them finishes a run.
-    finished = [_finished_results(args) for args in runs]
+    finished = [finished_results(args.output_dir) for args in runs]
     outcomes = []
     for number, (args, results) in enumerate(zip(runs, finished, strict=True), start=1):
         if args.process_index == 0:
@@ -152,14 +153,9 @@ def run_all(
         outcomes.append((args, values))
     summary = summarise(outcomes)
     if runs[0].process_index == 0:
-        (Path(folder) / RESULTS).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_atomically(Path(folder) / RESULTS, json.dumps(summary, indent=2) + "\n")
         print_summary(summary)
     return summary
-
-
-def _finished_results(args: TrainingArguments) -> dict[str, float] | None:
-    file = Path(args.output_dir) / "all_results.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def summarise(outcomes: Sequence[tuple[TrainingArguments, Mapping[str, float]]]) -> dict[str, Any]:

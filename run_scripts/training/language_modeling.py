@@ -28,7 +28,8 @@ from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
 from ..data.text_stream import TextStream
 from ..metrics import load_metric
 from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import checkpoint_to_resume, fitting_tokenizer, load_config
+from .model_loading import fitting_tokenizer, load_config
+from .run_folder import checkpoint_to_resume
 from .trainer import ScriptTrainer, leave_processes, train_and_evaluate
 
 
@@ -67,7 +68,8 @@ def load_corpus(
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the text"):
         documents = load_documents(data_args, _data_seed(args), model_args.token)
-    tokenizer = fitting_tokenizer(model_args, config, iterate_texts(documents["train"]), args, resume_from, kind)
+    texts = iterate_texts(documents["train"])
+    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
 
 
@@ -226,7 +228,7 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
     resume_from = checkpoint_to_resume(args)
     args.include_num_input_tokens_seen = "non_padding"
     # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
-    args.eval_on_start = args.do_train and args.do_eval
+    args.eval_on_start = args.do_train and args.do_eval and resume_from is None
     set_seed(args.seed)
     with report_bad_data():
         trainer = build(model_args, data_args, own, args, resume_from)

@@ -8,7 +8,6 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
-from transformers.modelcard import make_markdown_table, parse_log_history
 
 from ...configuration.auto_classes import FAMILIES
 from ..base.reporting import markdown_table, versions
@@ -45,7 +44,7 @@ SNIPPETS = {
         from transformers import pipeline
 
         classify = pipeline("text-classification", model="{model}"{options})
-        print(classify({{"text": "This is a text.", "text_pair": "This is another one."}}))
+        print(classify({text}))
         """,
     "multiple-choice": """
         from transformers import AutoModelForMultipleChoice, AutoTokenizer
@@ -158,6 +157,11 @@ class CardFacts:
         data: Name of the evaluation data: a data set's name, or file names.
         metrics: Evaluation metric, without `eval_` -> its type on the Hub. Others are not reported.
         dataset_id: The data set's id on the Hub, if it is from there.
+        train_data: Names of the training data.
+        test_data: Names of the test data.
+        test_results: Results on the test data, under the names of `metrics` with `test_` before them; others are not
+            reported.
+        text_pairs: Whether a text classifier reads pairs of texts.
         base_model: Folder or Hub id of the checkpoint that training started from, `None` if from scratch.
         author: Entries given on the command line.
         notes: Further sentences about the training.
@@ -168,6 +172,10 @@ class CardFacts:
     data: str
     metrics: Mapping[str, str]
     dataset_id: str | None = None
+    train_data: str | None = None
+    test_data: str | None = None
+    test_results: Mapping[str, float] = field(default_factory=dict)
+    text_pairs: bool = True
     base_model: str | None = None
     author: CardArguments = field(default_factory=CardArguments)
     notes: str = ""
@@ -175,22 +183,30 @@ class CardFacts:
 
 
 def describe_data(arguments: Any) -> dict[str, str | None]:
-    """The evaluation data that a script's argument dataclass names, as `data` and `dataset_id` of `CardFacts`."""
+    """The data that a script's argument dataclass names, as arguments of `CardFacts`.
+
+    Files are named with the folder that they are in, which often says more than `train.txt`.
+    """
     name = getattr(arguments, "dataset_name", None)
     if name is not None:
         config = arguments.dataset_config_name
         known = None if Path(name).is_dir() else name
-        return {
-            "data": f"{Path(name).name if known is None else name}{f' ({config})' if config else ''}",
-            "dataset_id": known,
-        }
-    for field_name in ("validation_file", "validation_source_file", "validation_dir", "train_file", "train_dir"):
-        files = getattr(arguments, field_name, None)
+        data = f"{Path(name).name if known is None else name}{f' ({config})' if config else ''}"
+        train, test = (f"{data}, split {getattr(arguments, f'{split}_split', split)}" for split in ("train", "test"))
+        return {"data": data, "dataset_id": known, "train_data": train, "test_data": test}
+    train, validation, test = (_files(arguments, split) for split in ("train", "validation", "test"))
+    held_out = f"{train} (a part held out of training)" if train else "unnamed data"
+    return {"data": validation or held_out, "dataset_id": None, "train_data": train, "test_data": test}
+
+
+def _files(arguments: Any, split: str) -> str | None:
+    for kind in ("file", "source_file", "dir"):
+        files = getattr(arguments, f"{split}_{kind}", None)
         if files:
-            files = [files] if isinstance(files, str) else files
-            held_out = " (a part held out of training)" if field_name.startswith("train") else ""
-            return {"data": ", ".join(Path(file).name for file in files) + held_out, "dataset_id": None}
-    return {"data": "unnamed data", "dataset_id": None}
+            return ", ".join(
+                "/".join(Path(file).parts[-2:]) for file in ([files] if isinstance(files, str) else files)
+            )
+    return None
 
 
 def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
@@ -205,8 +221,10 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
     name = (repo_id or str(Path(args.output_dir).resolve())).rpartition("/")[2]
     results = last_evaluation(trainer.state.log_history, facts.metrics)
+    test_names = {f"test_{key}": key for key in facts.metrics}
+    tested = {test_names[key]: value for key, value in facts.test_results.items() if key in test_names}
     ours = config.model_type in FAMILIES
-    data = metadata(facts, config.model_type, name, results)
+    data = metadata(facts, config.model_type, name, results, tested)
     start = "trained from scratch" if facts.base_model is None else f"finetuned from {Path(facts.base_model).name}"
     tokenizer = trainer.processing_class
     return ModelCard.from_template(
@@ -215,24 +233,31 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         name=name,
         summary=f"A `{type(model).__name__}` with {model.num_parameters():,} parameters, {start}.",
         data=facts.data,
-        results=markdown_table(
-            ("metric", "value"), [(key.replace("_", " "), f"{value:.4f}") for key, value in results.items()]
-        )
-        if results
-        else "not evaluated.",
-        snippet=snippet(facts.task, repo_id or args.output_dir, ours, getattr(tokenizer, "mask_token", "")),
+        results=_table(results) if results else "not evaluated.",
+        test_data=facts.test_data,
+        test_results=_table(tested) if tested else None,
+        train_data=facts.train_data,
+        snippet=snippet(
+            facts.task, repo_id or args.output_dir, ours, getattr(tokenizer, "mask_token", ""), facts.text_pairs
+        ),
         needs_code=ours,
         task=facts.task,
         architecture=architecture(model),
         training=training(args, trainer.state.global_step, facts),
-        history=make_markdown_table(parse_log_history(trainer.state.log_history)[1]).strip(),
+        history=history_table(trainer.state.log_history),
         versions=versions(),
         limits=limits(config),
         citation=textwrap.dedent(CITATIONS.get(config.model_type, "")).strip(),
     )
 
 
-def metadata(facts: CardFacts, model_type: str, name: str, results: Mapping[str, float]) -> ModelCardData:
+def metadata(
+    facts: CardFacts,
+    model_type: str,
+    name: str,
+    results: Mapping[str, float],
+    test_results: Mapping[str, float] | None = None,
+) -> ModelCardData:
     """The metadata at the head of a card.
 
     Args:
@@ -240,10 +265,13 @@ def metadata(facts: CardFacts, model_type: str, name: str, results: Mapping[str,
         model_type: The model's type.
         name: The model's name on the card.
         results: Metrics of the evaluation.
+        test_results: Metrics on the test data.
     """
     from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
     ours = model_type in FAMILIES
     task = HUB_TASKS.get(facts.task, facts.task)
+    measured = [(facts.data, key, value) for key, value in results.items()]
+    measured += [(facts.test_data or "test data", key, value) for key, value in (test_results or {}).items()]
     return ModelCardData(
         license=facts.author.license,
         language=facts.author.language,
@@ -256,18 +284,18 @@ def metadata(facts: CardFacts, model_type: str, name: str, results: Mapping[str,
         ],
         datasets=[facts.dataset_id] if facts.dataset_id else None,
         base_model=facts.base_model if from_hub else None,
-        metrics=sorted({facts.metrics[key] for key in results}) or None,
+        metrics=sorted({facts.metrics[key] for _, key, _ in measured}) or None,
         model_name=name,
         eval_results=[
             EvalResult(
                 task_type=task,
                 dataset_type=facts.dataset_id or "local",
-                dataset_name=facts.data,
+                dataset_name=data,
                 metric_type=facts.metrics[key],
                 metric_name=key.replace("_", " "),
                 metric_value=value,
             )
-            for key, value in results.items()
+            for data, key, value in measured
         ]
         or None,
     )
@@ -279,7 +307,34 @@ def last_evaluation(history: Sequence[Mapping[str, float]], metrics: Mapping[str
     return {key: float(entries[-1][f"eval_{key}"]) for key in metrics if entries and f"eval_{key}" in entries[-1]}
 
 
-def snippet(task: str, model: str, needs_code: bool, mask: str | None) -> str:
+def history_table(history: Sequence[Mapping[str, float]]) -> str:
+    """The evaluations in a Trainer's history as a table, with the training loss logged last before each.
+
+    Args:
+        history: A Trainer's `state.log_history`.
+    """
+    rows, loss = {}, ""
+    for entry in history:
+        if "loss" in entry:
+            loss = f"{entry['loss']:.4f}"
+        found = {key: value for key, value in entry.items() if key.startswith("eval_") and isinstance(value, float)}
+        found = {key: value for key, value in found.items() if not key.endswith(("_runtime", "_per_second"))}
+        if found:
+            # Of several evaluation sets there is an entry for each. The last evaluation may be there twice.
+            row = rows.setdefault(entry["step"], {"epoch": f"{entry.get('epoch', 0.0):.2f}", "training loss": loss})
+            row |= {key.replace("_", " ").replace("eval ", "evaluation "): f"{v:.4f}" for key, v in found.items()}
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    table = [(f"{step:,}", *(row.get(name, "") for name in names)) for step, row in rows.items()]
+    return markdown_table(("step", *names), table) if rows else ""
+
+
+def _table(results: Mapping[str, float]) -> str:
+    return markdown_table(
+        ("metric", "value"), [(key.replace("_", " "), f"{value:.4f}") for key, value in results.items()]
+    )
+
+
+def snippet(task: str, model: str, needs_code: bool, mask: str | None, text_pairs: bool = True) -> str:
     """A few lines of Python that use the model.
 
     Args:
@@ -287,9 +342,11 @@ def snippet(task: str, model: str, needs_code: bool, mask: str | None) -> str:
         model: Hub id or folder.
         needs_code: Whether the checkpoint has code of its own.
         mask: The tokenizer's mask token, for fill-mask.
+        text_pairs: Whether a text classifier reads pairs of texts.
     """
     options = ", trust_remote_code=True" if needs_code else ""
-    return textwrap.dedent(SNIPPETS[task]).strip().format(model=model, options=options, mask=mask)
+    text = '{"text": "This is a text.", "text_pair": "This is another one."}' if text_pairs else '"This is a text."'
+    return textwrap.dedent(SNIPPETS[task]).strip().format(model=model, options=options, mask=mask, text=text)
 
 
 def architecture(model: PreTrainedModel) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,13 +16,12 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.distributed import DistributedConfig
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import TrainerState
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.arguments import ModelArguments
 from ..base.errors import UserError
 from ..base.shipped_files import MODEL_CARDS
+from .run_folder import kept_tokenizer
 
 
 #: Longer maximum lengths mean none: tokenizers without one report 10**30.
@@ -149,6 +147,7 @@ def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase,
 def fitting_tokenizer(
     arguments: ModelArguments,
     config: PreTrainedConfig,
+    data_args: Any,
     texts: Iterable[str],
     args: TrainingArguments,
     saved_in: str | None = None,
@@ -159,18 +158,25 @@ def fitting_tokenizer(
     Args:
         arguments: Names the tokenizer.
         config: Changed in place, see `fit_vocabulary`.
+        data_args: Argument dataclass that names the data.
         texts: Training texts of a new tokenizer; not read otherwise.
-        args: The Trainer's arguments.
-        saved_in: Folder with the tokenizer that an interrupted run has trained: training is not reproducible.
+        args: The Trainer's arguments. Their `tokenizer_settings` are set if the tokenizer is new.
+        saved_in: Folder with the tokenizer that an interrupted run has trained: training is not reproducible. By
+            default what `keep_tokenizer` has left in the output folder.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:
         UserError: If it cannot be loaded or trained, or does not fit.
     """
     new_tokenizer = arguments.train_tokenizer is not None
-    if new_tokenizer and saved_in is not None:
-        arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
     length = getattr(config, "max_position_embeddings", None)
+    if new_tokenizer:
+        settings = {**vars(arguments), **vars(data_args), "max_length": length, "kind": kind}
+        settings.pop("token")  # is secret
+        args.tokenizer_settings = settings
+        saved_in = saved_in or kept_tokenizer(args.output_dir, settings)
+        if saved_in is not None:
+            arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
     tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind)
     fit_vocabulary(config, tokenizer, new_tokenizer)
     return tokenizer
@@ -228,51 +234,6 @@ def sequence_length(
     if requested < least:
         raise UserError(f"{argument} {requested} leaves no room for text; the least is {least}.")
     return requested
-
-
-def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
-    """The checkpoint to resume from, `None` to start from scratch.
-
-    The same command resumes an unfinished run in `output_dir` from its newest complete checkpoint.
-
-    Raises:
-        UserError: If `output_dir` holds a finished run or something else, or there is nothing to resume.
-    """
-    requested, folder = arguments.resume_from_checkpoint, Path(arguments.output_dir)
-    if requested and requested.lower() not in ("true", "1", "yes"):
-        if not Path(requested).is_dir():
-            raise UserError(f"--resume_from_checkpoint: there is no folder {requested!r}.")
-        return requested
-    present = folder.is_dir() and any(folder.iterdir())
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=_step) if present else []
-    complete = [path for path in checkpoints if _is_complete(path, arguments)]
-    last = str(complete[-1]) if complete else None
-    if requested and last is None:
-        raise UserError(f"--resume_from_checkpoint: there is no complete checkpoint in {str(folder)!r}.")
-    if present and arguments.do_train and not requested:
-        if (folder / "all_results.json").is_file():
-            raise UserError(f"{str(folder)!r} holds a finished run. Choose another --output_dir, or remove it.")
-        # A run that was killed while it wrote its first checkpoint leaves nothing else.
-        if last is None and set(folder.iterdir()) != set(checkpoints):
-            raise UserError(f"{str(folder)!r} is not empty and holds no checkpoint. Choose another --output_dir.")
-    return last
-
-
-def _step(checkpoint: Path) -> int:
-    number = checkpoint.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() else -1
-
-
-def _is_complete(checkpoint: Path, arguments: TrainingArguments) -> bool:
-    """Whether a checkpoint was written completely: the Trainer writes its state last."""
-    try:
-        TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-    except (OSError, ValueError, TypeError):
-        return False
-    if arguments.save_only_model or arguments.world_size == 1:
-        return True
-    # Other processes may write their files later.
-    return all((checkpoint / f"rng_state_{rank}.pth").is_file() for rank in range(arguments.world_size))
 
 
 def build_model(

@@ -2,8 +2,10 @@
 
 import errno
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,17 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
 from ..base.errors import UserError, report_bad_data
 from ..base.hub_errors import check_card, check_repo_id, check_token, explain, report_hub_errors
-from ..base.reporting import ProgressLines, plot_history, training_tokens_per_second
+from ..base.reporting import ProgressLines, mean_training_loss, plot_history, training_speed
 from ..data.text_stream import StreamLoader, StreamState, TextStream
 from .model_card import CardFacts, training_card
+from .run_folder import mark_finished, mark_unfinished, write_results
 
 
 logger = logging.get_logger(__name__)
@@ -41,8 +45,8 @@ class StopOnNonFiniteLoss(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Log before every save, so that `on_log` sees the loss."""
-        control.should_log |= control.should_save
+        """Log before every save, so that `on_log` sees the loss, and at the end, so that the history is whole."""
+        control.should_log |= control.should_save or state.global_step >= state.max_steps
         return control
 
     def on_log(
@@ -92,6 +96,19 @@ class ScriptTrainerMixin:
             if resume_from_checkpoint is not None:
                 self.stream_state.restore(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, **kwargs)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Train for an epoch, unless the checkpoint is of the last step: the Trainer would do another one."""
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+        else:
+            self.control.should_training_stop = True
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log. The mean loss at the end is that of all steps, not only of those since a resumed checkpoint."""
+        if "train_loss" in logs:
+            logs["train_loss"] = mean_training_loss(self.state.log_history)
+        super().log(logs, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """The Trainer's data loader; for streamed text a `StreamLoader`, which knows its position."""
@@ -189,11 +206,13 @@ def train_and_evaluate(
     resume_from: str | None,
     write_predictions: Callable[..., None] | None = None,
     results: dict[str, float] | None = None,
+    predict: Callable[[], dict[str, float]] | None = None,
 ) -> dict[str, float]:
-    """Train and evaluate as the arguments say, and write everything to the output folder.
+    """Train, evaluate and predict as the arguments say, and write everything to the output folder.
 
-    That is the model with its code and tokenizer, `train_results.json`, `eval_results.json`, `all_results.json`, the
-    Trainer's history in `trainer_state.json` and as a plot in `history.png`, predictions, and the card in `README.md`.
+    That is the model with its code and tokenizer, `train_results.json`, `eval_results.json`, the Trainer's history in
+    `trainer_state.json` and as a plot in `history.png`, predictions, the card in `README.md`, and at the end
+    `all_results.json`. An interrupted run writes all of it again.
 
     Args:
         trainer: With model and data.
@@ -202,42 +221,68 @@ def train_and_evaluate(
         write_predictions: Called in the main process with the predictions for the evaluation set (a
             `PredictionOutput`); of several evaluation sets with those for each, and its name.
         results: Results known before training, which are reported with the others.
+        predict: Predicts the test data, writes files, and returns the metrics under names that start with `test_`.
 
     Returns:
-        `results`, the metrics of the evaluation under names that start with `eval_`, and `tokens_per_second` where the
-        Trainer counts tokens.
+        `results`, the metrics of the evaluation under names that start with `eval_`, those of `predict`, and
+        `tokens_per_second` where the Trainer counts tokens.
 
     Raises:
         UserError: If the loss becomes NaN or infinite, the disk is full, data are damaged, or the Hub refuses the
             model.
     """
-    args, results = trainer.args, dict(results or {})
+    args, results, training = trainer.args, dict(results or {}), {}
     trainer.card = card
-    try:
+    with _report_full_disk(args.output_dir):
         if args.do_train:
-            trainer.check_card()
-            outcome = trainer.train(resume_from_checkpoint=resume_from)
-            trainer.save_model(_internal_call=True)  # without a push, which comes last
-            if args.include_num_input_tokens_seen != "no":
-                results["tokens_per_second"] = training_tokens_per_second(trainer, resume_from)
-            trainer.save_metrics("train", outcome.metrics, combined=not args.do_eval)
-            trainer.save_state()
+            training, speed = _train(trainer, resume_from)
+            results |= speed
         if args.do_eval:
             results |= _evaluate(trainer, write_predictions)
-            trainer.save_metrics("eval", results)
-        if args.do_train and trainer.is_world_process_zero():
-            plot_history(trainer.state.log_history, Path(args.output_dir) / "history.png")
-            trainer.create_model_card()
+            trainer.save_metrics("eval", results, combined=False)
+        if predict is not None:
+            results |= predict()
+            trainer.card = replace(card, test_results=results)
+        if trainer.is_world_process_zero():
+            if args.do_train:
+                plot_history(trainer.state.log_history, Path(args.output_dir) / "history.png")
+                trainer.create_model_card()
+            write_results(args.output_dir, training | results, update=not args.do_train)
+    if args.do_train:
+        if args.push_to_hub:
+            trainer.push_to_hub()
+        if trainer.is_world_process_zero():
+            mark_finished(args.output_dir)
+    return results
+
+
+def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, float], dict[str, float]]:
+    """Train, and save the model and the history. Returns the Trainer's metrics, and `training_speed`."""
+    args = trainer.args
+    trainer.check_card()
+    if trainer.is_world_process_zero():
+        mark_unfinished(args.output_dir, trainer.processing_class, args.tokenizer_settings)
+    start = TrainerState()
+    if resume_from is not None:  # read now: training may remove the checkpoint
+        start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
+    metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
+    trainer.save_model(_internal_call=True)  # without a push, which comes last
+    trainer.save_metrics("train", metrics, combined=False)
+    trainer.save_state()
+    return metrics, training_speed(trainer.state, start)
+
+
+@contextmanager
+def _report_full_disk(folder: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, SafetensorError, RuntimeError) as error:
         if getattr(error, "errno", None) != errno.ENOSPC and "No space left" not in str(error):
             raise
         raise UserError(
-            f"the disk of {args.output_dir!r} is full. Earlier checkpoints are untouched: make room (or give "
+            f"the disk of {folder!r} is full. Earlier checkpoints are untouched: make room (or give "
             "--save_total_limit) and start the same command again."
         ) from error
-    if args.do_train and args.push_to_hub:
-        trainer.push_to_hub()
-    return results
 
 
 def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = None) -> dict[str, float]:

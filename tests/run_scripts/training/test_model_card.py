@@ -11,6 +11,7 @@ import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
 from tokenmixers.run_scripts.data.images import ImageDataArguments
+from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.training.model_card import (
     CITATIONS,
@@ -73,7 +74,8 @@ def test_a_run_leaves_a_true_card(script, task, changes, command, tmp_path, run_
     assert card.data.model_name == "run"
     (result,) = card.data.eval_results
     assert result.metric_value == json.loads((folder / "eval_results.json").read_text())["eval_perplexity"]
-    assert (result.metric_type, result.dataset_name) == ("perplexity", "validation.txt")
+    assert (result.metric_type, Path(result.dataset_name).name) == ("perplexity", "validation.txt")
+    assert re.search(r"Trained on \S*train.txt\. 4 steps\.", card.text)
     config = AutoConfig.from_pretrained(folder)
     model = getattr(tokenmixers, config.architectures[0]).from_pretrained(folder)
     assert f"`{type(model).__name__}` with {model.num_parameters():,} parameters, trained from scratch" in card.text
@@ -114,18 +116,20 @@ def test_what_a_finetuned_model_came_from(command, tmp_path):
 
 def test_data_are_named():
     text, image = TextDataArguments, ImageDataArguments
-    assert describe_data(text(dataset_name="me/texts", dataset_config_name="raw")) == {
-        "data": "me/texts (raw)",
-        "dataset_id": "me/texts",
-    }
-    assert describe_data(text(train_file=["a/b.txt", "c.txt"]))["data"] == "b.txt, c.txt (a part held out of training)"
-    assert describe_data(text(train_file=["a.txt"], validation_file=["x/v.txt"]))["data"] == "v.txt"
-    assert describe_data(image(train_dir="a/train", validation_dir="a/held_out"))["data"] == "held_out"
+    found = describe_data(text(dataset_name="me/texts", dataset_config_name="raw"))
+    assert (found["data"], found["dataset_id"]) == ("me/texts (raw)", "me/texts")
+    assert found["train_data"] == "me/texts (raw), split train"
+    found = describe_data(text(train_file=["x/a/b.txt", "c.txt"]))
+    assert (found["data"], found["train_data"]) == ("a/b.txt, c.txt (a part held out of training)", "a/b.txt, c.txt")
+    assert describe_data(text(train_file=["a.txt"], validation_file=["x/v.txt"]))["data"] == "x/v.txt"
+    assert describe_data(image(train_dir="a/train", validation_dir="a/held_out"))["data"] == "a/held_out"
+    pairs = describe_data(TextClassificationArguments(train_file="a.csv", test_file="b.csv"))
+    assert (pairs["train_data"], pairs["test_data"]) == ("a.csv", "b.csv")
 
 
 def test_a_local_data_set_is_no_id(tmp_path):
     found = describe_data(TextDataArguments(dataset_name=str(tmp_path)))
-    assert found == {"data": tmp_path.name, "dataset_id": None}
+    assert (found["data"], found["dataset_id"]) == (tmp_path.name, None)
 
 
 def test_the_last_evaluation_counts():

@@ -1,0 +1,152 @@
+"""The output folder of a training run: whether a run in it is finished, and from where it continues.
+
+While a run is not finished, the folder has a sub-folder `_unfinished`, made before anything else is written and
+removed after everything else. Until then the same command repeats what is missing. The Trainer does not push names
+that start with an underscore.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
+
+from ..base.errors import UserError
+
+
+UNFINISHED = "_unfinished"
+TOKENIZER = "tokenizer"
+RESULTS = "all_results.json"
+_SETTINGS = "settings.json"
+
+
+def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
+    """The checkpoint to resume from, `None` to start from scratch.
+
+    The same command resumes an unfinished run in `output_dir` from its newest complete checkpoint.
+
+    Raises:
+        UserError: If `output_dir` holds a finished run or something else, or there is nothing to resume.
+    """
+    requested, folder = arguments.resume_from_checkpoint, Path(arguments.output_dir)
+    if requested and requested.lower() not in ("true", "1", "yes"):
+        if not Path(requested).is_dir():
+            raise UserError(f"--resume_from_checkpoint: there is no folder {requested!r}.")
+        return requested
+    present = folder.is_dir() and any(folder.iterdir())
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=_step) if present else []
+    complete = [path for path in checkpoints if _is_complete(path, arguments)]
+    last = str(complete[-1]) if complete else None
+    if requested and last is None:
+        raise UserError(f"--resume_from_checkpoint: there is no complete checkpoint in {str(folder)!r}.")
+    if present and arguments.do_train and not requested and not (folder / UNFINISHED).is_dir():
+        if (folder / RESULTS).is_file():
+            raise UserError(f"{str(folder)!r} holds a finished run. Choose another --output_dir, or remove it.")
+        if last is None and set(folder.iterdir()) != set(checkpoints):
+            raise UserError(f"{str(folder)!r} is not empty and holds no checkpoint. Choose another --output_dir.")
+    return last
+
+
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+def _is_complete(checkpoint: Path, arguments: TrainingArguments) -> bool:
+    """Whether a checkpoint was written completely: the Trainer writes its state last."""
+    try:
+        TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    except (OSError, ValueError, TypeError):
+        return False
+    if arguments.save_only_model or arguments.world_size == 1:
+        return True
+    # Other processes may write their files later.
+    return all((checkpoint / f"rng_state_{rank}.pth").is_file() for rank in range(arguments.world_size))
+
+
+def mark_unfinished(
+    folder: str, tokenizer: PreTrainedTokenizerBase | None = None, settings: Mapping[str, Any] | None = None
+) -> None:
+    """Make the folder of a run, if it is missing, and mark the run as unfinished.
+
+    Args:
+        folder: The output folder.
+        tokenizer: The run's tokenizer.
+        settings: What it depends on, if it is new: it is kept for later attempts.
+    """
+    mark = Path(folder) / UNFINISHED
+    mark.mkdir(parents=True, exist_ok=True)
+    if settings is not None and kept_tokenizer(folder, settings) is None:
+        keep_tokenizer(tokenizer, mark / TOKENIZER, settings)
+
+
+def write_results(folder: str, results: Mapping[str, Any], update: bool = False) -> None:
+    """Write `all_results.json`.
+
+    Args:
+        folder: The output folder.
+        results: The results of everything that the command did.
+        update: Whether to keep other results that the file has.
+    """
+    file = Path(folder) / RESULTS
+    before = json.loads(file.read_text(encoding="utf-8")) if update and file.is_file() else {}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps({**before, **results}, indent=4, sort_keys=True) + "\n")
+
+
+def mark_finished(folder: str) -> None:
+    """Remove the mark of an unfinished run, the folder itself last."""
+    shutil.rmtree(Path(folder) / UNFINISHED)
+
+
+def finished_results(folder: str) -> dict[str, Any] | None:
+    """The results of a finished run, `None` if there is none."""
+    file = Path(folder) / RESULTS
+    if not file.is_file() or (Path(folder) / UNFINISHED).is_dir():
+        return None
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def keep_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, settings: Mapping[str, Any]) -> None:
+    """Save a newly trained tokenizer for later attempts: training one twice does not give the same.
+
+    Args:
+        tokenizer: The tokenizer.
+        folder: Complete as soon as it exists. Another tokenizer in it is replaced.
+        settings: What the tokenizer depends on.
+    """
+    partial = folder.with_name(f"{folder.name}_incomplete")
+    for path in (partial, folder):
+        shutil.rmtree(path, ignore_errors=True)
+    tokenizer.save_pretrained(partial)
+    (partial / _SETTINGS).write_text(_as_text(settings), encoding="utf-8")
+    os.rename(partial, folder)
+
+
+def kept_tokenizer(folder: str, settings: Mapping[str, Any]) -> str | None:
+    """The folder with the tokenizer that an earlier attempt trained with the same settings, if there is one.
+
+    Args:
+        folder: The output folder.
+        settings: As for `keep_tokenizer`.
+    """
+    found = Path(folder) / UNFINISHED / TOKENIZER
+    record = found / _SETTINGS
+    same = record.is_file() and record.read_text(encoding="utf-8") == _as_text(settings)
+    return str(found) if same else None
+
+
+def _as_text(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, default=str, sort_keys=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that is complete whenever it exists."""
+    partial = path.with_name(f"_{path.name}")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
