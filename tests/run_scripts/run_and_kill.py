@@ -1,0 +1,169 @@
+"""Runs commands in forked processes, and kills them at an operation on files or after some time.
+
+A process that has imported everything reads requests from its input, one JSON object a line, forks for each, and
+answers with one JSON object a line. A request has `script` and `arguments`, the `folder` whose operations count, and
+`at`, the number of the operation at which the child kills itself, or `seconds`, after which it is killed. The answer
+has the `status` (`killed` or the exit status), the `operations` before the end, the `seconds` and the `output`.
+
+Every operation is a point in time: what Python has not yet written to a file is lost, and files that libraries write
+at once are also left half written.
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import safetensors.torch
+import torch
+import transformers
+
+from tokenmixers.run_scripts.training import model_loading, trainer
+
+
+COUNTED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
+
+
+class KillAt:
+    """Counts the operations in a folder that change something, and kills this process at one of them."""
+
+    def __init__(self, folder: str, at: int | None, record: Path):
+        self.folder, self.at, self.record = os.path.realpath(folder), at, record
+        self.operations: list[str] = []
+
+    def count(self, name: str, path: object, directory: int | None = None) -> None:
+        """Count an operation on a path; die if it is the one."""
+        if isinstance(path, bytes):
+            path = os.fsdecode(path)
+        if not isinstance(path, str):
+            return
+        if isinstance(directory, int) and directory >= 0:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{directory}"), path)
+        path = os.path.abspath(path)
+        if not (path + "/").startswith(self.folder + "/"):
+            return
+        self.operations.append(f"{name} {os.path.relpath(path, self.folder)}")
+        if len(self.operations) == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def hook(self, event: str, arguments: tuple) -> None:
+        """An audit hook."""
+        if event == "open":
+            path, mode, flags = arguments
+            writes = (
+                any(letter in mode for letter in "wax+")
+                if isinstance(mode, str)
+                else flags & (os.O_WRONLY | os.O_RDWR)
+            )
+            if writes:
+                self.count("open", path)
+        elif event in COUNTED:
+            path, directory = arguments[0], arguments[-1]
+            if event == "os.rename":
+                path, directory = arguments[1], arguments[3]
+            self.count(event, path, directory if event != "os.truncate" else None)
+
+    def writes_at_once(self, function: Callable, argument: int) -> Callable:
+        """Wrap a function that writes a file without Python: it counts before, half way, and at the end."""
+
+        def wrapped(*arguments, **options):
+            path = arguments[argument]
+            if not isinstance(path, str | os.PathLike):
+                return function(*arguments, **options)
+            self.count("write", os.fspath(path))
+            result = function(*arguments, **options)
+            if len(self.operations) + 1 == self.at:
+                os.truncate(path, os.path.getsize(path) // 2)
+            self.count("half of", os.fspath(path))
+            return result
+
+        return wrapped
+
+    def install(self) -> None:
+        """Watch this process from here on."""
+        safetensors.torch.serialize_file = self.writes_at_once(safetensors.torch.serialize_file, 1)
+        torch.save = self.writes_at_once(torch.save, 1)
+        save = transformers.PreTrainedTokenizerFast._save_pretrained
+
+        def save_tokenizer(tokenizer, save_directory, *arguments, **options):
+            files = save(tokenizer, save_directory, *arguments, **options)
+            path = os.path.join(save_directory, "tokenizer.json")
+            if len(self.operations) + 1 == self.at:
+                os.truncate(path, os.path.getsize(path) // 2)
+            self.count("half of", path)
+            return files
+
+        transformers.PreTrainedTokenizerFast._save_pretrained = save_tokenizer
+        sys.addaudithook(self.hook)
+
+
+def child(request: dict, record: Path) -> None:
+    """Run the command of a request."""
+    killer = KillAt(request["folder"], request.get("at"), record)
+    killer.install()
+    module = import_module(f"tokenmixers.run_scripts.{request['script']}")
+    try:
+        module.main(request["arguments"])
+    finally:
+        record.write_text(json.dumps(killer.operations))
+
+
+def run(request: dict, folder: Path) -> dict:
+    """Fork, run, wait."""
+    record, log = folder / "operations.json", folder / "output.txt"
+    record.unlink(missing_ok=True)
+    before = time.monotonic()
+    process = os.fork()
+    if process == 0:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        status = 3
+        try:
+            child(request, record)
+            status = 0
+        except SystemExit as error:
+            print(error, file=sys.stderr, flush=True)
+            status = 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(status)
+    timer = None
+    if request.get("seconds") is not None:
+        timer = threading.Timer(request["seconds"], os.kill, (process, signal.SIGKILL))
+        timer.start()
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if timer is not None:
+        timer.cancel()
+        timer.join()
+    return {
+        "status": "killed" if status == -signal.SIGKILL else status,
+        "seconds": time.monotonic() - before,
+        "operations": json.loads(record.read_text()) if record.is_file() else None,
+        "output": log.read_text(errors="replace")[-3000:],
+    }
+
+
+def main() -> None:
+    """Entry point: the first argument is the folder of a tokenizer, the others are the scripts to import."""
+    torch.set_num_threads(1)
+    tokenizer, *scripts = sys.argv[1:]
+    # Training one twice gives two tokenizers: all runs that train one get this.
+    model_loading.train_unigram_tokenizer = lambda *_, **__: transformers.AutoTokenizer.from_pretrained(tokenizer)
+    for module in ("evaluate", "sacrebleu", *(f"tokenmixers.run_scripts.{script}" for script in scripts)):
+        import_module(module)
+    trainer.plot_history = lambda history, path: path.write_bytes(b"")  # drawing takes longer than all else
+    with tempfile.TemporaryDirectory() as folder:
+        for line in sys.stdin:
+            print(json.dumps(run(json.loads(line), Path(folder))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

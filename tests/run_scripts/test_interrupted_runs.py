@@ -1,0 +1,235 @@
+"""A command that is killed at any moment, and started again, ends as if it had not been."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+SCRIPTS = {
+    "run_mlm": {"train_tokenizer": 60},
+    "run_clm": {"config_overrides": "is_decoder=true", "save_total_limit": 1},
+    "run_span_corruption": {
+        "config_name": "synthesizer-random",
+        "config_overrides": "num_attention_heads=2,head_dim=8",
+    },
+    "run_seq2seq": {"config_name": "synthesizer-random", "config_overrides": "num_attention_heads=2,head_dim=8"}
+    | {"do_predict": True, "generation_max_length": 8},
+    "run_glue": {"do_predict": True, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2},
+    "run_token_classification": {"do_predict": True},
+    "run_qa": {"doc_stride": 4, "max_question_length": 8},
+    "run_image_classification": {"config_name": "gmlp-ti16-224", "config_overrides": "image_size=8,patch_size=4"},
+}
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=24"
+IMAGE_SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=1"
+TIMES = ("runtime", "per_second")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Files for every script: sentences about which of two animals there is, and pictures."""
+    folder, draw = tmp_path_factory.mktemp("data"), random.Random(0)
+    for split, count in (("train", 24), ("validation", 6), ("test", 6)):
+        rows = []
+        for index in range(count):
+            name, animal = draw.choice(["Ada", "Bo", "Cleo"]), draw.choice(["cat", "dog"])
+            rows.append(
+                {"text": f"{name} has a {animal} that is old.", "label": animal, "animal": animal, "id": index}
+            )
+        (folder / f"{split}.txt").write_text("\n".join(row["text"] for row in rows))
+        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        pairs = ({"source": row["text"], "target": row["label"]} for row in rows)
+        (folder / f"{split}_pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+        words = ([f"{word} {'B-PER' if not i else 'O'}" for i, word in enumerate(row["text"].split())] for row in rows)
+        (folder / f"{split}.conll").write_text("\n\n".join("\n".join(lines) for lines in words) + "\n")
+        paragraphs = [
+            {
+                "context": row["text"],
+                "qas": [
+                    {
+                        "id": str(row["id"]),
+                        "question": "Which animal?",
+                        "answers": [{"text": row["label"], "answer_start": row["text"].index(row["label"])}],
+                    }
+                ],
+            }
+            for row in rows
+        ]
+        squad = {"version": "1.1", "data": [{"title": "animals", "paragraphs": paragraphs}]}
+        (folder / f"{split}.json").write_text(json.dumps(squad))
+        for label, rows_lit in (("bottom", slice(4, 8)), ("top", slice(0, 4))):
+            (folder / split / label).mkdir(parents=True)
+            for index in range(count // 2):
+                pixels = np.full((8, 8), index, dtype=np.uint8)
+                pixels[rows_lit] += 120
+                Image.fromarray(pixels).save(folder / split / label / f"{index}.png")
+    lines = (folder / "train.txt").read_text().splitlines()
+    train_unigram_tokenizer(lines, 60, 24, show_progress=False).save_pretrained(folder / "encoder")
+    t5 = train_unigram_tokenizer(lines, 160, 24, show_progress=False, kind="encoder-decoder")
+    t5.save_pretrained(folder / "encoder-decoder")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def arguments(data):
+    """`arguments(script, folder)`: those of a tiny run of the script that saves every second step."""
+
+    def build(script: str, folder: Path) -> list[str]:
+        images, texts_to_texts = script == "run_image_classification", script in ("run_seq2seq", "run_span_corruption")
+        ending = {
+            "run_seq2seq": "_pairs.jsonl",
+            "run_glue": ".jsonl",
+            "run_token_classification": ".conll",
+            "run_qa": ".json",
+        }.get(script, "" if images else ".txt")
+        kind = "encoder-decoder" if texts_to_texts else "encoder"
+        settings = {
+            "config_name": "gmlp-base",
+            "tokenizer_name": None if images or "train_tokenizer" in SCRIPTS[script] else data / kind,
+            "output_dir": folder,
+            "do_train": True,
+            "do_eval": True,
+            "use_cpu": True,
+            "precision": "fp32",
+            "max_steps": 5,
+            "save_strategy": "steps",
+            "save_steps": 2,
+            "logging_steps": 1,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-2,
+            "disable_tqdm": True,
+            **SCRIPTS[script],
+        }
+        for split in ("train", "validation", *(["test"] if "do_predict" in settings else [])):
+            settings[f"{split}_{'dir' if images else 'file'}"] = data / f"{split}{ending}"
+        vocabulary = 160 if texts_to_texts else 60
+        sizes = IMAGE_SIZES if images else f"{SIZES},vocab_size={vocabulary},hidden_dropout_prob=0.1"
+        settings["config_overrides"] = ",".join(filter(None, [sizes, settings.get("config_overrides", "")]))
+        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def start(data):
+    """`start(script, arguments, folder, at=None, seconds=None)`: see run_and_kill.py."""
+    command = [sys.executable, Path(__file__).with_name("run_and_kill.py"), data / "encoder", *SCRIPTS]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(**request) -> dict:
+        process.stdin.write(json.dumps(request, default=str) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    yield lambda script, arguments, folder, **when: ask(script=script, arguments=arguments, folder=folder, **when)
+    process.stdin.close()
+    assert process.wait() == 0
+
+
+def without_times(value):
+    """Results without what depends on the speed of the machine."""
+    if isinstance(value, list):
+        return [without_times(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: without_times(item) for key, item in value.items() if not key.endswith(TIMES)}
+
+
+def end_state(folder: Path) -> dict:
+    """What a run leaves, in a form that can be compared."""
+    state = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir() or path.name == "training_args.bin":
+            state[name] = None
+        elif path.suffix == ".safetensors":
+            state[name] = {key: tensor.tolist() for key, tensor in load_file(path).items()}
+        elif path.name.endswith("results.json") or path.name == "trainer_state.json":
+            state[name] = without_times(json.loads(path.read_text()))
+        elif path.name in ("optimizer.pt", "scheduler.pt"):
+            state[name] = repr(torch.load(path, weights_only=True))
+        elif path.suffix in (".pth", ".pt", ".png"):
+            state[name] = None
+        else:
+            state[name] = path.read_text()
+    return state
+
+
+@pytest.fixture(scope="module")
+def whole(start, arguments, tmp_path_factory):
+    """`whole(script)`: the folder for runs of a script, the state of an uninterrupted one, and its operations."""
+    known = {}
+
+    def build(script: str) -> tuple[Path, dict, list[str]]:
+        if script not in known:
+            folder = tmp_path_factory.mktemp(script) / "run"
+            answer = start(script, arguments(script, folder), folder)
+            assert answer["status"] == 0, answer["output"]
+            known[script] = folder, end_state(folder), answer["operations"]
+        return known[script]
+
+    return build
+
+
+def check_same(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert found[name] == expected[name], name
+
+
+def check_killed_at(script, numbers, start, arguments, whole):
+    folder, expected, operations = whole(script)
+    command, failures = arguments(script, folder), {}
+    for number in numbers:
+        shutil.rmtree(folder, ignore_errors=True)
+        first = start(script, command, folder, at=number)
+        assert first["status"] == "killed", first["output"]
+        second = start(script, command, folder)
+        if second["status"] != 0:
+            failures[f"{number}: {operations[number - 1]}"] = second["output"][-300:]
+            continue
+        try:
+            check_same(end_state(folder), expected)
+        except AssertionError as error:
+            failures[f"{number}: {operations[number - 1]}"] = str(error)[:300]
+    assert not failures, json.dumps(failures, indent=1)
+
+
+def test_killed_in_a_checkpoint_and_at_the_end(start, arguments, whole):
+    _, _, operations = whole("run_mlm")
+    half = operations.index("half of checkpoint-4/optimizer.pt") + 1
+    check_killed_at("run_mlm", [half, len(operations) - 1], start, arguments, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_killed_at_every_operation_on_files(script, start, arguments, whole):
+    _, _, operations = whole(script)
+    check_killed_at(script, range(1, len(operations) + 1), start, arguments, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_killed_twenty_times_at_random_moments(script, start, arguments, whole):
+    folder, expected, _ = whole(script)
+    command, draw, kills = arguments(script, folder), random.Random(script), 0
+    seconds = start(script, arguments(script, folder.with_name("other")), folder.with_name("other"))["seconds"]
+    while kills < 20:
+        shutil.rmtree(folder, ignore_errors=True)
+        answer = {"status": "killed"}
+        while answer["status"] == "killed":
+            answer = start(script, command, folder, seconds=draw.uniform(0, seconds))
+            kills += answer["status"] == "killed"
+        # The last kill may have come when all was done.
+        assert answer["status"] == 0 or "holds a finished run" in answer["output"], answer["output"]
+        check_same(end_state(folder), expected)

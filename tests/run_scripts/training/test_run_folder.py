@@ -1,0 +1,179 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Trainer
+
+from tokenmixers.run_scripts import run_mlm, run_seq2seq
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.training import model_loading, run_folder, trainer
+from tokenmixers.run_scripts.training.run_folder import UNFINISHED
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5, "logging_steps": 1}
+
+
+class Killed(BaseException):
+    """Ends a run as nothing that the scripts catch would."""
+
+
+def kill(*args, **kwargs):
+    raise Killed
+
+
+@pytest.fixture(scope="module")
+def whole(arguments, tmp_path_factory):
+    """The folder of an uninterrupted run, whose tokenizer all other runs load."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run_mlm.main(arguments(**SAVING, output_dir=folder))
+    return folder
+
+
+@pytest.fixture
+def run(whole, arguments, tmp_path):
+    """The folder of another run, and its command."""
+    overrides = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16,"
+    overrides += f"vocab_size={json.loads((whole / 'config.json').read_text())['vocab_size']}"
+    folder, options = tmp_path / "run", {"train_tokenizer": None, "tokenizer_name": whole}
+    return folder, arguments(**SAVING, **options, config_overrides=overrides, output_dir=folder)
+
+
+def check_same(folder: Path, whole: Path) -> None:
+    weights, expected = (load_file(path / "model.safetensors") for path in (folder, whole))
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.iterdir())
+    assert (folder / "README.md").read_text() == (whole / "README.md").read_text().replace(str(whole), str(folder))
+    for name in ("train_results.json", "eval_results.json", "all_results.json"):
+        found, wanted = (json.loads((path / name).read_text()) for path in (folder, whole))
+        assert found.keys() | {"tokens_per_second"} == wanted.keys() | {"tokens_per_second"}
+        same = [key for key in wanted if not key.endswith(("runtime", "per_second"))]
+        assert [found[key] for key in same] == [wanted[key] for key in same]
+
+
+@pytest.mark.parametrize("checkpoint", [2, 5])
+def test_a_resumed_run_ends_as_an_uninterrupted_one(checkpoint, whole, run):
+    """Also from the last checkpoint, after which no step is left."""
+    folder, command = run
+    for step in (2, 4, 5):
+        if step <= checkpoint:
+            shutil.copytree(whole / f"checkpoint-{step}", folder / f"checkpoint-{step}")
+    run_mlm.main(command)
+    check_same(folder, whole)
+    assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 5
+
+
+def test_checkpoints_are_removed_while_a_run_is_resumed(whole, run):
+    folder, command = run
+    shutil.copytree(whole / "checkpoint-2", folder / "checkpoint-2")
+    results = run_mlm.main([*command, "--save_total_limit", "1"])
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-5"]
+    assert results["tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize(
+    "owner, name",
+    [
+        (Trainer, "save_metrics"),
+        (Trainer, "save_state"),
+        (trainer, "plot_history"),
+        (trainer.ScriptTrainer, "create_model_card"),
+        (trainer, "write_results"),
+        (trainer, "mark_finished"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_run_that_is_killed_at_its_end_is_ended_by_the_same_command(owner, name, whole, run, monkeypatch):
+    folder, command = run
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(owner, name, kill)
+        run_mlm.main(command)
+    assert (folder / UNFINISHED).is_dir()
+    run_mlm.main(command)
+    check_same(folder, whole)
+    with pytest.raises(UserError, match="holds a finished run"):
+        run_mlm.main(command)
+
+
+def test_a_push_that_was_killed_is_made_up_for(run, whole, online, hub, monkeypatch):
+    folder, command = run
+    command = [*command, "--push_to_hub", "--hub_model_id", "me/run", "--hub_strategy", "end"]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Trainer, "push_to_hub", kill)
+        run_mlm.main(command)
+    assert (folder / "all_results.json").is_file()
+    run_mlm.main(command)
+    pushed = hub[0].commits[hub[0].branches["me/run"]["main"]]
+    assert pushed["model.safetensors"] == (whole / "model.safetensors").read_bytes()
+    assert {"README.md", "all_results.json", "tokenizer.json"} <= pushed.keys()
+    assert not [name for name in pushed if name.startswith(("_", "checkpoint"))]
+    assert not (folder / UNFINISHED).exists()
+
+
+def test_a_trained_tokenizer_is_kept_for_the_next_attempt(arguments, tmp_path, monkeypatch):
+    command, train, sizes = arguments(**SAVING, output_dir=tmp_path / "run"), model_loading.train_unigram_tokenizer, []
+
+    def count(texts, size, *args, **kwargs):
+        sizes.append(size)
+        return train(texts, size, *args, **kwargs)
+
+    def killed(*changes):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(Trainer, "training_step", kill)
+            run_mlm.main([*command, *changes])
+        return (tmp_path / "run" / UNFINISHED / "tokenizer" / "tokenizer.json").read_text()
+
+    monkeypatch.setattr(model_loading, "train_unigram_tokenizer", count)
+    kept = killed()
+    assert killed() == kept
+    assert sizes == [60]
+    killed("--train_tokenizer", "50")  # is another command
+    kept = killed()
+    assert sizes == [60, 50, 60]
+    run_mlm.main(command)
+    assert sizes == [60, 50, 60]
+    assert (tmp_path / "run" / "tokenizer.json").read_text() == kept
+    assert not (tmp_path / "run" / UNFINISHED).exists()
+
+
+def test_a_half_written_tokenizer_is_not_used(tmp_path, monkeypatch):
+    settings = {"train_tokenizer": 50}
+
+    class Tokenizer:
+        def save_pretrained(self, folder):
+            folder.mkdir(parents=True)
+            (folder / "tokenizer.json").write_text("{}")
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(run_folder.os, "rename", kill)
+        run_folder.mark_unfinished(tmp_path / "run", Tokenizer(), settings)
+    assert run_folder.kept_tokenizer(tmp_path / "run", settings) is None
+    run_folder.mark_unfinished(tmp_path / "run", Tokenizer(), settings)
+    assert run_folder.kept_tokenizer(tmp_path / "run", settings).endswith("tokenizer")
+    assert run_folder.kept_tokenizer(tmp_path / "run", {"train_tokenizer": 60}) is None
+    assert [path.name for path in (tmp_path / "run" / UNFINISHED).iterdir()] == ["tokenizer"]
+
+
+def test_test_data_are_predicted_again(run, whole, tmp_path, monkeypatch):
+    """A run that is killed after its predictions have begun, of a script that predicts test data."""
+    rows = "\n".join(json.dumps({"source": "gate token", "target": "token gate"}) for _ in range(4))
+    (tmp_path / "pairs.jsonl").write_text(rows)
+    files = [
+        part for split in ("train", "validation", "test") for part in (f"--{split}_file", tmp_path / "pairs.jsonl")
+    ]
+    sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16"
+    command = [*files, "--config_name", "synthesizer-random", "--train_tokenizer", 120, "--do_train", "--do_predict"]
+    command += ["--config_overrides", sizes + ",num_attention_heads=2,head_dim=8", "--use_cpu", "--max_steps", 2]
+    command += ["--output_dir", tmp_path / "pairs", "--generation_max_length", 4, "--disable_tqdm", "True"]
+    command = [str(part) for part in command]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(run_seq2seq.GenerationEvaluation, "write", kill)
+        run_seq2seq.main(command)
+    results = run_seq2seq.main(command)
+    assert len((tmp_path / "pairs" / "test_predictions.txt").read_text().splitlines()) == 4
+    written = json.loads((tmp_path / "pairs" / "all_results.json").read_text())
+    assert written["test_bleu"] == results["test_bleu"]
+    card = (tmp_path / "pairs" / "README.md").read_text()
+    assert "/pairs.jsonl:" in card and f"| {results['test_perplexity']:.4f} |" in card
