@@ -132,7 +132,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
         return
     curves: dict[str, list[tuple[int, float]]] = {}
     for entry in history:
-        for key, value in entry.items():
+        for key, value in sorted(entry.items()):  # the order is lost where a run was resumed
             if (key == "loss" or key.startswith("eval_")) and isinstance(value, (int, float)):
                 curves.setdefault(key, []).append((entry["step"], value))
     metrics = [key for key in curves if key not in ("loss", "eval_loss") and not key.endswith(("_runtime", "_second"))]

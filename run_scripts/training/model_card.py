@@ -323,7 +323,9 @@ def history_table(history: Sequence[Mapping[str, float]]) -> str:
             # Of several evaluation sets there is an entry for each. The last evaluation may be there twice.
             row = rows.setdefault(entry["step"], {"epoch": f"{entry.get('epoch', 0.0):.2f}", "training loss": loss})
             row |= {key.replace("_", " ").replace("eval ", "evaluation "): f"{v:.4f}" for key, v in found.items()}
-    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    found = {name for row in rows.values() for name in row}
+    first = [name for name in ("epoch", "training loss", "evaluation loss") if name in found]
+    names = first + sorted(found.difference(first))  # the order of entries is lost where a run was resumed
     table = [(f"{step:,}", *(row.get(name, "") for name in names)) for step, row in rows.items()]
     return markdown_table(("step", *names), table) if rows else ""
 
