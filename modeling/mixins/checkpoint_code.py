@@ -21,6 +21,10 @@ GENERATED = "# Part of tokenmixers"
 """How all files of a checkpoint's code begin."""
 
 _PACKAGE = Path(__file__).parents[2]
+
+PIPELINE_FILE = _PACKAGE / "modeling" / "pipelines" / "question_answering.py"
+"""The pipeline, which checkpoints for question answering include."""
+
 _REPLACED_IN_CHECKPOINTS = {"package_features.py": "checkpoint_features.py"}
 _PIPELINE = "QuestionAnsweringPipeline"
 _PIPELINE_IMPORT = f"""
@@ -72,8 +76,7 @@ def checkpoint_code(config: PreTrainedConfig) -> dict[str, str]:
     files = {f"configuration_{model_type}.py": configurations.source()}
     if "question-answering" in getattr(config, "custom_pipelines", {}):
         source += _PIPELINE_IMPORT
-        path = _PACKAGE / "modeling" / "pipelines" / "question_answering.py"
-        files[path.name] = _header(path) + path.read_text(encoding="utf-8")
+        files[PIPELINE_FILE.name] = _header(PIPELINE_FILE) + PIPELINE_FILE.read_text(encoding="utf-8")
     return {**files, f"modeling_{model_type}.py": source}
 
 

@@ -12,6 +12,7 @@ from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.push_to_hub import collect_files, main
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -109,20 +110,28 @@ def test_the_models_own_push_is_loaded_in_a_fresh_process(own_push, call):
     assert json.loads(call(LOAD.format(places=[("me/model", "main")]))) == pytest.approx([expected], rel=1e-4)
 
 
-def train_and_push(checkpoint: Path, strategy: str) -> None:
+def train_and_push(checkpoint: Path, strategy: str, trainer_class: type[Trainer] = ScriptTrainer) -> None:
     options = {"hub_strategy": strategy, "hub_model_id": f"me/{strategy}", "hub_always_push": True}
     args = TrainingArguments(strategy, push_to_hub=True, save_steps=1, max_steps=2, use_cpu=True, **options)
     row = {"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}
-    trainer = Trainer(GMLPForMaskedLM.from_pretrained(checkpoint), args, train_dataset=[row] * 4)
+    trainer = trainer_class(GMLPForMaskedLM.from_pretrained(checkpoint), args, train_dataset=[row] * 4)
     trainer.train()
     trainer.push_to_hub()
+
+
+CODE = {"configuration_gmlp.py", "modeling_gmlp.py"}
 
 
 def test_every_commit_of_a_trainer_with_weights_has_their_code(hub, online, checkpoint):
     train_and_push(checkpoint, "every_save")
     with_weights = [files for files in hub[0].commits.values() if "model.safetensors" in files]
     assert len(with_weights) >= 3
-    assert all({"config.json", "configuration_gmlp.py", "modeling_gmlp.py"} <= set(files) for files in with_weights)
+    assert all({"config.json"} | CODE <= set(files) for files in with_weights)
+
+
+def test_the_last_commit_of_transformers_trainer_has_the_code(hub, online, checkpoint):
+    train_and_push(checkpoint, "every_save", Trainer)
+    assert {"model.safetensors"} | CODE <= set(hub[0].commits[hub[0].branches["me/every_save"]["main"]])
 
 
 @pytest.mark.slow

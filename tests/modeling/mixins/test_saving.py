@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM
 
 import tokenmixers
 from tokenmixers import GMLPForMaskedLM
+from tokenmixers.modeling.mixins.saving import copy_code
 
 
 SCRIPT = Path(__file__).with_name("load_every_head.py")
@@ -241,7 +242,7 @@ def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, r
         with pytest.raises((OSError, ValueError)):
             AutoModelForMaskedLM.from_pretrained(tmp_path)
     other.save_pretrained(tmp_path)
-    assert not (tmp_path / ".incomplete").exists()
+    assert not list(tmp_path.glob(".*"))
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert all(torch.equal(one, two) for one, two in zip(loaded.parameters(), other.parameters(), strict=True))
 
@@ -337,22 +338,96 @@ def test_a_merged_model_replaces_its_adapter(tiny_config, tmp_path):
     torch.testing.assert_close(loaded(ids).logits, merged(ids).logits)
 
 
-def test_files_of_others_beside_a_trainers_checkpoint_stay(tiny_config, tmp_path):
+def test_a_checkpoint_of_a_trainer_is_written_where_it_was_named(tiny_config, tmp_path):
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path / "checkpoint-500")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-500"]
+    assert set(saved_code(tmp_path / "checkpoint-500")) == {"configuration_gmlp.py", "modeling_gmlp.py"}
+
+
+def test_copied_code_replaces_its_older_self_alone(tiny_config, tmp_path):
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path / "checkpoint-5")
+    (tmp_path / "checkpoint-5" / "mine.py").write_text("mine = True\n")
     (tmp_path / "configuration_gmlp.py").write_text("mine = True\n")
+    (tmp_path / "modeling_gmlp.py").write_text("# Part of tokenmixers 0.0.1, older\n")
+    copy_code(tmp_path / "checkpoint-5", tmp_path)
+    modeling = (tmp_path / "checkpoint-5" / "modeling_gmlp.py").read_text()
+    assert saved_code(tmp_path) == {"configuration_gmlp.py": "mine = True\n", "modeling_gmlp.py": modeling}
+
+
+def test_folders_of_others_stay(tiny_config, tmp_path):
+    (tmp_path / ".incomplete").mkdir()
+    (tmp_path / ".incomplete" / "mine.txt").write_text("mine")
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
+    assert (tmp_path / ".incomplete" / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"# Part", b"# Part of tokenmixers 0.1.0, gener"], ids=["empty", "some", "more"]
+)
+def test_code_that_a_kill_cut_off_is_replaced(left, tiny_config, tmp_path):
+    (tmp_path / "configuration_gmlp.py").write_bytes(left)
+    (tmp_path / "modeling_gmlp.py").write_bytes(left)
+    (tmp_path / "empty.py").write_bytes(b"")
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
+    assert all(text.endswith("\n") for name, text in saved_code(tmp_path).items() if name != "empty.py")
+    assert set(saved_code(tmp_path)) == {"configuration_gmlp.py", "modeling_gmlp.py", "empty.py"}
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_code_is_the_old_or_the_new_whenever_a_save_is_interrupted(distributed, tiny_config, tmp_path, monkeypatch):
+    """Every write is cut off in turn, as a kill would, until a save needs no further one."""
     model = GMLPForMaskedLM(tiny_config())
-    model.save_pretrained(tmp_path / "checkpoint-500")
-    assert (tmp_path / "configuration_gmlp.py").read_text() == "mine = True\n"
-    assert (tmp_path / "modeling_gmlp.py").is_file()
+    model.save_pretrained(tmp_path / "whole")
+    expected, write = saved_code(tmp_path / "whole"), Path.write_bytes
+    for count in range(9):
+        folder, calls = tmp_path / str(count), []
+
+        def write_half(path, content, count=count, calls=calls):
+            calls.append(path)
+            if len(calls) <= count:
+                return write(path, content)
+            write(path, content[: len(content) // 2])
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", write_half)
+            patch.setattr("tokenmixers.modeling.mixins.saving.shutil.rmtree", lambda *args, **kwargs: None)
+            patch.setattr(GMLPForMaskedLM, "save_distributed_checkpoint", lambda *args, **kwargs: None)
+            try:
+                model.save_pretrained(folder, **({"distributed_checkpoint": True} if distributed else {}))
+            except KeyboardInterrupt:
+                complete = False
+            else:
+                complete = True
+        assert saved_code(folder).items() <= expected.items()
+        if complete:
+            break
+        model.save_pretrained(folder)
+        assert saved_code(folder) == expected and not list(folder.glob(".*"))
+    assert complete and count == len(expected) and saved_code(folder) == expected
 
 
 def test_files_of_others_are_not_replaced(tiny_config, tmp_path):
     (tmp_path / "configuration_gmlp.py").write_text("mine = True\n")
-    (tmp_path / "modeling_gmlp.py").write_text("")
+    (tmp_path / "modeling_gmlp.py").symlink_to("nowhere.py")
     before = files(tmp_path)
     names = r"configuration_gmlp\.py, modeling_gmlp\.py"
     with pytest.raises(FileExistsError, match=rf"its own {names}.*another folder.*Nothing was written"):
         GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
     assert files(tmp_path) == before and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_pipeline_is_saved_with_its_code(tiny_config, tmp_path):
+    tokenizer = tokenmixers.train_unigram_tokenizer(["the gate mixes tokens"] * 9, 29, 16, show_progress=False)
+    model = tokenmixers.GMLPForQuestionAnswering(tiny_config(vocab_size=len(tokenizer))).eval()
+    answer = transformers.pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)
+    for _ in range(2):
+        answer.save_pretrained(tmp_path)
+    assert all(text.startswith("# Part of tokenmixers") for text in saved_code(tmp_path).values())
+    saved = transformers.pipeline("question-answering", model=str(tmp_path), trust_remote_code=True)
+    asked = {"question": "what mixes?", "context": "the gate mixes tokens"}
+    assert saved(**asked) == answer(**asked)
+    model.save_pretrained(tmp_path)
 
 
 def test_a_distributed_checkpoint_is_not_pushed(gmlp, tmp_path):
