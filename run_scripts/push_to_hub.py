@@ -15,7 +15,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
-from ..modeling.mixins.checkpoint_code import auto_map, checkpoint_code
+from ..configuration.checkpoint_code import auto_map, checkpoint_code
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors

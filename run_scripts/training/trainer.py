@@ -25,7 +25,7 @@ from transformers.trainer_utils import HubStrategy, TrainOutput
 from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
-from ...modeling.mixins.saving import copy_code
+from ...configuration.checkpoint_files import copy_code
 from ..base.errors import UserError, report_bad_data
 from ..base.hub_errors import check_card, check_repo_id, check_token, explain, report_hub_errors
 from ..base.reporting import ProgressLines, plot_history, training_tokens_per_second

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import Trainer, TrainingArguments
+from transformers import AutoConfig, Trainer, TrainingArguments
 
 import tokenmixers
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
@@ -14,6 +14,9 @@ from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.push_to_hub import collect_files, main
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+CODE = {"configuration_gmlp.py", "modeling_gmlp.py"}
 
 
 @pytest.fixture
@@ -103,6 +106,13 @@ def test_the_models_own_push_is_complete(hub, own_push):
         assert "AutoModelForTokenClassification" in json.loads(files["config.json"])["auto_map"]
 
 
+def test_a_configuration_from_the_hub_is_saved_and_pushed_with_its_code(hub, online, own_push, tmp_path):
+    config = AutoConfig.from_pretrained("me/model", trust_remote_code=True)
+    config.save_pretrained(tmp_path / "config", push_to_hub=True, repo_id="me/config")
+    assert {path.name for path in (tmp_path / "config").iterdir()} == {"config.json"} | CODE
+    assert {"config.json"} | CODE <= set(hub[0].commits[hub[0].branches["me/config"]["main"]])
+
+
 @pytest.mark.slow
 def test_the_models_own_push_is_loaded_in_a_fresh_process(own_push, call):
     with torch.no_grad():
@@ -117,9 +127,6 @@ def train_and_push(checkpoint: Path, strategy: str, trainer_class: type[Trainer]
     trainer = trainer_class(GMLPForMaskedLM.from_pretrained(checkpoint), args, train_dataset=[row] * 4)
     trainer.train()
     trainer.push_to_hub()
-
-
-CODE = {"configuration_gmlp.py", "modeling_gmlp.py"}
 
 
 def test_every_commit_of_a_trainer_with_weights_has_their_code(hub, online, checkpoint):

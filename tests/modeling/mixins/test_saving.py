@@ -1,4 +1,6 @@
+import importlib
 import json
+import logging
 import os
 import re
 import runpy
@@ -14,8 +16,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 import tokenmixers
-from tokenmixers import GMLPForMaskedLM
-from tokenmixers.modeling.mixins.saving import copy_code
+from tokenmixers import GMLPConfig, GMLPForMaskedLM
+from tokenmixers.configuration.checkpoint_files import copy_code
 
 
 SCRIPT = Path(__file__).with_name("load_every_head.py")
@@ -82,6 +84,7 @@ def test_every_checkpoint_loads_without_the_package_through_every_class(names, t
     assert set(alone) == set(ours)
     heads = {name: {key.split("/")[1] for key in ours if key.startswith(f"{name}/")} for name in names}
     for name in names:
+        assert saved_code(tmp_path / f"{name}-config") == saved_code(tmp_path / name)
         kinds = HEADS.get(name.rpartition("-")[2], TEXT_HEADS)
         assert heads[name] == {f"AutoModel{kind}" for kind in kinds}, name
     for key, value in ours.items():
@@ -193,12 +196,13 @@ def test_a_save_interrupted_while_moving_never_mixes_two_checkpoints(gmlp, rando
     replace = os.replace
 
     def die(source, target):
-        calls.append(target)
-        if len(calls) > done:
-            raise KeyboardInterrupt
+        if Path(target).parent == tmp_path:
+            calls.append(target)
+            if len(calls) > done:
+                raise KeyboardInterrupt
         replace(source, target)
 
-    monkeypatch.setattr("tokenmixers.modeling.mixins.saving.os.replace", die)
+    monkeypatch.setattr(os, "replace", die)
     with pytest.raises(KeyboardInterrupt):
         other.save_pretrained(tmp_path, max_shard_size="3KB")
     with pytest.raises((OSError, ValueError)):
@@ -223,9 +227,10 @@ def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, r
             os.kill(os.getpid(), signal.SIGKILL)
 
         def replace_or_die(source, target):
-            if len(calls) == moment or (moment == "configuration" and Path(target).name == "config.json"):
-                die()
-            calls.append(target)
+            if Path(target).parent == tmp_path:
+                if len(calls) == moment or (moment == "configuration" and Path(target).name == "config.json"):
+                    die()
+                calls.append(target)
             replace(source, target)
 
         os.replace = replace_or_die
@@ -313,6 +318,37 @@ def test_a_users_own_family_is_saved_without_a_map(tmp_path):
     assert not list(tmp_path.glob("*.py"))
 
 
+class OwnGMLP(GMLPForMaskedLM):
+    """A user's class of the same family."""
+
+
+def test_a_users_own_class_has_the_code_of_its_base_class_and_this_is_said(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)  # to caplog
+    model = OwnGMLP(GMLPConfig(**SIZES))
+    model.save_pretrained(tmp_path)
+    assert re.search(r"OwnGMLP is .* load this checkpoint as GMLPForMaskedLM.*OwnGMLP\.register_for", caplog.text)
+    assert "OwnGMLP" not in "".join(saved_code(tmp_path).values())
+    assert type(AutoModelForMaskedLM.from_pretrained(tmp_path)) is GMLPForMaskedLM
+    caplog.clear()
+    sharded = type("FSDPGMLPForMaskedLM", (GMLPForMaskedLM,), {"__module__": "torch.distributed.fsdp"})
+    for other in (GMLPForMaskedLM, sharded):
+        other(model.config).save_pretrained(tmp_path)
+    assert "is a class of your own" not in caplog.text
+
+
+def test_a_users_own_registered_class_is_saved_with_its_code_and_ours(tmp_path, monkeypatch, caplog):
+    (tmp_path / "users_own.py").write_text("import tokenmixers\n\nclass Own(tokenmixers.GMLPForMaskedLM):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("users_own").Own
+    own.register_for_auto_class("AutoModelForMaskedLM")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    own(GMLPConfig(**SIZES)).save_pretrained(tmp_path / "saved")
+    assert "is a class of your own" not in caplog.text
+    assert set(saved_code(tmp_path / "saved")) == {"configuration_gmlp.py", "modeling_gmlp.py", "users_own.py"}
+    auto_map = json.loads((tmp_path / "saved" / "config.json").read_text())["auto_map"]
+    assert auto_map["AutoModelForMaskedLM"] == "users_own.Own" and auto_map["AutoModel"] == "modeling_gmlp.GMLPModel"
+
+
 def test_a_failed_push_leaves_what_was_saved(tiny_config, tmp_path, monkeypatch):
     model = GMLPForMaskedLM(tiny_config())
 
@@ -391,7 +427,7 @@ def test_code_is_the_old_or_the_new_whenever_a_save_is_interrupted(distributed, 
 
         with monkeypatch.context() as patch:
             patch.setattr(Path, "write_bytes", write_half)
-            patch.setattr("tokenmixers.modeling.mixins.saving.shutil.rmtree", lambda *args, **kwargs: None)
+            patch.setattr("shutil.rmtree", lambda *args, **kwargs: None)
             patch.setattr(GMLPForMaskedLM, "save_distributed_checkpoint", lambda *args, **kwargs: None)
             try:
                 model.save_pretrained(folder, **({"distributed_checkpoint": True} if distributed else {}))
