@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # type checkers know nothing of names that are loaded when fi
     from .configuration.configuration_gmlp import GMLPConfig as GMLPConfig
     from .configuration.configuration_mlp_mixer import MLPMixerConfig as MLPMixerConfig
     from .configuration.configuration_synthesizer import SynthesizerConfig as SynthesizerConfig
+    from .image_processing.image_processing_timm import TimmImageProcessorPil as TimmImageProcessorPil
     from .modeling.modeling_amlp import *  # noqa: F403
     from .modeling.modeling_gmlp import *  # noqa: F403
     from .modeling.modeling_mlp_mixer import *  # noqa: F403
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF: dict[str, str] = {
     "QuestionAnsweringPipeline": "modeling.pipelines.question_answering",
+    "TimmImageProcessorPil": "image_processing.image_processing_timm",
     "train_unigram_tokenizer": "tokenization.tokenizer_training",
 }
 for _model_type, _family in FAMILIES.items():
@@ -80,18 +82,12 @@ def _register_tokenizers(auto: ModuleType) -> None:
 
 
 def _register_image_processors(auto: ModuleType) -> None:
-    import transformers
+    from transformers.utils import is_vision_available
 
-    available = {
-        "pil": transformers.utils.is_vision_available(),
-        "torchvision": transformers.utils.is_torchvision_available(),
-    }
+    if not is_vision_available():
+        return
     for family in FAMILIES.values():
-        classes = {
-            backend: getattr(transformers, name)
-            for backend, name in family.image_processors.items()
-            if available[backend]
-        }
+        classes = {backend: _load(name) for backend, name in family.image_processors.items()}
         if classes:
             auto.AutoImageProcessor.register(_load(family.config), image_processor_classes=classes, exist_ok=True)
 
