@@ -30,10 +30,6 @@ KINDS = {
         SynthesizerForCausalLM,
         {**HEADS, "attention_components": ["random", "vanilla"], "attn_implementation": "eager"},
     ),
-    "synthesizer-flex": (
-        SynthesizerForCausalLM,
-        {**HEADS, "attention_components": ["random", "vanilla"], "attn_implementation": "flex_attention"},
-    ),
     "synthesizer-learned": (
         SynthesizerForCausalLM,
         {**HEADS, "attention_components": ["random"], "position_embedding_type": "learned"},
@@ -57,9 +53,7 @@ def padded():
     return ids, mask
 
 
-EVERY_KIND = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("flex")) for name in KINDS]
-)
+EVERY_KIND = pytest.mark.parametrize("name", KINDS)
 
 
 @torch.no_grad()
@@ -78,6 +72,18 @@ def test_masks_with_a_static_cache(name, room, padded, randomise):
                     part = None if given is None else F.pad(given[:, :end], (0, room - end if whole else 0))
                     parts.append(model(ids[:, start:end], attention_mask=part, past_key_values=cache).logits)
                 torch.testing.assert_close(torch.cat(parts, 1)[real], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow  # FlexAttention is compiled
+@torch.no_grad()
+def test_flex_attention_with_a_static_cache(padded, randomise):
+    model, (ids, mask) = build("synthesizer-random-vanilla", randomise), padded
+    expected = model(ids, attention_mask=mask).logits
+    model.set_attn_implementation("flex_attention")
+    torch.compiler.reset()
+    cache = StaticCache(config=model.config, max_cache_len=20)
+    found = model(ids, attention_mask=mask, past_key_values=cache).logits
+    torch.testing.assert_close(found[mask.bool()], expected[mask.bool()], rtol=1e-4, atol=1e-4)
 
 
 @EVERY_KIND
