@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # type checkers know nothing of names that are loaded when fi
     from .modeling.modeling_mlp_mixer import *  # noqa: F403
     from .modeling.modeling_synthesizer import *  # noqa: F403
     from .modeling.pipelines.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
+    from .tokenization.image_processing_timm import TimmImageProcessorPil as TimmImageProcessorPil
     from .tokenization.tokenizer_training import train_unigram_tokenizer as train_unigram_tokenizer
 
 
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF: dict[str, str] = {
     "QuestionAnsweringPipeline": "modeling.pipelines.question_answering",
+    "TimmImageProcessorPil": "tokenization.image_processing_timm",
     "train_unigram_tokenizer": "tokenization.tokenizer_training",
 }
 for _model_type, _family in FAMILIES.items():
@@ -80,18 +82,12 @@ def _register_tokenizers(auto: ModuleType) -> None:
 
 
 def _register_image_processors(auto: ModuleType) -> None:
-    import transformers
+    from transformers.utils import is_vision_available
 
-    available = {
-        "pil": transformers.utils.is_vision_available(),
-        "torchvision": transformers.utils.is_torchvision_available(),
-    }
+    if not is_vision_available():
+        return
     for family in FAMILIES.values():
-        classes = {
-            backend: getattr(transformers, name)
-            for backend, name in family.image_processors.items()
-            if available[backend]
-        }
+        classes = {backend: _load(name) for backend, name in family.image_processors.items()}
         if classes:
             auto.AutoImageProcessor.register(_load(family.config), image_processor_classes=classes, exist_ok=True)
 
@@ -110,8 +106,12 @@ def _register_pipelines(pipelines: ModuleType) -> None:
 
 
 # They import the Auto classes or pipelines, and what is to be registered there needs them complete: our models import
-# the first, the second is our pipeline.
-_WAIT_FOR = ("transformers.modeling_layers", f"{__name__}.modeling.pipelines.question_answering")
+# the first, the others are our pipeline and our image processor.
+_WAIT_FOR = (
+    "transformers.modeling_layers",
+    f"{__name__}.modeling.pipelines.question_answering",
+    f"{__name__}.tokenization.image_processing_timm",
+)
 
 
 class _RegisterAfterImport(importlib.abc.MetaPathFinder):

@@ -15,7 +15,7 @@ class Family:
     Attributes:
         config: Name of the configuration class in `configuration/configuration_<model_type>.py`.
         models: Auto class name -> model class name in `modeling/modeling_<model_type>.py`.
-        image_processors: Backend -> class of Transformers itself that prepares images for the family; empty for
+        image_processors: Backend -> class in `tokenization/` that prepares images for the family; empty for
             families that read text alone.
     """
 
@@ -36,8 +36,8 @@ def _encoder_heads(prefix: str) -> dict[str, str]:
     }
 
 
-# Resizes the shortest edge, then crops the centre, with Pillow or torchvision.
-_CROPPING_PROCESSORS = {"pil": "CLIPImageProcessorPil", "torchvision": "CLIPImageProcessor"}
+# Resizes, then crops the centre, with Pillow; there is no other one for torchvision.
+_CROPPING_PROCESSORS = {"pil": "TimmImageProcessorPil", "torchvision": "TimmImageProcessorPil"}
 
 
 def _text_and_image_family(prefix: str) -> Family:

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
 
 from .image_inputs import ImageInputs
+from .package_features import PackageFeatures
 
 
 @strict
-class GMLPConfig(ImageInputs, PreTrainedConfig):
+class GMLPConfig(ImageInputs, PackageFeatures):
     r"""Configuration of a gMLP encoder for text or images ("Pay Attention to MLPs", arXiv 2105.08050).
 
     The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters. With `image_size` set the

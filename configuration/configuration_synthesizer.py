@@ -5,9 +5,9 @@ import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
 
 from .image_inputs import ImageInputs
+from .package_features import PackageFeatures
 
 
 AttentionComponent = Literal[
@@ -86,7 +86,7 @@ TensorFlow computes.
 
 
 @strict
-class SynthesizerConfig(ImageInputs, PreTrainedConfig):
+class SynthesizerConfig(ImageInputs, PackageFeatures):
     r"""Configuration of a Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743).
 
     The backbone is T5's: RMS norms before each sublayer, no biases, relative position biases. With

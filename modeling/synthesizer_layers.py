@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import Cache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.processing_utils import Unpack
@@ -31,8 +32,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
     - others: `shared_attention`, one matrix product for the whole batch; with `"eager"`, which returns the weights,
       `attention_from_logits`.
 
-    Without `vanilla` there are no keys. A layer's cache then holds the values in `keys`, from which Transformers takes
-    the length, and an empty tensor in `values`.
+    Without `vanilla` there are no keys. A layer's cache then holds the values as both, in the memory of one.
     """
 
     def __init__(self, config: SynthesizerConfig, layer_idx: int):
@@ -87,6 +87,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
                 keys, values = past_key_values.update(keys, values, self.layer_idx)
             else:
                 values = update_cache_without_keys(past_key_values, values, self.layer_idx)
+                values = values[:, :, : layout.key_length]  # without the unused room of a static cache
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
         weights = None
@@ -100,7 +101,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
             logits = self._logits(layout, hidden_states, queries, position_bias)
             assert logits is not None  # without `vanilla` there is a component
             mask = layout.attention_mask
-            mask = visible_keys(layout, values.device) if mask is None else mask
+            mask = visible_keys(layout, values.device) if mask is None else mask[..., : layout.key_length]
             output, weights = attention_from_logits(logits, values, mask, dropout)
         output = output.reshape(*hidden_states.shape[:-1], -1)
         return self.o_proj(output), weights if eager else None
@@ -141,6 +142,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         if weight is not None:
             queries = queries * weight
         if bias is not None:
+            bias = F.pad(bias, (0, keys.shape[2] - bias.shape[-1]))  # the unused room of a static cache, masked
             # FlexAttention needs the batch dimension.
             batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
             bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)

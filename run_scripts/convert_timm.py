@@ -5,6 +5,8 @@ python -m tokenmixers.run_scripts.convert_timm --source timm/gmlp_s16_224.ra3_in
 
 import json
 import math
+import os
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,27 @@ from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForImageClassification, CLIPImageProcessorPil, PreTrainedConfig
+from transformers import AutoModel, AutoModelForImageClassification, PreTrainedConfig
 from transformers.image_utils import PILImageResampling
 
+from ..configuration.checkpoint_files import INCOMPLETE
 from ..modeling.conversion.timm import convert_timm_state_dict, timm_config
+from ..tokenization.image_processing_timm import TimmImageProcessorPil
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 
 
 # Defaults of timm's gMLP and Mixer models, which their config.json can override.
-PREPROCESSING = {"crop_pct": 0.875, "interpolation": "bicubic", "mean": [0.5] * 3, "std": [0.5] * 3}
+PREPROCESSING = {
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+    "interpolation": "bicubic",
+    "mean": [0.5] * 3,
+    "std": [0.5] * 3,
+}
+
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
+CROP_MODES = ("center", "squash")
 
 CARD = """---
 {{ card_data }}
@@ -75,6 +88,13 @@ class ConvertTimmArguments:
     source_license: str | None = field(
         default=None, metadata={"help": "Licence of the weights for the card, if the source does not state it."}
     )
+    image_size: list[int] | None = field(
+        default=None,
+        metadata={
+            "help": "Height and width of the images, in pixels. By default those in the source's config.json; without "
+            "it images are square."
+        },
+    )
     revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
     token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
 
@@ -105,8 +125,11 @@ def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None]:
 def _label_names(arguments: ConvertTimmArguments, description: dict[str, Any], classes: int) -> list[str]:
     """One name for each class."""
     if arguments.labels is not None:
-        text = Path(arguments.labels).read_text(encoding="utf-8")
-        names = json.loads(text) if arguments.labels.endswith(".json") else text.splitlines()
+        try:
+            text = Path(arguments.labels).read_text(encoding="utf-8")
+            names = json.loads(text) if arguments.labels.endswith(".json") else text.splitlines()
+        except (OSError, ValueError) as error:
+            raise UserError(f"the labels {arguments.labels!r} cannot be read: {error}") from error
     elif "label_names" in description:
         names = description["label_names"]
         descriptions = description.get("label_descriptions") or {}
@@ -129,17 +152,65 @@ def _label_names(arguments: ConvertTimmArguments, description: dict[str, Any], c
     return names
 
 
-def image_processor(size: int, preprocessing: dict[str, Any]) -> CLIPImageProcessorPil:
-    """timm's evaluation transform: resize the shortest edge, crop the centre, normalise.
+def _description(config_file: Path | None) -> dict[str, Any]:
+    """The content of timm's config.json."""
+    if config_file is None:
+        return {}
+    try:
+        description = json.loads(config_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(config_file)!r} cannot be read: {error}") from error
+    if not isinstance(description, dict) or not isinstance(description.get("pretrained_cfg", {}), dict):
+        raise UserError(f"{str(config_file)!r} is no description of a timm model.")
+    return description
+
+
+def _image_size(arguments: ConvertTimmArguments, description: dict[str, Any]) -> tuple[int, int] | None:
+    """Height and width of the images, if they are known: as the model was made, or as it was trained."""
+    size = arguments.image_size or (description.get("model_args") or {}).get("img_size")
+    size = size or description.get("pretrained_cfg", {}).get("input_size", [])[1:]
+    sides = [size] * 2 if isinstance(size, int) else list(size) * (2 if len(size) == 1 else 1)
+    if not sides:
+        return None
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise UserError(f"the size of the images must be a height and a width in pixels, got {size}.")
+    return sides[0], sides[1]
+
+
+def image_processor(size: int | list[int], preprocessing: dict[str, Any]) -> TimmImageProcessorPil:
+    """timm's evaluation transform: resize, crop the centre, normalise.
 
     Args:
-        size: Side of the model's images, in pixels.
-        preprocessing: `crop_pct`, `interpolation`, `mean` and `std` as in timm's `pretrained_cfg`.
+        size: Side of the model's images, or height and width, in pixels.
+        preprocessing: `crop_pct`, `crop_mode`, `interpolation`, `mean` and `std` as in timm's `pretrained_cfg`.
+
+    Raises:
+        UserError: If the crop mode or the interpolation is none of `CROP_MODES` and `INTERPOLATIONS`, `crop_pct` is
+            no positive number, or mean or deviation are no numbers.
     """
-    return CLIPImageProcessorPil(
-        size={"shortest_edge": math.floor(size / preprocessing["crop_pct"])},
-        crop_size={"height": size, "width": size},
-        resample=PILImageResampling[preprocessing["interpolation"].upper()],
+    for name, allowed in (("crop_mode", CROP_MODES), ("interpolation", INTERPOLATIONS)):
+        if preprocessing[name] not in allowed:
+            raise UserError(
+                f"the source prepares images with `{name}` {preprocessing[name]!r}, which is none of "
+                f"{', '.join(allowed)}: change it in the `pretrained_cfg` of its config.json."
+            )
+    for name in ("mean", "std"):
+        values = preprocessing[name]
+        if not isinstance(values, list | tuple) or not all(isinstance(value, int | float) for value in values):
+            raise UserError(f"the source's `{name}` must be a list of numbers, one per channel, got {values!r}.")
+    share = preprocessing["crop_pct"]
+    if not isinstance(share, int | float) or not 0 < share < math.inf:
+        raise UserError(f"the source's `crop_pct` must be a positive number, got {share!r}.")
+    height, width = [size] * 2 if isinstance(size, int) else size
+    edges = {"height": math.floor(height / share), "width": math.floor(width / share)}
+    interpolation, covers = preprocessing["interpolation"], preprocessing["crop_mode"] == "center"
+    if covers and edges["height"] != edges["width"]:
+        interpolation = "bilinear"  # timm's ResizeKeepRatio, which takes the place of torchvision's Resize there
+    return TimmImageProcessorPil(
+        crop_mode=preprocessing["crop_mode"],
+        size={"shortest_edge": edges["height"]} if covers and edges["height"] == edges["width"] else edges,
+        crop_size={"height": height, "width": width},
+        resample=PILImageResampling[interpolation.upper()],
         image_mean=list(preprocessing["mean"]),
         image_std=list(preprocessing["std"]),
     )
@@ -176,7 +247,7 @@ def _card(
         source=f"`{name}`" if local else f"[{arguments.source}](https://huggingface.co/{arguments.source})",
         argument=name if local else arguments.source,
         parameters=f"{parameters:,}",
-        size=config.image_size,
+        size=" x ".join(map(str, size if isinstance(size := config.image_size, list) else [size])),
         patch_size=config.patch_size,
         classes=config.num_labels,
     )
@@ -187,11 +258,12 @@ def main(argv: list[str] | None = None) -> None:
     (arguments,) = parse_arguments((ConvertTimmArguments,), argv)
     output = check_new_folder(arguments.output_dir)
     weights, config_file = _files(arguments)
-    description = json.loads(config_file.read_text(encoding="utf-8")) if config_file is not None else {}
+    description = _description(config_file)
     settings = description.get("pretrained_cfg", {})
     try:
         state_dict = load_file(weights)
-        config, tensors = timm_config(state_dict), convert_timm_state_dict(state_dict)
+        config = timm_config(state_dict, _image_size(arguments, description))
+        tensors = convert_timm_state_dict(state_dict)
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
     classifies = "classifier.weight" in tensors
@@ -205,11 +277,18 @@ def main(argv: list[str] | None = None) -> None:
     if not classifies:
         tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     model.load_state_dict(tensors, assign=True)
-    model.save_pretrained(output)
-    preprocessing = {name: settings.get(name, default) for name, default in PREPROCESSING.items()}
-    image_processor(config.image_size, preprocessing).save_pretrained(output)
+    preprocessing = {name: settings.get(name) or default for name, default in PREPROCESSING.items()}
+    processor = image_processor(config.image_size, preprocessing)
     licence = _licence(arguments, settings)
-    _card(arguments, config, model.num_parameters(), licence).save(output / "README.md")
+    card = _card(arguments, config, model.num_parameters(), licence)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=INCOMPLETE, dir=output.parent) as complete:
+        model.save_pretrained(complete)
+        processor.save_pretrained(complete)
+        card.save(Path(complete) / "README.md")
+        output.mkdir(exist_ok=True)
+        for path in sorted(Path(complete).iterdir(), key=lambda path: path.name == "config.json"):  # which comes last
+            os.replace(path, output / path.name)
     if licence is None:
         print("The source states no licence: add it to the card, or give --source_license.")
     print(f"{type(model).__name__}, {model.num_parameters():,} parameters, saved in {output}")

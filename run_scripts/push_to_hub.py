@@ -7,24 +7,39 @@ import json
 import re
 import tempfile
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, StrictDataclassError
-from huggingface_hub.utils import filter_repo_objects
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from ..configuration.auto_classes import FAMILIES
-from ..modeling.mixins.checkpoint_code import auto_map, checkpoint_code
+from ..configuration.checkpoint_code import auto_map, checkpoint_code
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
 from .base.shipped_files import MODEL_CARDS
 
 
-# Files beside a model that are not pushed: pickles, optimizer states, checkpoints, logs.
-NOT_PUSHED = ["*.pt", "*.pth", "*.bin", "*.pkl", "checkpoint-*", "checkpoint-*/*", "runs/*", "__pycache__/*"]
-NOT_PUSHED += [".*", "*/.*"]  # hidden files at any depth: `*` matches slashes too
+# What stays behind, by the name of a file or of a folder that it is in; capital letters count as small ones.
+NOT_PUSHED = {
+    "hidden": [".*"],
+    "a key or token": [
+        *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*.pem", "*.key", "*.ppk", "*.p12", "*.pfx", "*.jks"),
+        *("*.env", "*.token", "token", "token.*", "*_token", "*_token.txt", "*_netrc", "*.gpg", "*.kdbx"),
+        *("credentials*", "secret", "secrets", "secret.*", "secrets.*", "*service_account*.json"),
+    ],
+    "state of training": [
+        *("checkpoint-*", "runs", "__pycache__", "optimizer*", "scheduler.*", "rng_state*", "scaler.*"),
+        *("global_step*", "pytorch_model_fsdp*", "*.distcp", "training_args.bin"),
+    ],
+    "no safetensors": [
+        *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.pkl", "*.pickle", "*.joblib", "*.ot"),
+        *("*.npz", "*.npy", "*.pdparams"),
+    ],
+}
 
 
 @dataclass
@@ -68,6 +83,113 @@ def load_config(folder: Path, source: str) -> PreTrainedConfig:
         raise UserError(f"the config.json of {source!r} cannot be read: {reason}") from error
 
 
+def select_files(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Which files of a folder are pushed.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        Names of the files to push, and what stays behind: name of a file, or of a folder with "/" at its end -> why.
+    """
+    names, left = [], {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        parts = [Path(*name.parts[: count + 1]) for count in range(len(name.parts))]
+        reasons = {part: reason for part in parts if (reason := _reason_to_leave(part.name)) is not None}
+        for part in parts:
+            if (folder / part).is_symlink() and not (folder / part).resolve().is_relative_to(folder.resolve()):
+                reasons[part] = "a link out of the folder"
+        if reasons:
+            part = next(iter(reasons))
+            left[part.as_posix() + ("/" if (folder / part).is_dir() else "")] = reasons[part]
+        elif path.is_file():
+            names.append(name.as_posix())
+    return names, left
+
+
+def _reason_to_leave(name: str) -> str | None:
+    for reason, patterns in NOT_PUSHED.items():
+        if any(fnmatchcase(name.lower(), pattern) for pattern in patterns):
+            return reason
+    return None
+
+
+def check_weights(folder: Path, names: list[str], left: dict[str, str]) -> None:
+    """Check that weights can be read to their end, without reading them.
+
+    Args:
+        folder: Folder of a checkpoint.
+        names: Files of it that are pushed.
+        left: What stays behind, as from `select_files`.
+
+    Raises:
+        UserError: If a safetensors file is cut off or none, a part that an index names is missing, or there are
+            weights in other formats only.
+    """
+    tensors = {name: _tensor_names(folder / name) for name in names if name.endswith(".safetensors")}
+    for name in names:
+        if name.endswith(".safetensors.index.json"):
+            _check_parts(folder / name, tensors, Path(name).parent)
+    if tensors:
+        return
+    weights = [name for name in left if re.fullmatch(r"(pytorch|adapter)_model.*\.bin|.*\.safetensors", name)]
+    if weights:
+        raise UserError(
+            f"{str(folder)!r} has its weights in {weights[0]} only, which is {left[weights[0]]} and stays behind: "
+            "load the model and save it again, which writes safetensors."
+        )
+
+
+def _tensor_names(path: Path) -> set[str]:
+    try:
+        with safe_open(path, framework="np") as file:
+            return set(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"the weights {str(path)!r} cannot be read to their end ({error}): the file is cut off or damaged. Save "
+            "or download it again."
+        ) from error
+
+
+def _check_parts(index: Path, tensors: dict[str, set[str]], folder: Path) -> None:
+    try:
+        parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        missing = [name for name, part in parts.items() if name not in tensors.get((folder / part).as_posix(), ())]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"the index {str(index)!r} cannot be read ({error}): save the model again.") from error
+    if missing:
+        raise UserError(
+            f"{parts[missing[0]]}, which {str(index)!r} names, is missing or has no tensor {missing[0]!r}: save the "
+            "model again, or copy all its parts."
+        )
+
+
+def read_card(path: Path) -> str:
+    """The text of a model card.
+
+    Raises:
+        UserError: If it is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{str(path)!r} is not in UTF-8, as the Hub expects ({error}): save it in UTF-8.") from error
+
+
+def source_folder(source: str) -> Path:
+    """The folder of a checkpoint, or of a shipped model card.
+
+    Raises:
+        UserError: If there is none, or it has no configuration of its own.
+    """
+    folder = Path(source) if Path(source).is_dir() else MODEL_CARDS / source
+    if not (folder / "config.json").is_file():
+        shipped = ", ".join(sorted(path.parent.name for path in MODEL_CARDS.glob("*/config.json")))
+        raise UserError(f"{source!r} is no folder with a config.json. Shipped model cards: {shipped}.")
+    return folder
+
+
 def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
     """The files to push: those of the folder, and the modules that load the model.
 
@@ -79,23 +201,15 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
         Name in the repository -> the file, or its content if it differs from the file.
 
     Raises:
-        UserError: If the source is no checkpoint of this package.
+        UserError: If the source is no checkpoint of this package, or its weights or its card cannot be read.
     """
-    folder = Path(source) if Path(source).is_dir() else MODEL_CARDS / source
-    if not (folder / "config.json").is_file():
-        shipped = ", ".join(sorted(path.parent.name for path in MODEL_CARDS.glob("*/config.json")))
-        raise UserError(f"{source!r} is no folder with a config.json. Shipped model cards: {shipped}.")
+    folder = source_folder(source)
+    names, left = select_files(folder)
+    if "config.json" in left:
+        raise UserError(f"the config.json of {source!r} is {left['config.json']}: copy it into the folder.")
     config = load_config(folder, source)
-    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-    files: dict[str, Path | bytes] = {
-        name: folder / name for name in filter_repo_objects(names, ignore_patterns=NOT_PUSHED)
-    }
-    pickled = [name for name in names if re.fullmatch(r"(pytorch|adapter)_model.*\.bin", name)]
-    if pickled and not any(name.endswith(".safetensors") for name in files):
-        raise UserError(
-            f"{source!r} has its weights in {pickled[0]} only, which is a pickle, and those are not pushed: load the "
-            "model and save it again, which writes safetensors."
-        )
+    check_weights(folder, names, left)
+    files: dict[str, Path | bytes] = {name: folder / name for name in names}
     config.auto_map = auto_map(config)
     with tempfile.TemporaryDirectory() as temporary:
         config.save_pretrained(temporary)
@@ -107,7 +221,7 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
             same = match[1] == f"model_cards/{source}" or Path(match[1]).resolve() == folder.resolve()
             return f'"{repo_id}"' if same else match[0]
 
-        card = (folder / "README.md").read_text(encoding="utf-8")
+        card = read_card(folder / "README.md")
         files["README.md"] = re.sub(r'"([^"\n]+)"', rename, card).encode()
     return dict(sorted(files.items()))
 
@@ -172,6 +286,10 @@ def main(argv: list[str] | None = None) -> None:
     for name, content in files.items():
         size = content.stat().st_size if isinstance(content, Path) else len(content)
         print(f"{size:>15,} bytes  {name}")
+    for name, reason in select_files(source_folder(arguments.source))[1].items():
+        print(f"{'stays behind':>21}  {name} ({reason})")
+    if not any(name.endswith(".safetensors") for name in files):
+        print("there are no weights: the repository gets the configuration and what is beside it")
     if arguments.dry_run:
         print(f"dry run: {len(files)} files would go to {arguments.repo_id}; nothing was sent")
         return

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 from transformers import Cache, PreTrainedConfig
+from transformers.cache_utils import DynamicLayer, StaticLayer
 
 
 def cached_lengths(past_key_values: Cache | None, length: int, device: torch.device) -> tuple[int | torch.Tensor, int]:
@@ -23,22 +24,33 @@ def cached_lengths(past_key_values: Cache | None, length: int, device: torch.dev
 
 
 def update_cache_without_keys(past_key_values: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
-    """Store one tensor as `keys`, from which Transformers takes the length, with `values` of width 0.
+    """Store one tensor as keys and as values, in the memory of one.
+
+    `layer.values` is `layer.keys` after each update: other code finds two tensors of the expected shape. What acts on
+    them one by one (beam search, offloading) makes two of them, until the next update.
 
     Args:
-        past_key_values: The cache.
+        past_key_values: The cache. Layers other than Transformers' `DynamicLayer` and `StaticLayer`, and those that
+            were allocated in advance (for export), hold the tensor twice.
         states: Of the new tokens, shape `(batch, heads, length, width)`.
         layer_idx: Index of the layer.
 
     Returns:
         The states of all tokens, those in the cache first, `(batch, heads, all tokens, width)`.
     """
-    layers, width = past_key_values.layers, 0
-    stored = getattr(layers[layer_idx], "values", None) if layer_idx < len(layers) else None
-    if stored is not None:
-        # A static cache that was allocated in advance (for export) has values of the same width as the keys.
-        width = stored.shape[-1] if stored.dim() == 4 else 0
-    return past_key_values.update(states, states[..., :width], layer_idx)[0]
+    layers: list[Any] = past_key_values.layers
+    layer = layers[layer_idx] if layer_idx < len(layers) else None
+    layer_class = past_key_values.layer_class_to_replicate if layer is None else type(layer)
+    was_initialized = layer is not None and layer.is_initialized
+    values = states
+    if layer_class is DynamicLayer:
+        values = states[..., :0]  # nothing to append
+        if was_initialized:
+            layers[layer_idx].values = layers[layer_idx].keys[..., :0]
+    states = past_key_values.update(states, values, layer_idx)[0]
+    if layer_class is DynamicLayer or (layer_class is StaticLayer and not was_initialized):
+        layers[layer_idx].values = layers[layer_idx].keys
+    return states
 
 
 def mask_for_generate(

@@ -107,14 +107,12 @@ def _new_tokens(
     spatial = hasattr(config, "spatial_weight_type")  # else attention
     max_length = config.max_position_embeddings if spatial else config.max_sequence_length
     if isinstance(past_length, int):
-        # Attention reads the cache as a whole, with the unused room of a static one.
-        key_length = past_length + length if spatial else room
+        key_length = past_length + length
         if max_length is not None:
             check_length(key_length, max_length)
         return slice(None) if past_key_values is None else slice(past_length, past_length + length), key_length
     if max_length is not None and room > max_length:  # otherwise there is no need to wait for the device
-        all_room = not spatial or is_tracing(inputs_embeds)
-        check_length(room if all_room else int(past_length) + length, max_length)
+        check_length(room if is_tracing(inputs_embeds) else int(past_length) + length, max_length)
         room = max_length
     return past_length + torch.arange(length, device=inputs_embeds.device), room
 

@@ -24,10 +24,11 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import HubStrategy, TrainOutput
 from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
+from ...configuration.checkpoint_files import copy_code
 from ..base.errors import UserError, report_bad_data
 from ..base.hub_errors import check_card, check_repo_id, check_token, explain, report_hub_errors
 from ..base.reporting import ProgressLines, mean_training_loss, plot_history, training_speed
@@ -157,7 +158,13 @@ class ScriptTrainerMixin:
                 check_card(training_card(self, self.card))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push in the background. A failure is logged and training goes on: the last push sends everything."""
+        """Push in the background. A failure is logged and training goes on: the last push sends everything.
+
+        Transformers' method copies weights and configuration to the output folder, which it uploads; the code goes
+        with them.
+        """
+        if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
+            copy_code(Path(checkpoint_folder), Path(self.args.output_dir))
         super()._push_from_checkpoint(checkpoint_folder)
         step = self.state.global_step
         for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):

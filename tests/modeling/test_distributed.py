@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch.multiprocessing import start_processes
 
 import tokenmixers
-from tokenmixers.modeling.mixins.checkpoint_code import checkpoint_code
+from tokenmixers.configuration.checkpoint_code import checkpoint_code
 
 
 pytest.importorskip("transformers.distributed")

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
 
-from tokenmixers import GMLPModel
+from tokenmixers import GMLPModel, TimmImageProcessorPil
 from tokenmixers.run_scripts.convert_timm import main
 
 
@@ -95,6 +95,7 @@ def test_card_and_files(source, tmp_path):
     assert str(tmp_path) not in card.text
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.safetensors", "config.json", "preprocessor_config.json", "modeling_gmlp.py"}
+    assert "image_processing_timm.py" in names  # which preprocessor_config.json names, for those without this package
 
 
 def test_a_single_file_and_labels_from_a_file(source, tmp_path, capsys):
@@ -121,13 +122,77 @@ def test_weights_without_a_classifier(tmp_path):
         (lambda folder: save_file({"conv1.weight": torch.ones(1)}, folder / "model.safetensors"), "'conv1.weight' is"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"no tensors"), "cannot be converted"),
         (lambda folder: (folder / "config.json").write_text('{"label_names": ["a"]}'), "3 classes, but there are 1"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json' cannot be read"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "no description of a timm model"),
+        (
+            lambda folder: change_settings(folder, interpolation="random"),
+            "`interpolation` 'random', which is none of ne",
+        ),
+        (
+            lambda folder: change_settings(folder, crop_mode="border"),
+            "`crop_mode` 'border', which is none of center, sq",
+        ),
+        (lambda folder: change_settings(folder, crop_pct="all"), "`crop_pct` must be a positive number, got 'all'"),
+        (
+            lambda folder: change_settings(folder, mean=0.5),
+            "`mean` must be a list of numbers, one per channel, got 0.5",
+        ),
+        (lambda folder: change_settings(folder, input_size=[3, 32, 64]), "mixes 16 tokens, but images of 32 x 64"),
+        (lambda folder: change_settings(folder, input_size=[3, "a", 64]), "a height and a width in pixels, got .*'a'"),
     ],
 )
 def test_wrong_sources(source, tmp_path, change, message):
     change(source)
     with pytest.raises(SystemExit, match=message):
         convert(source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
+
+
+def change_settings(folder, **settings):
+    description = json.loads((folder / "config.json").read_text())
+    description["pretrained_cfg"] |= settings
+    (folder / "config.json").write_text(json.dumps(description))
+
+
+def test_images_that_are_not_square_stay_so(source, tmp_path):
+    change_settings(source, input_size=[3, 32, 128])
+    convert(source, tmp_path / "out")
+    assert AutoModelForImageClassification.from_pretrained(tmp_path / "out").config.image_size == [32, 128]
+    settings = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    assert settings["size"] == {"height": 36, "width": 146} and settings["crop_size"] == {"height": 32, "width": 128}
+    assert settings["resample"] == Image.Resampling.BILINEAR  # what timm's ResizeKeepRatio uses
+    assert "32 x 128 pixels" in (tmp_path / "out" / "README.md").read_text()
+    (source / "config.json").unlink()
+    convert(source, tmp_path / "again", "--image_size", "32", "128", "--labels", str(labels_file(tmp_path)))
+    assert AutoModelForImageClassification.from_pretrained(tmp_path / "again").config.image_size == [32, 128]
+
+
+def labels_file(folder):
+    (folder / "labels.txt").write_text("a\nb\nc\n")
+    return folder / "labels.txt"
+
+
+def test_squashed_images(source, picture, tmp_path):
+    change_settings(source, crop_mode="squash", crop_pct=1.0)
+    convert(source, tmp_path / "out")
+    prepared = TimmImageProcessorPil.from_pretrained(tmp_path / "out")(picture, return_tensors="pt").pixel_values[0]
+    expected = np.asarray(picture.resize((64, 64), Image.Resampling.BICUBIC), dtype=np.float32) / 127.5 - 1
+    np.testing.assert_allclose(prepared.permute(1, 2, 0), expected, atol=1e-5)
+
+
+def test_labels_that_cannot_be_read(source, tmp_path):
+    with pytest.raises(SystemExit, match=r"labels 'nowhere.txt' cannot be read: .*No such file"):
+        convert(source, tmp_path / "out", "--labels", "nowhere.txt")
+
+
+def test_nothing_is_left_when_writing_fails(source, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.ModelCard.save", fail)
+    with pytest.raises(OSError, match="No space"):
+        convert(source, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
 def test_a_name_that_is_nowhere(tmp_path):

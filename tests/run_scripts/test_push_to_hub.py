@@ -4,15 +4,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import Trainer, TrainingArguments
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, Trainer, TrainingArguments
 
 import tokenmixers
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.push_to_hub import collect_files, main
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+CODE = {"configuration_gmlp.py", "modeling_gmlp.py"}
 
 
 @pytest.fixture
@@ -102,6 +106,13 @@ def test_the_models_own_push_is_complete(hub, own_push):
         assert "AutoModelForTokenClassification" in json.loads(files["config.json"])["auto_map"]
 
 
+def test_a_configuration_from_the_hub_is_saved_and_pushed_with_its_code(hub, online, own_push, tmp_path):
+    config = AutoConfig.from_pretrained("me/model", trust_remote_code=True)
+    config.save_pretrained(tmp_path / "config", push_to_hub=True, repo_id="me/config")
+    assert {path.name for path in (tmp_path / "config").iterdir()} == {"config.json"} | CODE
+    assert {"config.json"} | CODE <= set(hub[0].commits[hub[0].branches["me/config"]["main"]])
+
+
 @pytest.mark.slow
 def test_the_models_own_push_is_loaded_in_a_fresh_process(own_push, call):
     with torch.no_grad():
@@ -109,11 +120,11 @@ def test_the_models_own_push_is_loaded_in_a_fresh_process(own_push, call):
     assert json.loads(call(LOAD.format(places=[("me/model", "main")]))) == pytest.approx([expected], rel=1e-4)
 
 
-def train_and_push(checkpoint: Path, strategy: str) -> None:
+def train_and_push(checkpoint: Path, strategy: str, trainer_class: type[Trainer] = ScriptTrainer) -> None:
     options = {"hub_strategy": strategy, "hub_model_id": f"me/{strategy}", "hub_always_push": True}
     args = TrainingArguments(strategy, push_to_hub=True, save_steps=1, max_steps=2, use_cpu=True, **options)
     row = {"input_ids": torch.tensor([3, 4, 5]), "labels": torch.tensor([3, -100, 5])}
-    trainer = Trainer(GMLPForMaskedLM.from_pretrained(checkpoint), args, train_dataset=[row] * 4)
+    trainer = trainer_class(GMLPForMaskedLM.from_pretrained(checkpoint), args, train_dataset=[row] * 4)
     trainer.train()
     trainer.push_to_hub()
 
@@ -122,7 +133,12 @@ def test_every_commit_of_a_trainer_with_weights_has_their_code(hub, online, chec
     train_and_push(checkpoint, "every_save")
     with_weights = [files for files in hub[0].commits.values() if "model.safetensors" in files]
     assert len(with_weights) >= 3
-    assert all({"config.json", "configuration_gmlp.py", "modeling_gmlp.py"} <= set(files) for files in with_weights)
+    assert all({"config.json"} | CODE <= set(files) for files in with_weights)
+
+
+def test_the_last_commit_of_transformers_trainer_has_the_code(hub, online, checkpoint):
+    train_and_push(checkpoint, "every_save", Trainer)
+    assert {"model.safetensors"} | CODE <= set(hub[0].commits[hub[0].branches["me/every_save"]["main"]])
 
 
 @pytest.mark.slow
@@ -285,6 +301,102 @@ def test_hidden_files_and_logs_stay(checkpoint):
     assert [name for name in files if "/" in name or name.startswith(".")] == ["sub/notes.txt"]
 
 
+SECRETS = [
+    "hf_token",
+    "token.txt",
+    "prod.env",
+    "id_rsa",
+    "ID_ED25519.pub",
+    "server.PEM",
+    "sub/api.key",
+    "credentials.json",
+]
+FORMATS = ["tf_model.h5", "flax_model.msgpack", "last.ckpt", "weights.pth", "sub/weights.pt", "rust_model.ot"]
+STATE = ["optimizer.pt", "optimizer.safetensors", "scheduler.pt", "rng_state.pth", "global_step5/mp_rank_00.distcp"]
+KEPT = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "sub/model.onnx"]
+
+
+def test_keys_and_other_formats_stay_and_are_listed(checkpoint, capsys):
+    for name in [*SECRETS, *FORMATS, *STATE, *KEPT]:
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text("{}")
+    push("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+    printed = capsys.readouterr().out
+    for names, reason in ((SECRETS, "a key or token"), (FORMATS, "no safetensors"), (STATE[:-1], "state of training")):
+        for name in names:
+            assert f"stays behind  {name} ({reason})\n" in printed and f"bytes  {name}\n" not in printed
+    assert "stays behind  global_step5/ (state of training)\n" in printed and "mp_rank" not in printed
+    assert "stays behind  checkpoint-5/ (state of training)\n" in printed
+    for name in KEPT:
+        assert f"bytes  {name}\n" in printed and f"behind  {name}" not in printed
+    assert "no weights" not in printed
+
+
+def test_links_out_of_the_folder_are_not_followed(checkpoint, tmp_path, capsys):
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "diary.txt").write_text("secret")
+    (checkpoint / "diary.txt").symlink_to(tmp_path / "private" / "diary.txt")
+    (checkpoint / "private").symlink_to(tmp_path / "private")
+    (checkpoint / "same.md").symlink_to("README.md")
+    (checkpoint / "loop").symlink_to(".")
+    files = collect_files(str(checkpoint), "me/model")
+    assert {"model.safetensors", "same.md"} <= set(files)
+    assert not [name for name in files if "diary" in name or "loop" in name]
+    push("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+    printed = capsys.readouterr().out
+    assert "diary.txt (a link out of the folder)" in printed and "private/ (a link out of the folder)" in printed
+    linked = tmp_path / "linked"  # a folder that is a link is what the user named
+    linked.symlink_to(checkpoint)
+    assert set(collect_files(str(linked), "me/model")) == set(files)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_model_of_links_is_refused(name, checkpoint, tmp_path):
+    (checkpoint / name).rename(tmp_path / name)
+    (checkpoint / name).symlink_to(tmp_path / name)
+    assert "a link out of the folder" in refused("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+
+
+@pytest.mark.parametrize("length", [0, 5, 100, -1])
+def test_weights_that_are_cut_off_are_refused(length, checkpoint):
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:length])
+    message = refused("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+    assert "model.safetensors' cannot be read to their end" in message and "cut off or damaged" in message
+
+
+def test_every_part_of_sharded_weights_has_to_be_there(checkpoint):
+    GMLPForMaskedLM.from_pretrained(checkpoint).save_pretrained(checkpoint, max_shard_size="3KB")
+    arguments = ("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+    push(*arguments)
+    index, first = checkpoint / "model.safetensors.index.json", sorted(checkpoint.glob("model-*.safetensors"))[0]
+    content = index.read_text()
+    for wrong in ("{", "[]", '{"weight_map": []}'):
+        index.write_text(wrong)
+        assert "index.json' cannot be read" in refused(*arguments)
+    index.write_text(content)
+    first.rename(checkpoint / "kept.txt")
+    assert f"{first.name}, which " in (message := refused(*arguments)) and "is missing or has no tensor" in message
+    save_file({"other": torch.ones(1)}, first)
+    assert "is missing or has no tensor" in refused(*arguments)
+
+
+def test_that_there_are_no_weights_is_said(checkpoint, capsys):
+    (checkpoint / "model.safetensors").unlink()
+    push("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+    assert "there are no weights" in capsys.readouterr().out
+
+
+def test_a_card_in_another_encoding(checkpoint):
+    card = "---\nlicense: mit\n---\r\n# Modèle\n"
+    (checkpoint / "README.md").write_bytes(card.encode("latin-1"))
+    message = refused("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
+    assert "README.md' is not in UTF-8" in message and "save it in UTF-8" in message
+    for encoding in ("utf-8", "utf-8-sig"):
+        (checkpoint / "README.md").write_bytes(card.encode(encoding))
+        assert collect_files(str(checkpoint), "me/model")["README.md"] == card.encode()
+
+
 def test_weights_in_a_pickle_alone_are_refused(checkpoint):
     (checkpoint / "pytorch_model.bin").write_bytes(b"a pickle")
     assert "pytorch_model.bin" not in collect_files(str(checkpoint), "me/model")
@@ -296,7 +408,7 @@ def test_weights_in_a_pickle_alone_are_refused(checkpoint):
 def test_dry_run_lists_and_sends_nothing(checkpoint, capsys):
     main(["--source", str(checkpoint), "--repo_id", "me/model", "--dry_run"])
     printed = capsys.readouterr().out
-    assert "nothing was sent" in printed and "training_args.bin" not in printed
+    assert "nothing was sent" in printed and "bytes  training_args.bin" not in printed
     size = (checkpoint / "model.safetensors").stat().st_size
     assert f"{size:,} bytes  model.safetensors" in printed
 

@@ -61,6 +61,8 @@ def main() -> None:
         names = json.loads((folder / "config.json").read_text())["auto_map"].items()
         auto_class = next(key for key, value in names if value.endswith(f".{architecture}"))
         load(folder, auto_class).save_pretrained(again)
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+        config.save_pretrained(folder.with_name(folder.name + "-config"))
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".py"}
         assert {path.name: path.read_bytes() for path in again.iterdir() if path.suffix == ".py"} == files
         configs = [json.loads((path / "config.json").read_text()) for path in (folder, again)]

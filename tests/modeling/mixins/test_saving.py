@@ -1,4 +1,6 @@
+import importlib
 import json
+import logging
 import os
 import re
 import runpy
@@ -14,7 +16,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 import tokenmixers
-from tokenmixers import GMLPForMaskedLM
+from tokenmixers import GMLPConfig, GMLPForMaskedLM
+from tokenmixers.configuration.checkpoint_files import copy_code
 
 
 SCRIPT = Path(__file__).with_name("load_every_head.py")
@@ -81,6 +84,7 @@ def test_every_checkpoint_loads_without_the_package_through_every_class(names, t
     assert set(alone) == set(ours)
     heads = {name: {key.split("/")[1] for key in ours if key.startswith(f"{name}/")} for name in names}
     for name in names:
+        assert saved_code(tmp_path / f"{name}-config") == saved_code(tmp_path / name)
         kinds = HEADS.get(name.rpartition("-")[2], TEXT_HEADS)
         assert heads[name] == {f"AutoModel{kind}" for kind in kinds}, name
     for key, value in ours.items():
@@ -192,12 +196,13 @@ def test_a_save_interrupted_while_moving_never_mixes_two_checkpoints(gmlp, rando
     replace = os.replace
 
     def die(source, target):
-        calls.append(target)
-        if len(calls) > done:
-            raise KeyboardInterrupt
+        if Path(target).parent == tmp_path:
+            calls.append(target)
+            if len(calls) > done:
+                raise KeyboardInterrupt
         replace(source, target)
 
-    monkeypatch.setattr("tokenmixers.modeling.mixins.saving.os.replace", die)
+    monkeypatch.setattr(os, "replace", die)
     with pytest.raises(KeyboardInterrupt):
         other.save_pretrained(tmp_path, max_shard_size="3KB")
     with pytest.raises((OSError, ValueError)):
@@ -222,9 +227,10 @@ def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, r
             os.kill(os.getpid(), signal.SIGKILL)
 
         def replace_or_die(source, target):
-            if len(calls) == moment or (moment == "configuration" and Path(target).name == "config.json"):
-                die()
-            calls.append(target)
+            if Path(target).parent == tmp_path:
+                if len(calls) == moment or (moment == "configuration" and Path(target).name == "config.json"):
+                    die()
+                calls.append(target)
             replace(source, target)
 
         os.replace = replace_or_die
@@ -241,7 +247,7 @@ def test_a_process_killed_while_saving_leaves_the_old_checkpoint_or_none(gmlp, r
         with pytest.raises((OSError, ValueError)):
             AutoModelForMaskedLM.from_pretrained(tmp_path)
     other.save_pretrained(tmp_path)
-    assert not (tmp_path / ".incomplete").exists()
+    assert not list(tmp_path.glob(".*"))
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert all(torch.equal(one, two) for one, two in zip(loaded.parameters(), other.parameters(), strict=True))
 
@@ -312,6 +318,37 @@ def test_a_users_own_family_is_saved_without_a_map(tmp_path):
     assert not list(tmp_path.glob("*.py"))
 
 
+class OwnGMLP(GMLPForMaskedLM):
+    """A user's class of the same family."""
+
+
+def test_a_users_own_class_has_the_code_of_its_base_class_and_this_is_said(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)  # to caplog
+    model = OwnGMLP(GMLPConfig(**SIZES))
+    model.save_pretrained(tmp_path)
+    assert re.search(r"OwnGMLP is .* load this checkpoint as GMLPForMaskedLM.*OwnGMLP\.register_for", caplog.text)
+    assert "OwnGMLP" not in "".join(saved_code(tmp_path).values())
+    assert type(AutoModelForMaskedLM.from_pretrained(tmp_path)) is GMLPForMaskedLM
+    caplog.clear()
+    sharded = type("FSDPGMLPForMaskedLM", (GMLPForMaskedLM,), {"__module__": "torch.distributed.fsdp"})
+    for other in (GMLPForMaskedLM, sharded):
+        other(model.config).save_pretrained(tmp_path)
+    assert "is a class of your own" not in caplog.text
+
+
+def test_a_users_own_registered_class_is_saved_with_its_code_and_ours(tmp_path, monkeypatch, caplog):
+    (tmp_path / "users_own.py").write_text("import tokenmixers\n\nclass Own(tokenmixers.GMLPForMaskedLM):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("users_own").Own
+    own.register_for_auto_class("AutoModelForMaskedLM")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    own(GMLPConfig(**SIZES)).save_pretrained(tmp_path / "saved")
+    assert "is a class of your own" not in caplog.text
+    assert set(saved_code(tmp_path / "saved")) == {"configuration_gmlp.py", "modeling_gmlp.py", "users_own.py"}
+    auto_map = json.loads((tmp_path / "saved" / "config.json").read_text())["auto_map"]
+    assert auto_map["AutoModelForMaskedLM"] == "users_own.Own" and auto_map["AutoModel"] == "modeling_gmlp.GMLPModel"
+
+
 def test_a_failed_push_leaves_what_was_saved(tiny_config, tmp_path, monkeypatch):
     model = GMLPForMaskedLM(tiny_config())
 
@@ -337,22 +374,96 @@ def test_a_merged_model_replaces_its_adapter(tiny_config, tmp_path):
     torch.testing.assert_close(loaded(ids).logits, merged(ids).logits)
 
 
-def test_files_of_others_beside_a_trainers_checkpoint_stay(tiny_config, tmp_path):
+def test_a_checkpoint_of_a_trainer_is_written_where_it_was_named(tiny_config, tmp_path):
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path / "checkpoint-500")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-500"]
+    assert set(saved_code(tmp_path / "checkpoint-500")) == {"configuration_gmlp.py", "modeling_gmlp.py"}
+
+
+def test_copied_code_replaces_its_older_self_alone(tiny_config, tmp_path):
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path / "checkpoint-5")
+    (tmp_path / "checkpoint-5" / "mine.py").write_text("mine = True\n")
     (tmp_path / "configuration_gmlp.py").write_text("mine = True\n")
+    (tmp_path / "modeling_gmlp.py").write_text("# Part of tokenmixers 0.0.1, older\n")
+    copy_code(tmp_path / "checkpoint-5", tmp_path)
+    modeling = (tmp_path / "checkpoint-5" / "modeling_gmlp.py").read_text()
+    assert saved_code(tmp_path) == {"configuration_gmlp.py": "mine = True\n", "modeling_gmlp.py": modeling}
+
+
+def test_folders_of_others_stay(tiny_config, tmp_path):
+    (tmp_path / ".incomplete").mkdir()
+    (tmp_path / ".incomplete" / "mine.txt").write_text("mine")
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
+    assert (tmp_path / ".incomplete" / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"# Part", b"# Part of tokenmixers 0.1.0, gener"], ids=["empty", "some", "more"]
+)
+def test_code_that_a_kill_cut_off_is_replaced(left, tiny_config, tmp_path):
+    (tmp_path / "configuration_gmlp.py").write_bytes(left)
+    (tmp_path / "modeling_gmlp.py").write_bytes(left)
+    (tmp_path / "empty.py").write_bytes(b"")
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
+    assert all(text.endswith("\n") for name, text in saved_code(tmp_path).items() if name != "empty.py")
+    assert set(saved_code(tmp_path)) == {"configuration_gmlp.py", "modeling_gmlp.py", "empty.py"}
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_code_is_the_old_or_the_new_whenever_a_save_is_interrupted(distributed, tiny_config, tmp_path, monkeypatch):
+    """Every write is cut off in turn, as a kill would, until a save needs no further one."""
     model = GMLPForMaskedLM(tiny_config())
-    model.save_pretrained(tmp_path / "checkpoint-500")
-    assert (tmp_path / "configuration_gmlp.py").read_text() == "mine = True\n"
-    assert (tmp_path / "modeling_gmlp.py").is_file()
+    model.save_pretrained(tmp_path / "whole")
+    expected, write = saved_code(tmp_path / "whole"), Path.write_bytes
+    for count in range(9):
+        folder, calls = tmp_path / str(count), []
+
+        def write_half(path, content, count=count, calls=calls):
+            calls.append(path)
+            if len(calls) <= count:
+                return write(path, content)
+            write(path, content[: len(content) // 2])
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", write_half)
+            patch.setattr("shutil.rmtree", lambda *args, **kwargs: None)
+            patch.setattr(GMLPForMaskedLM, "save_distributed_checkpoint", lambda *args, **kwargs: None)
+            try:
+                model.save_pretrained(folder, **({"distributed_checkpoint": True} if distributed else {}))
+            except KeyboardInterrupt:
+                complete = False
+            else:
+                complete = True
+        assert saved_code(folder).items() <= expected.items()
+        if complete:
+            break
+        model.save_pretrained(folder)
+        assert saved_code(folder) == expected and not list(folder.glob(".*"))
+    assert complete and count == len(expected) and saved_code(folder) == expected
 
 
 def test_files_of_others_are_not_replaced(tiny_config, tmp_path):
     (tmp_path / "configuration_gmlp.py").write_text("mine = True\n")
-    (tmp_path / "modeling_gmlp.py").write_text("")
+    (tmp_path / "modeling_gmlp.py").symlink_to("nowhere.py")
     before = files(tmp_path)
     names = r"configuration_gmlp\.py, modeling_gmlp\.py"
     with pytest.raises(FileExistsError, match=rf"its own {names}.*another folder.*Nothing was written"):
         GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
     assert files(tmp_path) == before and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_pipeline_is_saved_with_its_code(tiny_config, tmp_path):
+    tokenizer = tokenmixers.train_unigram_tokenizer(["the gate mixes tokens"] * 9, 29, 16, show_progress=False)
+    model = tokenmixers.GMLPForQuestionAnswering(tiny_config(vocab_size=len(tokenizer))).eval()
+    answer = transformers.pipeline("extractive-question-answering", model=model, tokenizer=tokenizer)
+    for _ in range(2):
+        answer.save_pretrained(tmp_path)
+    assert all(text.startswith("# Part of tokenmixers") for text in saved_code(tmp_path).values())
+    saved = transformers.pipeline("question-answering", model=str(tmp_path), trust_remote_code=True)
+    asked = {"question": "what mixes?", "context": "the gate mixes tokens"}
+    assert saved(**asked) == answer(**asked)
+    model.save_pretrained(tmp_path)
 
 
 def test_a_distributed_checkpoint_is_not_pushed(gmlp, tmp_path):

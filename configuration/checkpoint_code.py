@@ -8,25 +8,29 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from transformers import PreTrainedConfig
 
-from ...configuration.auto_classes import FAMILIES
+from .auto_classes import FAMILIES
 
 
 GENERATED = "# Part of tokenmixers"
 """How all files of a checkpoint's code begin."""
 
-_PACKAGE = Path(__file__).parents[2]
-_REPLACED_IN_CHECKPOINTS = {"package_features.py": "checkpoint_features.py"}
-_PIPELINE = "QuestionAnsweringPipeline"
-_PIPELINE_IMPORT = f"""
+_PACKAGE = Path(__file__).parents[1]
 
-if TYPE_CHECKING:  # not executed: it makes Transformers copy the pipeline's file, which config.json names
-    from .question_answering import {_PIPELINE}
+PIPELINE_FILE = _PACKAGE / "modeling" / "pipelines" / "question_answering.py"
+"""The pipeline, which checkpoints for question answering include."""
+
+_REPLACED_IN_CHECKPOINTS = {"package_features.py": "checkpoint_features.py"}
+_NOT_EXECUTED = """
+
+if TYPE_CHECKING:  # not executed: it makes Transformers copy that file as well, which config.json names
+    from .{module} import {name}
 """
 _LINE_LENGTH = 119
 
@@ -63,22 +67,41 @@ def checkpoint_code(config: PreTrainedConfig) -> dict[str, str]:
     Raises:
         ValueError: If two modules of the package define the same name, or a module has statements besides definitions.
     """
-    model_type = config.model_type
-    names = {entry.rpartition(".")[2] for entry in auto_map(config).values()}
+    names = frozenset(entry.rpartition(".")[2] for entry in auto_map(config).values())
+    return dict(_code(config.model_type, names, "question-answering" in getattr(config, "custom_pipelines", {})))
+
+
+def named_code(config: PreTrainedConfig) -> dict[str, str]:
+    """What `checkpoint_code` returns if the `auto_map` of a configuration names some of these files, else nothing.
+
+    Configurations that do not come from a saved model have no `auto_map`; others may name code in another repository.
+    """
+    if config.model_type not in FAMILIES:
+        return {}
+    entries = (getattr(config, "auto_map", None) or {}).values()
+    modules = {f"{entry.partition('.')[0]}.py" for entry in entries if isinstance(entry, str)}
+    code = checkpoint_code(config)
+    return code if modules & code.keys() else {}
+
+
+@lru_cache
+def _code(model_type: str, names: frozenset[str], answers_questions: bool) -> dict[str, str]:
     models = _Bundle(_PACKAGE / "modeling" / f"modeling_{model_type}.py", names)
-    configurations = _Bundle(_PACKAGE / "configuration" / f"configuration_{model_type}.py", names | models.used)
+    used = names | models.used | {"TYPE_CHECKING"}
+    configurations = _Bundle(_PACKAGE / "configuration" / f"configuration_{model_type}.py", used)
     outside = sorted(models.used & configurations.defined)
     source = models.source(f"from .configuration_{model_type} import {', '.join(outside)}\n")
-    files = {f"configuration_{model_type}.py": configurations.source()}
-    if "question-answering" in getattr(config, "custom_pipelines", {}):
-        source += _PIPELINE_IMPORT
-        path = _PACKAGE / "modeling" / "pipelines" / "question_answering.py"
-        files[path.name] = _header(path) + path.read_text(encoding="utf-8")
+    model = FAMILIES[model_type].models["AutoModel"]
+    configuration = configurations.source() + _NOT_EXECUTED.format(module=f"modeling_{model_type}", name=model)
+    files = {f"configuration_{model_type}.py": configuration}
+    if answers_questions:
+        source += _NOT_EXECUTED.format(module="question_answering", name="QuestionAnsweringPipeline")
+        files[PIPELINE_FILE.name] = _header(PIPELINE_FILE) + PIPELINE_FILE.read_text(encoding="utf-8")
     return {**files, f"modeling_{model_type}.py": source}
 
 
 def _header(path: Path, remark: str = "") -> str:
-    version = importlib.import_module(__name__.rpartition(".modeling.")[0]).__version__
+    version = importlib.import_module(__name__.rpartition(".configuration.")[0]).__version__
     return (
         f"{GENERATED} {version}, generated from {path.relative_to(_PACKAGE).as_posix()}{remark}.\n"
         "# Licensed under the Apache License, Version 2.0 (https://www.apache.org/licenses/LICENSE-2.0).\n\n"
@@ -101,7 +124,7 @@ class _Bundle:
         defined: Names that they define.
     """
 
-    def __init__(self, path: Path, names: set[str]):
+    def __init__(self, path: Path, names: Set[str]):
         self.modules: dict[Path, list[_Piece]] = {}
         self.imports: dict[str, tuple[str, str]] = {}  # name -> the module it is from, and its name there
         self._add(path)

@@ -8,7 +8,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.modeling.mixins.checkpoint_code import auto_map, checkpoint_code
+from tokenmixers.configuration.checkpoint_code import auto_map, checkpoint_code
 
 
 def configs() -> dict[str, tokenmixers.GMLPConfig]:

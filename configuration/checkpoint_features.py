@@ -1,0 +1,7 @@
+"""Base class of the configurations in a checkpoint, whose code Transformers copies when it saves them."""
+
+from transformers import PreTrainedConfig
+
+
+class PackageFeatures(PreTrainedConfig):
+    """A `PreTrainedConfig` and nothing else."""
