@@ -7,7 +7,6 @@ python -m tokenmixers.run_scripts.convert_t5 --source google/flan-t5-small --out
 from dataclasses import dataclass, field
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
@@ -67,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
             mixture=arguments.mixture,
             **parse_overrides(arguments.config_overrides or ""),
         )
-    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
     model.save_pretrained(output)
     if _has_tokenizer(arguments.source):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, StrictDataclassError
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -63,7 +63,7 @@ def load_config(folder: Path, source: str) -> PreTrainedConfig:
                 "`model.push_to_hub` for others."
             )
         return AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+    except (OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"the config.json of {source!r} cannot be read: {reason}") from error
 
