@@ -29,7 +29,16 @@ from .heads.task_head import ModelMixin
 from .inputs.attention_maps import query_positions, visible_keys
 from .inputs.attention_masks import interface_mask
 from .inputs.caches import mask_for_generate
-from .inputs.input_checks import check_ids_or_embeds, check_modality
+from .inputs.input_checks import (
+    check_cache,
+    check_encoder_states,
+    check_full_mask,
+    check_ids_or_embeds,
+    check_modality,
+    check_token_types,
+    embed,
+    kept_tokens,
+)
 from .inputs.token_layout import TokenLayout, token_layout
 from .layers.patch_embeddings import PatchEmbeddings
 from .layers.rms_norm import SynthesizerRMSNorm
@@ -182,9 +191,14 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         """
         if self.has_cross_attention and seq_idx is not None:
             raise ValueError("Encoder-decoders do not support `seq_idx`: give each pair of texts a row of its own.")
-        check_ids_or_embeds(input_ids, inputs_embeds)
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)  # type: ignore[misc]  # images come embedded
+        prefix = "decoder_" if self.has_cross_attention else ""
+        check_ids_or_embeds(input_ids, inputs_embeds, self.config.hidden_size, prefix)
+        if inputs_embeds is None:  # images come embedded
+            inputs_embeds = embed(self.embed_tokens, input_ids, f"{prefix}input_ids")  # type: ignore[arg-type]
+        if encoder_hidden_states is not None:
+            shape = inputs_embeds.shape[0], self.config.hidden_size
+            check_encoder_states(encoder_hidden_states, encoder_attention_mask, *shape)
+        check_cache(past_key_values)
         past_key_values = self._prepare_cache(past_key_values, use_cache)
         cache = past_key_values
         if isinstance(cache, EncoderDecoderCache):
@@ -198,6 +212,8 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
+        if token_type_ids is not None and self.token_type_embeddings is not None:
+            check_token_types(token_type_ids, inputs_embeds)
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
         hidden_states = self.dropout(
             inputs_embeds + self._added_embeddings(layout, token_type_ids, inputs_embeds.device)
@@ -234,9 +250,11 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
         """The layout for all layers. `attention_mask` may have four dimensions, in the form that attention takes."""
-        is_full = attention_mask is not None and attention_mask.dim() == 4
+        is_full = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4
         padding = None if is_full else attention_mask
         layout = token_layout(self.config, inputs_embeds, padding, position_ids, cache, seq_idx)
+        if is_full and cache is None:
+            check_full_mask(attention_mask, layout.query_length)  # type: ignore[arg-type]
         if "vanilla" in self.config.attention_components:
             mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, seq_idx)
         elif is_full:
@@ -255,7 +273,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             if token_type_ids is None:
                 added = added + self.token_type_embeddings.weight[0]
             else:
-                added = added + self.token_type_embeddings(token_type_ids)
+                added = added + embed(self.token_type_embeddings, token_type_ids, "token_type_ids")
         return added
 
 
@@ -505,7 +523,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        kept = kept_tokens(logits_to_keep)
         logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
         loss = None
         if labels is not None:

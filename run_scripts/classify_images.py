@@ -15,6 +15,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import parse_arguments
 from .base.errors import UserError
+from .base.ranges import check_ranges
 
 
 @dataclass
@@ -26,6 +27,9 @@ class ClassifyArguments:
     data: str | None = field(default=None, metadata={"help": "Parquet file with columns image and label."})
     count: int = field(default=5, metadata={"help": "Images of the parquet file to classify."})
     top_k: int = field(default=3, metadata={"help": "Classes to show."})
+
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "count top_k"))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -12,8 +12,8 @@ from transformers.utils import cached_file
 
 from ..modeling.conversion.t5 import synthesizer_from_t5
 from .base.arguments import check_new_folder, parse_arguments
+from .base.config_overrides import parse_overrides
 from .base.errors import UserError
-from .training.model_loading import parse_overrides
 
 
 @dataclass

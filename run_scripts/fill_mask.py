@@ -11,6 +11,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import parse_arguments
 from .base.errors import UserError
+from .base.ranges import check_ranges
 
 
 @dataclass
@@ -20,6 +21,9 @@ class FillMaskArguments:
     model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
     text: list[str] = field(metadata={"help": "Sentences with one mask token each."})
     top_k: int = field(default=5, metadata={"help": "Fillings to show."})
+
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "top_k"))
 
 
 def main(argv: list[str] | None = None) -> None:

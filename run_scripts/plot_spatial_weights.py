@@ -25,6 +25,7 @@ from ..modeling.toeplitzness import toeplitzness
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import import_optional
+from .base.ranges import check_ranges
 
 
 @dataclass
@@ -37,6 +38,9 @@ class PlotArguments:
     text: str | None = field(default=None, metadata={"help": "Sentence for the attention maps of an aMLP."})
     text_pair: str | None = field(default=None, metadata={"help": "Second sentence of a pair."})
     format: str = field(default="png", metadata={"help": "png, svg or pdf."})
+
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "columns"))
 
 
 def spatial_matrices(model: torch.nn.Module) -> list[torch.Tensor]:

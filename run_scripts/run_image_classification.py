@@ -49,10 +49,6 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    if not 0 <= args.label_smoothing_factor < 1:
-        raise UserError(
-            f"--label_smoothing_factor is a share, from 0 to less than 1; got {args.label_smoothing_factor}."
-        )
     config = load_config(model_args)
     # Configurations of convolutional networks have no such field, but their checkpoints have an image processor.
     from_checkpoint = model_args.model_name_or_path is not None

@@ -12,6 +12,7 @@ from PIL import Image
 
 from ..base.arguments import check_new_folder, parse_arguments
 from ..base.optional_packages import import_optional
+from ..base.ranges import check_ranges
 
 
 @dataclass
@@ -20,6 +21,9 @@ class DigitsArguments:
 
     output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
     held_out: float = field(default=0.2, metadata={"help": "Share of the images for validation."})
+
+    def __post_init__(self):
+        check_ranges(self, ("a share between 0 and 1", "held_out"))
 
 
 def main(argv: list[str] | None = None) -> None:

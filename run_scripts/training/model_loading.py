@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from accelerate.utils import broadcast_object_list
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -22,6 +22,7 @@ from transformers.trainer_callback import TrainerState
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.arguments import ModelArguments
+from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.shipped_files import MODEL_CARDS
 
@@ -43,35 +44,27 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         name = MODEL_CARDS / name
     try:
         config = AutoConfig.from_pretrained(name, **arguments.hub_arguments())
-    except (OSError, ValueError) as error:
-        raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise UserError(f"no configuration can be loaded from {str(name)!r}: {_one_line(error)}") from error
     overrides = parse_overrides(arguments.config_overrides or "")
+    fields = {*config.to_dict(), *config.attribute_map, "num_labels"} - {"model_type", "transformers_version"}
     for key in overrides:
         if arguments.model_name_or_path is not None and "drop" not in key:
             raise UserError(f"--config_overrides {key}: of a checkpoint only the dropout rates can be changed.")
-        if not hasattr(config, key):
+        if key not in fields:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:
         return type(config)(**{**config.to_diff_dict(), **overrides})
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise
-        raise UserError(f"--config_overrides {arguments.config_overrides!r} is not possible: {error}") from error
+        raise UserError(
+            f"--config_overrides {arguments.config_overrides!r} is not possible: {_one_line(error)}"
+        ) from error
 
 
-def parse_overrides(text: str) -> dict[str, Any]:
-    """`"a=1,b=x"` as `{"a": 1, "b": "x"}`, values read as YAML.
-
-    Raises:
-        UserError: If a part is not of the form `name=value`.
-    """
-    overrides = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UserError(f"--config_overrides has {part!r}; expected name=value[,name=value ...].")
-        overrides[key.strip()] = yaml.safe_load(value)
-    return overrides
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def load_tokenizer(
