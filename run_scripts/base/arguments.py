@@ -145,7 +145,7 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
             args=[*_as_arguments(recipe, parser), *arguments], return_remaining_strings=True
         )
     except (ValueError, TypeError, OSError, ImportError) as error:  # of TrainingArguments
-        raise UserError(" ".join(str(error).split())) from error
+        raise UserError(str(error)) from error
     if unknown:
         raise UserError(f"unknown arguments: {' '.join(unknown)}. See --help.")
     for given in parsed:

@@ -1,14 +1,18 @@
 """Errors that end a command with one sentence."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+_LINE_BREAK = re.compile(r"\s*\n\s*")  # in messages of other libraries
 
 
 class UserError(SystemExit):
     """A mistake in the user's input. Commands end with the message alone and exit status 1."""
 
     def __init__(self, message: str):
-        super().__init__(f"error: {message}")
+        super().__init__(f"error: {_LINE_BREAK.sub(' ', message)}")
 
 
 class BadDataError(ValueError):
