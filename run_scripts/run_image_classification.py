@@ -23,7 +23,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table, write_predictions
-from .base.training_arguments import ScriptTrainingArguments
+from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
 from .metrics import load_metric
@@ -86,6 +86,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     model_args, data_args, augmentation, card_args, args = parse_arguments(
         (ModelArguments, ImageDataArguments, AugmentationArguments, CardArguments, ScriptTrainingArguments), argv
     )
+    check_has_work(args, "do_train", "do_eval")
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
     trainer = build(model_args, data_args, augmentation, args)

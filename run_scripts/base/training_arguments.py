@@ -1,5 +1,6 @@
 """Training arguments: Transformers', with a device and a precision that fit the machine."""
 
+import inspect
 import json
 import os
 from dataclasses import dataclass, field
@@ -7,6 +8,8 @@ from dataclasses import dataclass, field
 from accelerate.utils import parse_flag_from_env, patch_environment
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+from transformers.trainer_utils import SchedulerType
 from transformers.utils import logging
 
 from .arguments import check_output_folder
@@ -103,6 +106,13 @@ class ScriptTrainingArguments(TrainingArguments):
                     json.loads(value)
                 except ValueError as error:
                     raise UserError(f"--{name} {value!r} is no valid JSON: {error}.") from error
+        if isinstance(self.lr_scheduler_kwargs, str):
+            schedule = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(self.lr_scheduler_type)])
+            for name in json.loads(self.lr_scheduler_kwargs):
+                if name not in schedule.parameters:
+                    raise UserError(
+                        f"--lr_scheduler_kwargs has {name!r}, which {self.lr_scheduler_type} does not take."
+                    )
         if self.dataloader_persistent_workers and not self.dataloader_num_workers:
             raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers of at least 1.")
         for argument in (self.optim_args or "").split(","):

@@ -45,7 +45,7 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(name, **arguments.hub_arguments())
     except (OSError, ValueError, StrictDataclassError) as error:
-        raise UserError(f"no configuration can be loaded from {str(name)!r}: {_one_line(error)}") from error
+        raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
     overrides = parse_overrides(arguments.config_overrides or "")
     fields = {*config.to_dict(), *config.attribute_map, "num_labels"} - {"model_type", "transformers_version"}
     for key in overrides:
@@ -58,13 +58,7 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise
-        raise UserError(
-            f"--config_overrides {arguments.config_overrides!r} is not possible: {_one_line(error)}"
-        ) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise UserError(f"--config_overrides {arguments.config_overrides!r} is not possible: {error}") from error
 
 
 def load_tokenizer(
@@ -102,9 +96,12 @@ def load_tokenizer(
     if name is None:
         raise UserError("a model from scratch needs --tokenizer_name (an existing one) or --train_tokenizer SIZE.")
     try:
-        return AutoTokenizer.from_pretrained(name, **arguments.hub_arguments())
+        tokenizer = AutoTokenizer.from_pretrained(name, **arguments.hub_arguments())
     except (OSError, ValueError) as error:
         raise UserError(f"no tokenizer can be loaded from {name!r}: {error}") from error
+    if {*tokenizer.get_vocab()} <= {*tokenizer.all_special_tokens}:  # what AutoTokenizer makes without files
+        raise UserError(f"there is no tokenizer in {name!r}, or it knows special tokens alone: give --tokenizer_name.")
+    return tokenizer
 
 
 def check_train_tokenizer(arguments: ModelArguments, args: TrainingArguments) -> None:
@@ -280,16 +277,20 @@ def build_model(
         options: Further arguments of `from_pretrained`.
 
     Raises:
-        UserError: If the checkpoint's files are damaged, or a model from scratch is to be sharded.
+        UserError: If the checkpoint's files are missing or damaged, the configuration is for another kind of model,
+            or a model from scratch is to be sharded.
     """
     if arguments.fsdp_size is not None:
         if arguments.model_name_or_path is None:
             raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
         options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
-    if arguments.model_name_or_path is not None:
-        name, options = arguments.model_name_or_path, options | arguments.hub_arguments()
-        try:
-            return auto_class.from_pretrained(name, config=config, **options)
-        except SafetensorError as error:
-            raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
-    return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
+    name = arguments.model_name_or_path or arguments.config_name
+    try:
+        if arguments.model_name_or_path is not None:
+            return auto_class.from_pretrained(name, config=config, **options, **arguments.hub_arguments())
+        return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
+    except SafetensorError as error:
+        raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("Model type should be one of")[0]  # a hundred names follow
+        raise UserError(f"no {auto_class.__name__} can be made of {name!r}: {reason}") from error
