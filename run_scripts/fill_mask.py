@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import parse_arguments
-from .base.errors import UserError
+from .base.errors import UserError, report_unreadable
 from .base.ranges import check_ranges
 
 
@@ -29,8 +29,11 @@ class FillMaskArguments:
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((FillMaskArguments,), argv)
-    model = AutoModelForMaskedLM.from_pretrained(arguments.model)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    with report_unreadable(arguments.model):
+        model = AutoModelForMaskedLM.from_pretrained(arguments.model)
+        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    if tokenizer.mask_token is None:
+        raise UserError(f"the tokenizer of {arguments.model!r} has no mask token.")
     for text in arguments.text:
         if text.count(tokenizer.mask_token) != 1:
             raise UserError(f"{text!r} needs exactly one {tokenizer.mask_token}.")

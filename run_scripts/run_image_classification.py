@@ -54,6 +54,8 @@ def build(
     from_checkpoint = model_args.model_name_or_path is not None
     if getattr(config, "image_size", 0 if from_checkpoint else None) is None:
         raise UserError("the configuration is one for text: set image_size, e.g. --config_overrides image_size=224.")
+    if getattr(config, "num_channels", 3) != 3:
+        raise UserError(f"num_channels={config.num_channels} is not possible: all images are read as RGB, with three.")
     with args.main_process_first(local=False, desc="loading the images"):
         splits = load_images(data_args, model_args.token)
     names = splits["train"].features["label"].names

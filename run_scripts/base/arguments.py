@@ -12,13 +12,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from transformers import HfArgumentParser
 
 from .config_overrides import merge_overrides
-from .errors import UserError
+from .errors import UserError, refuse_arguments
 from .ranges import check_ranges
 from .shipped_files import RECIPES, find_shipped
 
@@ -113,13 +113,6 @@ def check_new_folder(path: str) -> Path:
     return folder
 
 
-class _Parser(HfArgumentParser):
-    """Ends with one sentence, instead of a usage text of hundreds of lines."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.rstrip('.')}. See --help.")
-
-
 def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
     """Read the command line, and the recipe that may stand first on it.
 
@@ -131,7 +124,8 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
     Raises:
         UserError: If the recipe is missing, malformed, or has an unknown key, or if an argument is unknown or refused.
     """
-    parser = _Parser(dataclass_types, allow_abbrev=False)
+    parser = HfArgumentParser(dataclass_types, allow_abbrev=False)
+    parser.error = refuse_arguments
     arguments = list(sys.argv[1:] if argv is None else argv)
     recipe = {}
     if arguments and arguments[0].endswith(RECIPE_ENDINGS):

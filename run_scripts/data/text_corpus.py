@@ -50,7 +50,7 @@ class TextDataArguments(DatasetArguments):
     def __post_init__(self):
         super().__post_init__()
         check_ranges(self, ("at least 1", "shuffle_buffer_size"))
-        check_ranges(self, ("a percentage from 0 to 100", "validation_split_percentage"))
+        check_ranges(self, ("a percentage between 0 and 100", "validation_split_percentage"))
         if self.line_by_line and self.isolate_documents:
             raise UserError("--line_by_line gives each document a row, --isolate_documents packs them: give one.")
 

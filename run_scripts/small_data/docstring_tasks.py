@@ -35,7 +35,7 @@ class DocstringArguments:
     validation_percentage: float = field(default=15.0, metadata={"help": "Share of the texts held out."})
 
     def __post_init__(self):
-        check_ranges(self, ("a percentage from 0 to 100", "validation_percentage"))
+        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def paragraphs() -> Iterator[tuple[str, list[str]]]:

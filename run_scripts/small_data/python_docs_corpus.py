@@ -27,7 +27,7 @@ class CorpusArguments:
     validation_percentage: float = field(default=5.0, metadata={"help": "Share of the documents held out."})
 
     def __post_init__(self):
-        check_ranges(self, ("a percentage from 0 to 100", "validation_percentage"))
+        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]:

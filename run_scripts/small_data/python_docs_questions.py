@@ -42,8 +42,9 @@ class QuestionArguments:
     seed: int = field(default=0, metadata={"help": "Decides in which order functions are listed."})
 
     def __post_init__(self):
+        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
         check_ranges(self, ("at least 1", "repeats"), ("at least 2", "functions_per_context"))
-        check_ranges(self, ("a percentage from 0 to 100", "unanswerable_percentage validation_percentage"))
+        check_ranges(self, ("a percentage from 0 to 100", "unanswerable_percentage"))
 
 
 def summaries(source: bytes) -> dict[str, str]:

@@ -29,7 +29,7 @@ class SummaryArguments:
     validation_percentage: float = field(default=5.0, metadata={"help": "Share of the docstrings held out."})
 
     def __post_init__(self):
-        check_ranges(self, ("a percentage from 0 to 100", "validation_percentage"))
+        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def texts_and_summaries(root: Path) -> Iterator[tuple[str, str]]:
