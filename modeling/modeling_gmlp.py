@@ -22,7 +22,7 @@ from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
 from .inputs.caches import update_cache_without_keys
-from .inputs.input_checks import check_cache, check_ids_or_embeds, check_modality, check_token_types, embed
+from .inputs.input_checks import check_cache, check_modality, check_token_types, embed, embed_text
 from .inputs.token_layout import TokenLayout, token_layout
 from .layers.drop_path import DropPath
 from .layers.patch_embeddings import PatchEmbeddings
@@ -175,10 +175,8 @@ class GMLPModel(GMLPPreTrainedModel):
     def _embed_text(
         self, input_ids: torch.Tensor | None, token_type_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
     ) -> torch.Tensor:
-        check_ids_or_embeds(input_ids, inputs_embeds, self.config.hidden_size)
-        hidden_states = inputs_embeds
-        if input_ids is not None:
-            hidden_states = embed(self.embed_tokens, input_ids, "input_ids")
+        embeddings = getattr(self, "embed_tokens", None)
+        hidden_states = embed_text(embeddings, input_ids, inputs_embeds, self.config.hidden_size)
         if self.config.type_vocab_size:
             if token_type_ids is None:
                 token_type_ids = torch.zeros(hidden_states.shape[:2], dtype=torch.long, device=hidden_states.device)

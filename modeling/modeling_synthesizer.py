@@ -33,10 +33,10 @@ from .inputs.input_checks import (
     check_cache,
     check_encoder_states,
     check_full_mask,
-    check_ids_or_embeds,
     check_modality,
     check_token_types,
     embed,
+    embed_text,
     kept_tokens,
 )
 from .inputs.token_layout import TokenLayout, token_layout
@@ -192,32 +192,29 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         if self.has_cross_attention and seq_idx is not None:
             raise ValueError("Encoder-decoders do not support `seq_idx`: give each pair of texts a row of its own.")
         prefix = "decoder_" if self.has_cross_attention else ""
-        check_ids_or_embeds(input_ids, inputs_embeds, self.config.hidden_size, prefix)
-        if inputs_embeds is None:  # images come embedded
-            inputs_embeds = embed(self.embed_tokens, input_ids, f"{prefix}input_ids")  # type: ignore[arg-type]
+        # Images come embedded.
+        embeds = embed_text(self.embed_tokens, input_ids, inputs_embeds, self.config.hidden_size, prefix)
         if encoder_hidden_states is not None:
-            shape = inputs_embeds.shape[0], self.config.hidden_size
+            shape = embeds.shape[0], self.config.hidden_size
             check_encoder_states(encoder_hidden_states, encoder_attention_mask, *shape)
         check_cache(past_key_values)
         past_key_values = self._prepare_cache(past_key_values, use_cache)
         cache = past_key_values
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
-        layout = self._token_layout(inputs_embeds, attention_mask, position_ids, cache, seq_idx)
+        layout = self._token_layout(embeds, attention_mask, position_ids, cache, seq_idx)
         encoder_mask = None
         if self.has_cross_attention and encoder_hidden_states is not None:
             encoder_mask = create_bidirectional_mask(
                 config=self.config,
-                inputs_embeds=inputs_embeds,
+                inputs_embeds=embeds,
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
         if token_type_ids is not None and self.token_type_embeddings is not None:
-            check_token_types(token_type_ids, inputs_embeds)
+            check_token_types(token_type_ids, embeds)
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
-        hidden_states = self.dropout(
-            inputs_embeds + self._added_embeddings(layout, token_type_ids, inputs_embeds.device)
-        )
+        hidden_states = self.dropout(embeds + self._added_embeddings(layout, token_type_ids, embeds.device))
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,

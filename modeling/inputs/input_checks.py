@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 
@@ -18,14 +17,19 @@ def check_length(length: int, max_length: int) -> None:
         )
 
 
-def check_ids_or_embeds(
-    input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, hidden_size: int, prefix: str = ""
-) -> None:
-    """Check the two forms of a text.
+def embed_text(
+    embeddings: Any,
+    input_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+    hidden_size: int,
+    prefix: str = "",
+) -> torch.Tensor:
+    """The embeddings of a text, given as ids or as embeddings.
 
-    Nothing here reads values, for which a processor would wait for its GPU and a compiled graph would break.
+    Nothing is checked here that needs values, for which a processor would wait for its GPU and a graph would break.
 
     Args:
+        embeddings: The model's embeddings, an `nn.Embedding`.
         input_ids: Token ids, shape `(batch, length)`.
         inputs_embeds: Embeddings, shape `(batch, length, hidden_size)`.
         hidden_size: Width of the model.
@@ -33,16 +37,18 @@ def check_ids_or_embeds(
 
     Raises:
         ValueError: Unless exactly one of them is given, with the right shape and type and one token or more.
+        IndexError: See `embed`.
     """
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError(f"Give either `{prefix}input_ids` or `{prefix}inputs_embeds`, and not both.")
-    if input_ids is not None:
-        check_integers(f"{prefix}input_ids", input_ids)
-        expected = "(batch, length) with a length of at least 1"
-        fits = input_ids.ndim == 2 and input_ids.shape[1] > 0
-        _require_shape(f"{prefix}input_ids", input_ids, fits, expected)
-    else:
+    if input_ids is None and inputs_embeds is not None:
         _check_embeds(f"{prefix}inputs_embeds", inputs_embeds, hidden_size)
+        return inputs_embeds
+    if input_ids is not None and inputs_embeds is None:
+        name = f"{prefix}input_ids"
+        check_integers(name, input_ids)
+        fits = input_ids.ndim == 2 and input_ids.shape[1] > 0
+        _require_shape(name, input_ids, fits, "(batch, length) with a length of at least 1")
+        return embed(embeddings, input_ids, name)
+    raise ValueError(f"Give either `{prefix}input_ids` or `{prefix}inputs_embeds`, and not both.")
 
 
 def _check_embeds(name: str, embeds: Any, hidden_size: int) -> None:
@@ -67,7 +73,7 @@ def _require_shape(name: str, tensor: torch.Tensor, fits: bool, expected: str) -
         raise ValueError(f"`{name}` has shape {tuple(tensor.shape)}, expected {expected}.")
 
 
-def embed(embeddings: nn.Module, ids: torch.Tensor, name: str) -> torch.Tensor:
+def embed(embeddings: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
     """The embeddings of ids.
 
     Raises:
