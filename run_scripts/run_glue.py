@@ -191,7 +191,8 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
     several = len(experiment.validation) > 1
     if several and args.metric_for_best_model == "loss":
         args.metric_for_best_model = f"{next(iter(experiment.validation))}_loss"
-    return ClassificationTrainer(
+    trainer_class = ScriptTrainer if task.multiple_choice else ClassificationTrainer
+    return trainer_class(
         model=model,
         args=args,
         train_dataset=experiment.train,
