@@ -1,11 +1,12 @@
 """aMLP configuration."""
 
-from huggingface_hub.dataclasses import strict
+from typing import Any
 
 from .configuration_gmlp import GMLPConfig
+from .validation import check_least, check_rates, strict_configuration
 
 
-@strict
+@strict_configuration
 class AMLPConfig(GMLPConfig):
     r"""Configuration of an aMLP encoder: gMLP with tiny attention ("Pay Attention to MLPs", section 4.3).
 
@@ -19,7 +20,8 @@ class AMLPConfig(GMLPConfig):
         attention_probs_dropout_prob (`float`, defaults to 0.0): Dropout on the attention weights.
 
     Raises:
-        ValueError: As `GMLPConfig`, or if `attention_size` is not positive.
+        ValueError: As `GMLPConfig`, or if `attention_size` is not positive or
+            `attention_probs_dropout_prob` is not in [0, 1].
 
     Example:
     ```python
@@ -36,6 +38,12 @@ class AMLPConfig(GMLPConfig):
     attention_size: int = 64
     attention_probs_dropout_prob: float | int = 0.0
 
+    def __post_init__(self, **kwargs: Any) -> None:
+        for name, value in (("num_attention_heads", 1), ("head_dim", self.attention_size)):
+            if kwargs.pop(name, value) != value:
+                raise ValueError(f"`{name}` cannot be set: tiny attention has one head, of width `attention_size`.")
+        super().__post_init__(**kwargs)
+
     @property
     def num_attention_heads(self) -> int:
         """Always one: tiny attention has a single head."""
@@ -49,8 +57,8 @@ class AMLPConfig(GMLPConfig):
     def validate_architecture(self) -> None:
         """Check the sizes; called by strict validation at construction and when saving."""
         super().validate_architecture()
-        if self.attention_size < 1:
-            raise ValueError(f"`attention_size` must be at least 1, got {self.attention_size}.")
+        check_least(self, 1, "attention_size")
+        check_rates(self, "attention_probs_dropout_prob")
 
 
 __all__ = ["AMLPConfig"]

@@ -2,13 +2,20 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from huggingface_hub.dataclasses import strict
-
 from .image_inputs import ImageInputs
 from .package_features import PackageFeatures
+from .validation import (
+    check_activation,
+    check_inherited,
+    check_least,
+    check_not_negative,
+    check_rates,
+    check_token_ids,
+    strict_configuration,
+)
 
 
-@strict
+@strict_configuration
 class GMLPConfig(ImageInputs, PackageFeatures):
     r"""Configuration of a gMLP encoder for text or images ("Pay Attention to MLPs", arXiv 2105.08050).
 
@@ -72,9 +79,10 @@ class GMLPConfig(ImageInputs, PackageFeatures):
             Table 1 gives the survival probability, one minus this.
 
     Raises:
-        StrictDataclassError: If a value has the wrong type or is no allowed choice, a size is not positive,
-            `intermediate_size` is odd for a split gate, `image_size` is not a multiple of `patch_size`, an epsilon or
-            deviation is negative, or `drop_path_rate` is not in [0, 1) (`huggingface_hub.errors`).
+        ValueError: If a value has the wrong type or is no allowed choice, a size is not positive, `intermediate_size`
+            is odd for a split gate, `image_size` is not a multiple of `patch_size`, an epsilon or deviation is
+            negative, a rate is not in [0, 1], `drop_path_rate` is not in [0, 1), or a special token is outside the
+            vocabulary.
 
     Example:
     ```python
@@ -125,6 +133,7 @@ class GMLPConfig(ImageInputs, PackageFeatures):
         num_labels: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
+        check_inherited(self, kwargs)
         if self.spatial_weight_type is None:
             self.spatial_weight_type = "toeplitz" if self.image_size is None else "full"
         if self.image_size is not None:
@@ -140,22 +149,21 @@ class GMLPConfig(ImageInputs, PackageFeatures):
         """Check the sizes; called by strict validation at construction and when saving."""
         super().validate_architecture()
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
-        for name in (*sizes, "num_channels"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.type_vocab_size < 0:
-            raise ValueError(
-                f"`type_vocab_size` must be 0 (no segment embeddings) or more, got {self.type_vocab_size}."
-            )
+        check_least(self, 1, *sizes, "patch_size", "num_channels")
+        check_least(self, 0, "type_vocab_size")
+        check_rates(self, "hidden_dropout_prob", "classifier_dropout")
+        check_not_negative(self, "layer_norm_eps", "gate_layer_norm_eps", "initializer_range")
+        check_not_negative(self, "spatial_initializer_range")
+        check_activation(self.hidden_act)
+        if self.image_size is None:
+            check_token_ids(self, "pad_token_id", "bos_token_id", "eos_token_id")
         if self.gate_type == "split" and self.intermediate_size % 2:
             raise ValueError(
                 f"`intermediate_size` must be even, got {self.intermediate_size}: the spatial gating unit splits it "
                 'into two halves. Other values of `gate_type` than "split" take odd sizes.'
             )
-        for name in ("layer_norm_eps", "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"`{name}` must not be negative, got {value}.")
+        if self.is_encoder_decoder:
+            raise ValueError("`is_encoder_decoder=True` is not possible: this is an encoder or a decoder alone.")
         if self.is_decoder and self.image_size is not None:
             raise ValueError("`is_decoder=True` is for text: leave `image_size` out.")
         if not 0 <= self.drop_path_rate < 1:

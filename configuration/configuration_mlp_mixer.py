@@ -2,12 +2,11 @@
 
 from typing import Any, Literal
 
-from huggingface_hub.dataclasses import strict
-
 from .configuration_gmlp import GMLPConfig
+from .validation import check_least, strict_configuration
 
 
-@strict
+@strict_configuration
 class MLPMixerConfig(GMLPConfig):
     r"""Configuration of an MLP-Mixer encoder for text or images (arXiv 2105.01601).
 
@@ -33,7 +32,7 @@ class MLPMixerConfig(GMLPConfig):
         gate_type, gate_layer_norm_eps (`None`): There is no gate.
 
     Raises:
-        StrictDataclassError: As `GMLPConfig`, or if `token_mixing_size` is not positive, or if a field of the gate or
+        ValueError: As `GMLPConfig`, or if `token_mixing_size` is not positive, or if a field of the gate or
             `is_decoder` is set: the token-mixing MLP is not causal.
 
     Example:
@@ -70,8 +69,7 @@ class MLPMixerConfig(GMLPConfig):
     def validate_architecture(self) -> None:
         """Check the sizes; called by strict validation at construction and when saving."""
         super().validate_architecture()
-        if self.token_mixing_size < 1:
-            raise ValueError(f"`token_mixing_size` must be at least 1, got {self.token_mixing_size}.")
+        check_least(self, 1, "token_mixing_size")
         if self.is_decoder:
             raise ValueError("`is_decoder=True` is not possible: the token-mixing MLP is not causal.")
 

@@ -4,10 +4,16 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from huggingface_hub.dataclasses import strict
-
 from .image_inputs import ImageInputs
 from .package_features import PackageFeatures
+from .validation import (
+    check_inherited,
+    check_least,
+    check_not_negative,
+    check_rates,
+    check_token_ids,
+    strict_configuration,
+)
 
 
 AttentionComponent = Literal[
@@ -85,7 +91,7 @@ TensorFlow computes.
 """
 
 
-@strict
+@strict_configuration
 class SynthesizerConfig(ImageInputs, PackageFeatures):
     r"""Configuration of a Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743).
 
@@ -179,8 +185,8 @@ class SynthesizerConfig(ImageInputs, PackageFeatures):
             Special token ids, by default T5's: 0, none, 1, 0.
 
     Raises:
-        StrictDataclassError: If a value has the wrong type or is no allowed choice, components are missing or repeat,
-            or sizes are out of range or do not fit together (`huggingface_hub.errors`).
+        ValueError: If a value has the wrong type or is no allowed choice, components are missing or repeat, sizes are
+            out of range or do not fit together, a rate is not in [0, 1], or a special token is outside the vocabulary.
 
     Example:
     ```python
@@ -256,6 +262,7 @@ class SynthesizerConfig(ImageInputs, PackageFeatures):
         num_labels: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
+        check_inherited(self, kwargs)
         self.attention_components = list(self.attention_components)
         if self.decoder_attention_components is not None:
             self.decoder_attention_components = list(self.decoder_attention_components)
@@ -372,12 +379,12 @@ class SynthesizerConfig(ImageInputs, PackageFeatures):
         positive += "head_dim max_position_embeddings factorized_random_rank decoder_num_attention_heads patch_size "
         positive += "decoder_head_dim decoder_max_position_embeddings cross_attention_num_heads num_channels "
         positive += "cross_attention_head_dim"
-        for name in positive.split():
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name in ("type_vocab_size", "layer_norm_eps", "initializer_factor", "random_initializer_range"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+        check_least(self, 1, *positive.split())
+        check_least(self, 0, "type_vocab_size")
+        check_rates(self, "hidden_dropout_prob", "attention_dropout", "classifier_dropout")
+        check_not_negative(self, "layer_norm_eps", "initializer_factor", "random_initializer_range")
+        if self.image_size is None:
+            check_token_ids(self, "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
         if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 2:
             raise ValueError(
                 "`relative_attention_num_buckets` must be even and at least 4, got "

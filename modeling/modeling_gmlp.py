@@ -22,7 +22,7 @@ from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
 from .inputs.caches import update_cache_without_keys
-from .inputs.input_checks import check_ids_or_embeds, check_modality
+from .inputs.input_checks import check_cache, check_modality, check_token_types, embed, embed_text
 from .inputs.token_layout import TokenLayout, token_layout
 from .layers.drop_path import DropPath
 from .layers.patch_embeddings import PatchEmbeddings
@@ -151,6 +151,7 @@ class GMLPModel(GMLPPreTrainedModel):
             hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds)
         else:
             hidden_states = self.embed_patches(pixel_values)
+        check_cache(past_key_values)
         if not self.config.is_decoder:
             past_key_values = None
         elif past_key_values is None and use_cache:
@@ -174,12 +175,13 @@ class GMLPModel(GMLPPreTrainedModel):
     def _embed_text(
         self, input_ids: torch.Tensor | None, token_type_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
     ) -> torch.Tensor:
-        check_ids_or_embeds(input_ids, inputs_embeds)
-        hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        embeddings = getattr(self, "embed_tokens", None)
+        hidden_states = embed_text(embeddings, input_ids, inputs_embeds, self.config.hidden_size)
         if self.config.type_vocab_size:
             if token_type_ids is None:
                 token_type_ids = torch.zeros(hidden_states.shape[:2], dtype=torch.long, device=hidden_states.device)
-            hidden_states = hidden_states + self.token_type_embeddings(token_type_ids)
+            check_token_types(token_type_ids, hidden_states)
+            hidden_states = hidden_states + embed(self.token_type_embeddings, token_type_ids, "token_type_ids")
         return hidden_states
 
 

@@ -29,7 +29,16 @@ from .heads.task_head import ModelMixin
 from .inputs.attention_maps import query_positions, visible_keys
 from .inputs.attention_masks import interface_mask
 from .inputs.caches import mask_for_generate
-from .inputs.input_checks import check_ids_or_embeds, check_modality
+from .inputs.input_checks import (
+    check_cache,
+    check_encoder_states,
+    check_full_mask,
+    check_modality,
+    check_token_types,
+    embed,
+    embed_text,
+    kept_tokens,
+)
 from .inputs.token_layout import TokenLayout, token_layout
 from .layers.patch_embeddings import PatchEmbeddings
 from .layers.rms_norm import SynthesizerRMSNorm
@@ -182,26 +191,30 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         """
         if self.has_cross_attention and seq_idx is not None:
             raise ValueError("Encoder-decoders do not support `seq_idx`: give each pair of texts a row of its own.")
-        check_ids_or_embeds(input_ids, inputs_embeds)
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)  # type: ignore[misc]  # images come embedded
+        prefix = "decoder_" if self.has_cross_attention else ""
+        # Images come embedded.
+        embeds = embed_text(self.embed_tokens, input_ids, inputs_embeds, self.config.hidden_size, prefix)
+        if encoder_hidden_states is not None:
+            shape = embeds.shape[0], self.config.hidden_size
+            check_encoder_states(encoder_hidden_states, encoder_attention_mask, *shape)
+        check_cache(past_key_values)
         past_key_values = self._prepare_cache(past_key_values, use_cache)
         cache = past_key_values
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
-        layout = self._token_layout(inputs_embeds, attention_mask, position_ids, cache, seq_idx)
+        layout = self._token_layout(embeds, attention_mask, position_ids, cache, seq_idx)
         encoder_mask = None
         if self.has_cross_attention and encoder_hidden_states is not None:
             encoder_mask = create_bidirectional_mask(
                 config=self.config,
-                inputs_embeds=inputs_embeds,
+                inputs_embeds=embeds,
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
             )
+        if token_type_ids is not None and self.token_type_embeddings is not None:
+            check_token_types(token_type_ids, embeds)
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
-        hidden_states = self.dropout(
-            inputs_embeds + self._added_embeddings(layout, token_type_ids, inputs_embeds.device)
-        )
+        hidden_states = self.dropout(embeds + self._added_embeddings(layout, token_type_ids, embeds.device))
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states,
@@ -234,9 +247,11 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
         """The layout for all layers. `attention_mask` may have four dimensions, in the form that attention takes."""
-        is_full = attention_mask is not None and attention_mask.dim() == 4
+        is_full = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4
         padding = None if is_full else attention_mask
         layout = token_layout(self.config, inputs_embeds, padding, position_ids, cache, seq_idx)
+        if is_full and cache is None:
+            check_full_mask(attention_mask, layout.query_length)  # type: ignore[arg-type]
         if "vanilla" in self.config.attention_components:
             mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, seq_idx)
         elif is_full:
@@ -255,7 +270,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             if token_type_ids is None:
                 added = added + self.token_type_embeddings.weight[0]
             else:
-                added = added + self.token_type_embeddings(token_type_ids)
+                added = added + embed(self.token_type_embeddings, token_type_ids, "token_type_ids")
         return added
 
 
@@ -505,7 +520,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        kept = kept_tokens(logits_to_keep)
         logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
         loss = None
         if labels is not None:

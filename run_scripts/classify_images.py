@@ -9,12 +9,14 @@ from pathlib import Path
 
 import datasets
 from PIL import Image
-from transformers import pipeline
+from transformers import AutoConfig, pipeline
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import parse_arguments
-from .base.errors import UserError
+from .base.errors import UserError, report_unreadable
+from .base.ranges import check_ranges
+from .data.loading import load_files
 
 
 @dataclass
@@ -27,6 +29,14 @@ class ClassifyArguments:
     count: int = field(default=5, metadata={"help": "Images of the parquet file to classify."})
     top_k: int = field(default=3, metadata={"help": "Classes to show."})
 
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "count top_k"))
+
+
+def _open(file: str) -> Image.Image:
+    with report_unreadable(file):
+        return Image.open(file)
+
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
@@ -37,12 +47,17 @@ def main(argv: list[str] | None = None) -> None:
         if not Path(file).is_file():
             raise UserError(f"there is no file {file!r}.")
     if arguments.images is not None:
-        images = [(file, Image.open(file)) for file in arguments.images]
+        images = [(file, _open(file)) for file in arguments.images]
     else:
-        rows = datasets.load_dataset("parquet", data_files=arguments.data, split="train").take(arguments.count)
+        rows = load_files([arguments.data], builder="parquet").take(arguments.count)
+        for column, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
+            if not isinstance(rows.features.get(column), kind):
+                raise UserError(f"the file {arguments.data!r} has no column {column!r} of type {kind.__name__}.")
         names = rows.features["label"].names
         images = [(f"an image of class {names[row['label']]!r}", row["image"]) for row in rows]
-    classify = pipeline("image-classification", model=arguments.model)
+    with report_unreadable(arguments.model):
+        AutoConfig.from_pretrained(arguments.model)  # `pipeline` itself hides the cause in a traceback
+        classify = pipeline("image-classification", model=arguments.model)
     for title, image in images:
         answers = classify(image.convert("RGB"), top_k=arguments.top_k)
         print(f"{title}: " + ", ".join(f"{answer['label']} {answer['score']:.1%}" for answer in answers))

@@ -7,14 +7,13 @@ python -m tokenmixers.run_scripts.convert_t5 --source google/flan-t5-small --out
 from dataclasses import dataclass, field
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from ..modeling.conversion.t5 import synthesizer_from_t5
 from .base.arguments import check_new_folder, parse_arguments
+from .base.config_overrides import parse_overrides
 from .base.errors import UserError
-from .training.model_loading import parse_overrides
 
 
 @dataclass
@@ -67,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
             mixture=arguments.mixture,
             **parse_overrides(arguments.config_overrides or ""),
         )
-    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
     model.save_pretrained(output)
     if _has_tokenizer(arguments.source):

@@ -15,7 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 from .base.commands import TRAINING_COMMANDS
-from .base.errors import UserError
+from .base.errors import UserError, refuse_arguments
+from .base.ranges import check_ranges
 from .base.reporting import print_table
 from .training.trainer import ScriptTrainer, ScriptTrainerMixin
 
@@ -57,9 +58,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("script", choices=TRAINING_COMMANDS)
     parser.add_argument("--seconds", type=float, default=20.0, help="How long to measure.")
+    parser.error = refuse_arguments
     own, arguments = parser.parse_known_args(argv)
-    if own.seconds <= 0:
-        raise UserError(f"--seconds must be positive, got {own.seconds:g}.")
+    check_ranges(own, ("a finite number above 0", "seconds"))
 
     def measure_instead(trainer: ScriptTrainer, *args: Any, **kwargs: Any) -> None:
         raise _MeasuredError(measure(trainer, own.seconds))

@@ -10,7 +10,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import parse_arguments
-from .base.errors import UserError
+from .base.errors import UserError, report_unreadable
+from .base.ranges import check_ranges
 
 
 @dataclass
@@ -21,12 +22,18 @@ class FillMaskArguments:
     text: list[str] = field(metadata={"help": "Sentences with one mask token each."})
     top_k: int = field(default=5, metadata={"help": "Fillings to show."})
 
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "top_k"))
+
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((FillMaskArguments,), argv)
-    model = AutoModelForMaskedLM.from_pretrained(arguments.model)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    with report_unreadable(arguments.model):
+        model = AutoModelForMaskedLM.from_pretrained(arguments.model)
+        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    if tokenizer.mask_token is None:
+        raise UserError(f"the tokenizer of {arguments.model!r} has no mask token.")
     for text in arguments.text:
         if text.count(tokenizer.mask_token) != 1:
             raise UserError(f"{text!r} needs exactly one {tokenizer.mask_token}.")

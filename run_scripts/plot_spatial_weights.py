@@ -22,9 +22,10 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.layers.spatial_gating_unit import SpatialProjection
 from ..modeling.toeplitzness import toeplitzness
-from .base.arguments import parse_arguments
-from .base.errors import UserError
+from .base.arguments import check_output_folder, parse_arguments
+from .base.errors import UserError, report_unreadable
 from .base.optional_packages import import_optional
+from .base.ranges import check_ranges
 
 
 @dataclass
@@ -37,6 +38,9 @@ class PlotArguments:
     text: str | None = field(default=None, metadata={"help": "Sentence for the attention maps of an aMLP."})
     text_pair: str | None = field(default=None, metadata={"help": "Second sentence of a pair."})
     format: str = field(default="png", metadata={"help": "png, svg or pdf."})
+
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "columns"))
 
 
 def spatial_matrices(model: torch.nn.Module) -> list[torch.Tensor]:
@@ -152,11 +156,12 @@ def main(argv: list[str] | None = None) -> None:
     (arguments,) = parse_arguments((PlotArguments,), argv)
     if arguments.format not in ("png", "svg", "pdf"):
         raise UserError(f"--format {arguments.format!r} is unknown; choose png, svg or pdf.")
-    model = AutoModel.from_pretrained(arguments.model)
+    folder = check_output_folder(arguments.output_dir)
+    with report_unreadable(arguments.model):
+        model = AutoModel.from_pretrained(arguments.model)
     matrices = spatial_matrices(model)
     if not matrices:
         raise UserError(f"{arguments.model!r} has no spatial gating units to draw.")
-    folder = Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     filters, structure, attention = (
         folder / f"{name}.{arguments.format}" for name in ("spatial_filters", "toeplitzness", "attention")

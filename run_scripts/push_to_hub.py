@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, StrictDataclassError
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -78,7 +78,7 @@ def load_config(folder: Path, source: str) -> PreTrainedConfig:
                 "`model.push_to_hub` for others."
             )
         return AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, TypeError, StrictDataclassError) as error:
+    except (OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"the config.json of {source!r} cannot be read: {reason}") from error
 

@@ -9,6 +9,7 @@ Works for every checkpoint that `AutoModelForSequenceClassification` loads, for 
 """
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from .data.glue import GlueTask, TextTask, find_task
 from .data.text_classification import (
     ChoiceCollator,
     TextClassificationArguments,
+    found_labels,
     load_tables,
     own_task,
     read_examples,
@@ -44,6 +46,7 @@ from .data.text_classification import (
 )
 from .metrics import check_packages, load_metric
 from .training import hyperparameter_grid
+from .training.classification import ClassificationTrainer, unseen_labels
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
@@ -127,6 +130,9 @@ def load_experiment(
     tables = load_tables(data_args, [split for split in wanted if wanted[split]], model_args.token)
     train = tables["train"][""] if args.do_train else None
     task = find_task(data_args.task_name) if data_args.task_name else own_task(data_args, train, config)
+    if not isinstance(task, GlueTask) and not task.is_regression:
+        others = {split: found_labels(parts[""], task) for split, parts in tables.items() if split != "train"}
+        task = dataclasses.replace(task, unseen=tuple(unseen_labels("labels", task.labels, others)))
     if not task.multiple_choice:
         set_label_names(config, task.labels or ("score",), args.do_train)
         config.problem_type = "regression" if task.is_regression else "single_label_classification"
@@ -188,7 +194,8 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
     several = len(experiment.validation) > 1
     if several and args.metric_for_best_model == "loss":
         args.metric_for_best_model = f"{next(iter(experiment.validation))}_loss"
-    return ScriptTrainer(
+    trainer_class = ScriptTrainer if task.multiple_choice else ClassificationTrainer
+    return trainer_class(
         model=model,
         args=args,
         train_dataset=experiment.train,
@@ -243,7 +250,7 @@ def run_once(experiment: Experiment, args: TrainingArguments) -> dict[str, float
     set_seed(args.seed)
     trainer = build_trainer(experiment, args)
     print_plan(trainer, resume_from)
-    folder, classes = Path(args.output_dir), experiment.task.labels or ()
+    folder, classes = Path(args.output_dir), experiment.task.all_labels
 
     def write(output: PredictionOutput, part: str = "") -> None:
         path = folder / f"{_joined('predictions', part)}.csv"
@@ -275,7 +282,7 @@ def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Da
             task.write_submission(answers(output.predictions, task), rows["index"], path)
         else:
             path = folder / "predictions_test.csv"
-            write_predictions(path, output.predictions, output.label_ids, task.labels or ())
+            write_predictions(path, output.predictions, output.label_ids, task.all_labels)
         print(f"predictions for the test set: {path}", flush=True)
     return {
         f"{prefix}_{name}": output.metrics[f"{prefix}_{name}"] for name in task.metrics if "label" in rows.features

@@ -23,7 +23,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table, write_predictions
-from .base.training_arguments import ScriptTrainingArguments
+from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
 from .metrics import load_metric
@@ -50,15 +50,13 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    if not 0 <= args.label_smoothing_factor < 1:
-        raise UserError(
-            f"--label_smoothing_factor is a share, from 0 to less than 1; got {args.label_smoothing_factor}."
-        )
     config = load_config(model_args)
     # Configurations of convolutional networks have no such field, but their checkpoints have an image processor.
     from_checkpoint = model_args.model_name_or_path is not None
     if getattr(config, "image_size", 0 if from_checkpoint else None) is None:
         raise UserError("the configuration is one for text: set image_size, e.g. --config_overrides image_size=224.")
+    if getattr(config, "num_channels", 3) != 3:
+        raise UserError(f"num_channels={config.num_channels} is not possible: all images are read as RGB, with three.")
     with args.main_process_first(local=False, desc="loading the images"):
         splits = load_images(data_args, model_args.token)
     names = splits["train"].features["label"].names
@@ -91,6 +89,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     model_args, data_args, augmentation, card_args, args = parse_arguments(
         (ModelArguments, ImageDataArguments, AugmentationArguments, CardArguments, ScriptTrainingArguments), argv
     )
+    check_has_work(args, "do_train", "do_eval")
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
     trainer = build(model_args, data_args, augmentation, args)

@@ -9,6 +9,7 @@ Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments, parse_arguments
-from .base.errors import UserError
+from .base.errors import UserError, report_unreadable
 from .base.optional_packages import import_optional
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import GenerationTrainingArguments, check_has_work
@@ -276,15 +277,18 @@ def build(
     set_generation(model, args, target_length, config.get_text_config(decoder=True))
     args.remove_unused_columns = False  # evaluation needs the column `example`
     validation, evaluation = evaluations.get("validation", (None, None))
-    trainer = GenerationTrainer(
-        model=model,
-        args=args,
-        train_dataset=rows.get("train"),
-        eval_dataset=validation,
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model if args.label_smoothing_factor else None),
-        processing_class=tokenizer,
-        compute_metrics=None if evaluation is None else evaluation.metrics,
-    )
+    with (
+        report_unreadable(f"--generation_config {args.generation_config}") if args.generation_config else nullcontext()
+    ):
+        trainer = GenerationTrainer(
+            model=model,
+            args=args,
+            train_dataset=rows.get("train"),
+            eval_dataset=validation,
+            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model if args.label_smoothing_factor else None),
+            processing_class=tokenizer,
+            compute_metrics=None if evaluation is None else evaluation.metrics,
+        )
     return trainer, evaluations
 
 

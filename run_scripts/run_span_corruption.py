@@ -14,6 +14,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments
 from .base.errors import UserError
+from .base.ranges import check_ranges
 from .data.collators import SeededCollator, precompute_labels
 from .data.span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
 from .data.text_corpus import TextDataArguments
@@ -27,6 +28,10 @@ class SpanCorruptionArguments:
 
     noise_density: float = field(default=0.15, metadata={"help": "Share of the tokens to hide."})
     mean_noise_span_length: float = field(default=3.0, metadata={"help": "Mean length of a hidden span, in tokens."})
+
+    def __post_init__(self):
+        check_ranges(self, ("a share between 0 and 1", "noise_density"))
+        check_ranges(self, ("a finite number of at least 1", "mean_noise_span_length"))
 
 
 def build(

@@ -40,6 +40,7 @@ from .data.token_classification import (
     write_conll,
 )
 from .metrics import load_metric
+from .training.classification import ClassificationTrainer, unseen_labels
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
@@ -79,7 +80,7 @@ def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, f
 
 @dataclass
 class TaggedData:
-    """Sentences and tokenized rows of each split, and the names of the tags."""
+    """Sentences and tokenized rows of each split, and the names of the tags, the unseen ones at the end."""
 
     sentences: dict[str, datasets.Dataset]
     rows: dict[str, datasets.Dataset]
@@ -104,7 +105,7 @@ def build(
         if limit is not None and split in sentences:
             sentences[split] = sentences[split].shuffle(seed=0).take(limit)
     names = data_args.tag_names or _known_tags(sentences, config)
-    _check_tags(sentences, names)
+    all_names = [*names, *_unseen_tags(sentences, names)]
     set_label_names(config, names, args.do_train)
     check_train_tokenizer(model_args, args)
     texts = (" ".join(row["tokens"]) for row in sentences.get("train", ()))
@@ -112,20 +113,20 @@ def build(
     tokenizer.padding_side = "right"  # so that predictions are at the positions of the tokens
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
     rows = {
-        split: tokenize(found, tokenizer, length, names, data_args.label_all_tokens and split == "train")
+        split: tokenize(found, tokenizer, length, all_names, data_args.label_all_tokens and split == "train")
         for split, found in sentences.items()
     }
-    trainer = ScriptTrainer(
+    trainer = ClassificationTrainer(
         model=build_model(model_args, config, AutoModelForTokenClassification, ignore_mismatched_sizes=args.do_train),
         args=args,
         train_dataset=rows.get("train"),
         eval_dataset=rows.get("validation"),
         data_collator=DataCollatorForTokenClassification(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=lambda prediction: tag_metrics(prediction, names),
+        compute_metrics=lambda prediction: tag_metrics(prediction, all_names),
         preprocess_logits_for_metrics=best_tags,
     )
-    return trainer, TaggedData(sentences, rows, names)
+    return trainer, TaggedData(sentences, rows, all_names)
 
 
 def _known_tags(sentences: dict[str, datasets.Dataset], config: PreTrainedConfig) -> list[str]:
@@ -134,14 +135,17 @@ def _known_tags(sentences: dict[str, datasets.Dataset], config: PreTrainedConfig
     return [config.id2label[index] for index in range(config.num_labels)]
 
 
-def _check_tags(sentences: dict[str, datasets.Dataset], names: Sequence[str]) -> None:
-    for split, rows in sentences.items():
-        found = {tag for tags in rows["tags"] for tag in tags} if "tags" in rows.column_names else set()
-        if found - set(names):
-            raise UserError(
-                f"the {split} sentences have the tag {min(found - set(names))!r}, which is not among "
-                f"{', '.join(names)}, those of the {'training sentences' if 'train' in sentences else 'model'}."
-            )
+def _unseen_tags(sentences: dict[str, datasets.Dataset], names: Sequence[str]) -> list[str]:
+    """Tags of evaluation data that are not among the names, see `unseen_labels`."""
+    found = {
+        split: {tag for tags in rows["tags"] for tag in tags} if "tags" in rows.column_names else set()
+        for split, rows in sentences.items()
+    }
+    unseen = unseen_labels("tags", names, found)
+    if marks_entities(set(names)) and not marks_entities(set(unseen)):
+        shown = ", ".join(map(repr, unseen))
+        raise UserError(f"the model's tags are O, B-TYPE and I-TYPE, but evaluation data have {shown}.")
+    return unseen
 
 
 def best_tags(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tensor:

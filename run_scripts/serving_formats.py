@@ -28,6 +28,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import install_hint
+from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
 from .benchmarks.serving_formats import FORMATS, REQUIRED, Call, Inputs, is_configuration, load, perplexity_of, prepare
 from .data.collators import SeededCollator, precompute_labels
@@ -55,6 +56,9 @@ class ServingArguments:
     )
     max_eval_samples: int = field(default=100, metadata={"help": "Use this many sequences of it only."})
     output_dir: str | None = field(default=None, metadata={"help": "New folder for results.json."})
+
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "length batch_size rounds max_eval_samples"))
 
 
 def masked_sequences(name: str, arguments: ServingArguments) -> Iterator[dict[str, torch.Tensor]]:

@@ -9,6 +9,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from ..inputs.input_checks import check_choices
 from .pooling import pool
 from .task_head import TaskHead
 
@@ -113,6 +114,7 @@ class MultipleChoiceHead(ClassificationHead):
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             Index of the right choice, in `[0, num_choices)`.
         """
+        check_choices(input_ids, inputs_embeds)
         tensors = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in tensors]
         outputs = self.model(*flat, **kwargs)

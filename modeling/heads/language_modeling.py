@@ -9,6 +9,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..inputs.caches import mask_for_generate
+from ..inputs.input_checks import kept_tokens
 from .task_head import TaskHead
 
 
@@ -91,8 +92,7 @@ class CausalLMHead(_LanguageModelingHead):
         """
         more = {"inputs_embeds": inputs_embeds, "past_key_values": past_key_values, "use_cache": use_cache}
         outputs = self.model(input_ids, attention_mask, token_type_ids, **more, **kwargs)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits, loss = self.compute_logits(outputs.last_hidden_state[:, kept, :]), None
+        logits, loss = self.compute_logits(outputs.last_hidden_state[:, kept_tokens(logits_to_keep), :]), None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions)

@@ -8,7 +8,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 
 from .caches import cached_lengths
-from .input_checks import check_length
+from .input_checks import check_length, check_positions
 
 
 class TokenLayout(NamedTuple):
@@ -65,8 +65,8 @@ def token_layout(
     """
     batch, length, _ = inputs_embeds.shape
     new_tokens, key_length = _new_tokens(config, inputs_embeds, past_key_values)
-    if position_ids is not None and position_ids.shape not in ((batch, length), (1, length)):
-        raise ValueError(f"`position_ids` has shape {tuple(position_ids.shape)}, expected {(batch, length)}.")
+    if position_ids is not None:
+        check_positions(position_ids, (batch, length), _max_length(config))
     padding_mask = None
     if attention_mask is not None and getattr(config, "mask_padding", True):
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, past_key_values)
@@ -98,14 +98,17 @@ def positions_in_documents(seq_idx: torch.Tensor) -> torch.Tensor:
     return index - torch.where(begins, index, 0).cummax(dim=1).values
 
 
+def _max_length(config: PreTrainedConfig) -> int | None:
+    return getattr(config, "max_sequence_length", config.max_position_embeddings)  # the former of Synthesizers
+
+
 def _new_tokens(
     config: PreTrainedConfig, inputs_embeds: torch.Tensor, past_key_values: Cache | None
 ) -> tuple[slice | torch.Tensor, int]:
     """`TokenLayout.new_tokens` and `TokenLayout.key_length`."""
     length = inputs_embeds.shape[1]
     past_length, room = cached_lengths(past_key_values, length, inputs_embeds.device)
-    spatial = hasattr(config, "spatial_weight_type")  # else attention
-    max_length = config.max_position_embeddings if spatial else config.max_sequence_length
+    max_length = _max_length(config)
     if isinstance(past_length, int):
         key_length = past_length + length
         if max_length is not None:
@@ -121,6 +124,8 @@ def _padding_mask(
     attention_mask: torch.Tensor, inputs_embeds: torch.Tensor, key_length: int, past_key_values: Cache | None
 ) -> torch.Tensor:
     batch, length, _ = inputs_embeds.shape
+    if not isinstance(attention_mask, torch.Tensor):
+        raise ValueError(f"`attention_mask` must be a tensor, got a {type(attention_mask).__name__}.")
     mask = attention_mask.to(inputs_embeds.device) != 0
     if past_key_values is not None and past_key_values.is_compileable:
         mask = F.pad(mask, (0, key_length - mask.shape[1]))  # of a static cache: hides its unused room, or cuts it off

@@ -21,6 +21,11 @@ class PatchEmbeddings(nn.Module):
         rows, columns = self.config.patch_grid
         side = self.config.patch_size
         channels, height, width = self.config.num_channels, rows * side, columns * side
+        if not isinstance(pixel_values, torch.Tensor) or not pixel_values.is_floating_point():
+            kind = getattr(pixel_values, "dtype", type(pixel_values).__name__)
+            raise ValueError(
+                f"`pixel_values` must be a tensor of floating point numbers, got {kind}: normalise images."
+            )
         if pixel_values.ndim != 4 or pixel_values.shape[1:] != (channels, height, width):
             raise ValueError(
                 f"`pixel_values` has shape {tuple(pixel_values.shape)}, expected (batch, {channels} channels, height "

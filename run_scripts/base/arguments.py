@@ -1,12 +1,14 @@
 """Command lines and recipe files of all commands.
 
 A command is called as `run_x [recipe.yaml] [--name value ...]`: the recipe (YAML or JSON, one flat mapping) sets
-defaults, and the command line overrides it.
+defaults, and the command line overrides it. Of `config_overrides` it overrides each field for itself.
 """
 
 import dataclasses
 import difflib
+import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,9 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from .errors import UserError
+from .config_overrides import merge_overrides
+from .errors import UserError, refuse_arguments
+from .ranges import check_ranges
 from .shipped_files import RECIPES, find_shipped
 
 
@@ -39,8 +43,9 @@ class ModelArguments:
     config_overrides: str | None = field(
         default=None,
         metadata={
-            "help": "Changes to config_name, e.g. hidden_size=128,num_hidden_layers=6,spatial_weight_type=full. Of a "
-            "checkpoint the dropout rates can be changed, e.g. hidden_dropout_prob=0.1."
+            "help": "Changes to config_name, e.g. hidden_size=128,image_size=[112,448],spatial_weight_type=full; they "
+            "are added to those of a recipe, or with an empty text replace them. Of a checkpoint the dropout rates "
+            "can be changed, e.g. hidden_dropout_prob=0.1."
         },
     )
     tokenizer_name: str | None = field(
@@ -63,6 +68,9 @@ class ModelArguments:
         default=False, metadata={"help": "Allow a checkpoint to run its own code on this machine."}
     )
 
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "train_tokenizer fsdp_size"))
+
     def hub_arguments(self) -> dict[str, Any]:
         """Keyword arguments for every `from_pretrained`."""
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
@@ -72,14 +80,35 @@ class ModelArguments:
 PRECISION_ARGUMENTS = ("precision", "bf16", "fp16")
 
 
-def check_new_folder(path: str) -> Path:
-    """Check that the folder for a command's result is new or empty.
+def check_output_folder(path: str) -> Path:
+    """Check that a command can write to a folder, without making it.
 
     Raises:
-        UserError: If the path exists and is not an empty folder.
+        UserError: If the path is a file or lies under one, or the folder cannot be written.
     """
-    folder = Path(path)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    folder = existing = Path(path).expanduser()
+    try:
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir():
+            place = "is a file" if existing == folder else f"lies under {str(existing)!r}, which is a file"
+            raise UserError(f"--output_dir {path!r} {place}: give a folder.")
+        with tempfile.TemporaryFile(dir=existing):  # has no name where the file system allows that
+            pass
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--output_dir {path!r} cannot be written: {reason}.") from error
+    return folder
+
+
+def check_new_folder(path: str) -> Path:
+    """Check that the folder for a command's result is new or empty, and can be written.
+
+    Raises:
+        UserError: If it is not.
+    """
+    folder = check_output_folder(path)
+    if folder.exists() and any(folder.iterdir()):
         raise UserError(f"the output folder {folder} exists and is not empty: give another one, or empty it first.")
     return folder
 
@@ -95,24 +124,41 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
     Raises:
         UserError: If the recipe is missing, malformed, or has an unknown key, or if an argument is unknown or refused.
     """
-    parser = HfArgumentParser(dataclass_types)
+    parser = HfArgumentParser(dataclass_types, allow_abbrev=False)
+    parser.error = refuse_arguments
     arguments = list(sys.argv[1:] if argv is None else argv)
+    recipe = {}
     if arguments and arguments[0].endswith(RECIPE_ENDINGS):
         names = [f.name for dataclass_type in dataclass_types for f in dataclasses.fields(dataclass_type) if f.init]
         recipe = read_recipe(arguments.pop(0), names)
         if any(argument.partition("=")[0].removeprefix("--") in PRECISION_ARGUMENTS for argument in arguments):
             recipe = {name: value for name, value in recipe.items() if name not in PRECISION_ARGUMENTS}
-        parser.set_defaults(**recipe)
-        for action in parser._actions:
-            if action.dest in recipe:
-                action.required = False
+    overrides = recipe.pop("config_overrides", None)
     try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(args=arguments, return_remaining_strings=True)
-    except ValueError as error:  # of TrainingArguments, with a full explanation
+        *parsed, unknown = parser.parse_args_into_dataclasses(
+            args=[*_as_arguments(recipe, parser), *arguments], return_remaining_strings=True
+        )
+    except (ValueError, TypeError, OSError, ImportError) as error:  # of TrainingArguments
         raise UserError(str(error)) from error
     if unknown:
         raise UserError(f"unknown arguments: {' '.join(unknown)}. See --help.")
+    for given in parsed:
+        if hasattr(given, "config_overrides"):
+            given.config_overrides = merge_overrides(overrides, given.config_overrides)
     return tuple(parsed)
+
+
+def _as_arguments(recipe: dict[str, Any], parser: HfArgumentParser) -> list[str]:
+    """A recipe as a command line, which converts and checks its values; `null` leaves an argument at its default."""
+    arguments = []
+    for name, value in recipe.items():
+        if isinstance(value, list):
+            if parser._option_string_actions[f"--{name}"].nargs != "+":
+                raise UserError(f"the recipe sets {name} to the list {value}: it takes one value.")
+            arguments += [f"--{name}", *map(str, value)]
+        elif value is not None:
+            arguments.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return arguments
 
 
 def read_recipe(path: str, allowed: Sequence[str]) -> dict[str, Any]:

@@ -1,18 +1,40 @@
 """Training arguments: Transformers', with a device and a precision that fit the machine."""
 
+import inspect
+import json
 import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from accelerate.utils import parse_flag_from_env, patch_environment
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+from transformers.trainer_utils import SchedulerType
 from transformers.utils import logging
 
+from .arguments import check_output_folder
 from .errors import UserError
 from .precision import FORMATS, bfloat16_slowdown, device_name, device_type, has_accelerator, native_bfloat16
+from .ranges import check_ranges
 
 
 logger = logging.get_logger(__name__)
+
+#: What is allowed, see `check_ranges`, and the arguments.
+RANGES = (
+    ("a finite number of at least 0", "learning_rate weight_decay max_grad_norm warmup_steps eval_delay"),
+    ("a finite number of at least 0", "adam_epsilon neftune_noise_alpha"),
+    ("a finite number above 0", "num_train_epochs logging_steps eval_steps save_steps"),
+    ("a share from 0 to less than 1", "adam_beta1 adam_beta2 label_smoothing_factor"),
+    ("-1 for no limit, or at least 1", "max_steps"),
+    ("at least 1", "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"),
+    ("at least 1", "eval_accumulation_steps save_total_limit torch_empty_cache_steps dataloader_prefetch_factor"),
+    ("at least 1", "ddp_timeout ddp_bucket_cap_mb generation_num_beams"),
+    ("at least 2", "generation_max_length"),  # the start token and one more
+    ("at least 0", "dataloader_num_workers"),
+    ("from 0 to 4294967295", "seed data_seed"),  # NumPy's
+)
 
 
 @dataclass(repr=False)  # Transformers' hides tokens
@@ -29,6 +51,7 @@ class ScriptTrainingArguments(TrainingArguments):
         tokenizer_settings: What a tokenizer that the command has trained depends on; set by `fitting_tokenizer`.
 
     Raises:
+        UserError: If a number is out of range, or `output_dir` cannot be written.
         ValueError: If the arguments contradict each other, or ask for float16 without a GPU.
     """
 
@@ -49,6 +72,9 @@ class ScriptTrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self):
+        check_ranges(self, *RANGES)
+        self._check_texts()
+        check_output_folder(self.output_dir or "trainer_output")
         chosen, reason = self._requested_precision() or (None, "")
         found = has_accelerator()
         place = ""
@@ -73,6 +99,32 @@ class ScriptTrainingArguments(TrainingArguments):
                 f"bfloat16 is asked for, but {evidence}. Measured now, a feed-forward layer takes "
                 f"{bfloat16_slowdown(self.device):.1f} times as long in bfloat16 as in float32."
             )
+
+    def _check_texts(self) -> None:
+        """Refuse texts that Transformers would stumble over when training starts, or without saying where."""
+        for name in self._VALID_DICT_FIELDS:
+            value = getattr(self, name)
+            if isinstance(value, str) and (value.startswith("{") or name.endswith("_kwargs")):
+                try:
+                    json.loads(value)
+                except ValueError as error:
+                    raise UserError(f"--{name} {value!r} is no valid JSON: {error}.") from error
+        if isinstance(self.lr_scheduler_kwargs, str):
+            schedule = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(self.lr_scheduler_type)])
+            for name in json.loads(self.lr_scheduler_kwargs):
+                if name not in schedule.parameters:
+                    raise UserError(
+                        f"--lr_scheduler_kwargs has {name!r}, which {self.lr_scheduler_type} does not take."
+                    )
+        if self.dataloader_persistent_workers and not self.dataloader_num_workers:
+            raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers of at least 1.")
+        for argument in (self.optim_args or "").split(","):
+            if self.optim_args and "=" not in argument:
+                raise UserError(f"--optim_args has {argument!r}; expected name=value[,name=value ...].")
+        known = ("none", "all", *get_available_reporting_integrations())
+        for name in self.report_to if isinstance(self.report_to, list) else [self.report_to or "none"]:
+            if name not in known:
+                raise UserError(f"--report_to {name} is unknown or not installed; there are {', '.join(known)}.")
 
     def _requested_precision(self) -> tuple[str, str] | None:
         """The requested precision and where the request comes from; `None` if there is none."""

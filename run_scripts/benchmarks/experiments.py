@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ...configuration.configuration_synthesizer import PRESETS
 from ..base.errors import UserError
+from ..base.ranges import check_ranges
 from .model_comparisons import (
     IMAGE_MODELS,
     Sizes,
@@ -93,7 +94,4 @@ class BenchmarkArguments:
             for value in getattr(self, name) or ():
                 if value not in allowed:
                     raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
-        for name in ("rounds", "batch_size", "texts", "lengths"):
-            value = getattr(self, name)
-            if min(value if isinstance(value, list) else [value]) < 1:
-                raise UserError(f"--{name} must be at least 1, got {value}.")
+        check_ranges(self, ("at least 1", "rounds batch_size texts lengths"))

@@ -28,6 +28,8 @@ class TextTask:
         multiple_choice: Whether the label is the index of the right choice.
         score_range: Lowest and highest label of a regression task, if limited.
         label_column: Column of the label.
+        by_index: Whether a label may also be a class's index.
+        unseen: Names of further labels in evaluation data, whose indices follow those of the classes.
     """
 
     texts: Callable[[Row], tuple[str, ...]]
@@ -36,15 +38,23 @@ class TextTask:
     multiple_choice: bool = False
     score_range: tuple[float, float] | None = None
     label_column: str = "label"
+    by_index: bool = True
+    unseen: tuple[str, ...] = ()
 
     @property
     def is_regression(self) -> bool:
         """Whether the label is a number."""
         return self.labels is None
 
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """The classes and the unseen labels; empty for regression."""
+        return (*(self.labels or ()), *self.unseen)
+
     def has_label(self, row: Row) -> bool:
         """Whether a row has a label; the labels of test sets are hidden."""
-        return row.get(self.label_column) not in (None, "", -1, "-1", -1.0)
+        label = row.get(self.label_column)
+        return label not in (None, "", -1, "-1", -1.0) and str(label).lower() != "nan"
 
     def read_label(self, value: Any) -> int | float:
         """The index of a class, given its name or index; for regression the score.
@@ -54,10 +64,13 @@ class TextTask:
         """
         if self.labels is None:
             return self._read_score(value)
-        if str(value) in self.labels:
-            return self.labels.index(str(value))
-        if isinstance(value, bool) and str(value).lower() in self.labels:
-            return self.labels.index(str(value).lower())
+        names = self.all_labels
+        if str(value) in names:
+            return names.index(str(value))
+        if isinstance(value, bool) and str(value).lower() in names:
+            return names.index(str(value).lower())
+        if not self.by_index:
+            raise ValueError(f"the label {value!r} is not one of {', '.join(map(repr, self.labels))}.")
         number = int(value) if isinstance(value, int) or str(value).isdecimal() else -1
         if not 0 <= number < len(self.labels):
             allowed = ", ".join(map(repr, self.labels))

@@ -12,7 +12,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch.nn import functional as F
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from ..base.errors import UserError
+from ..base.ranges import check_ranges
 
 
 #: AutoAugment's policy for ImageNet, from the appendix of arXiv 1805.09501: one pair is drawn per image.
@@ -79,14 +79,9 @@ class AugmentationArguments:
     )
 
     def __post_init__(self):
-        for name in ("random_shift", "mixup_alpha", "cutmix_alpha"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"--{name} must be 0 (off) or more, got {getattr(self, name)}.")
-        for name in ("mixup_prob", "mixup_switch_prob"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"--{name} is a probability, from 0 to 1; got {getattr(self, name)}.")
-        if not 0 < self.crop_min_area <= 1:
-            raise UserError(f"--crop_min_area is a share of the area, above 0 and up to 1; got {self.crop_min_area}.")
+        check_ranges(self, ("a finite number of at least 0", "random_shift mixup_alpha cutmix_alpha"))
+        check_ranges(self, ("a share from 0 to 1", "mixup_prob mixup_switch_prob"))
+        check_ranges(self, ("a share above 0, up to 1", "crop_min_area"))
 
     def in_use(self) -> dict[str, float]:
         """The settings that have an effect, by name."""

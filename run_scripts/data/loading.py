@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 
 from ..base.errors import BadDataError, UserError
+from ..base.ranges import check_ranges
 
 
 Split = datasets.Dataset | datasets.IterableDataset
@@ -38,6 +39,11 @@ class DatasetArguments:
     validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training examples only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation examples only."})
+
+    def __post_init__(self):
+        check_ranges(
+            self, ("at least 1", "max_train_samples max_eval_samples max_seq_length preprocessing_num_workers")
+        )
 
     def load(self, split: str, token: str | None = None, streaming: bool = False) -> Split:
         """Load a split of `dataset_name`.

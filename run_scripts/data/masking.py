@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import DataCollatorForLanguageModeling
 
+from ..base.ranges import check_ranges
 from .collators import pad_rows
 
 
@@ -20,6 +21,8 @@ class MaskingArguments:
     )
 
     def __post_init__(self):
+        check_ranges(self, ("a share above 0, up to 1", "mlm_probability"))
+        check_ranges(self, ("a share from 0 to 1", "mask_replace_prob random_replace_prob"))
         if self.whole_word_mask:
             self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 

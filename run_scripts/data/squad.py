@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...modeling.pipelines.question_answering import answer_tokens, encode_windows
 from ..base.errors import UserError
+from ..base.ranges import check_ranges
 from .loading import DatasetArguments, find_files, load_files
 
 
@@ -64,9 +65,9 @@ class QuestionDataArguments(DatasetArguments):
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
     def __post_init__(self):
-        for name in ("max_answer_length", "n_best_size", "max_question_length"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+        super().__post_init__()
+        check_ranges(self, ("at least 1", "max_answer_length n_best_size max_question_length"))
+        check_ranges(self, ("at least 0", "doc_stride"), ("a finite number", "null_score_diff_threshold"))
 
 
 def load_questions(

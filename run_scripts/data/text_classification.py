@@ -102,18 +102,55 @@ def own_task(arguments: TextClassificationArguments, train: Table | None, config
     if train is None:
         names = [config.id2label[index] for index in range(config.num_labels)]
     else:
-        found = set()
-        for number, row in train.rows:
-            label = train.value(number, row, arguments.label_column)
-            if label in (None, ""):
-                raise train.error(number, "the label is missing.")
-            found.add(str(label))
-        by_number = all(name.isdecimal() for name in found)
-        names = sorted(found, key=lambda name: (int(name), name) if by_number else (0, name))
+        names = _classes(train, arguments.label_column)
     if len(names) < 2:
         source = "the model" if train is None else train.source
         raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")
-    return TextTask(texts, tuple(names), ("accuracy", "macro_f1"), label_column=arguments.label_column)
+    # A file of numbers may mean the classes of a model whose labels have names.
+    by_index = train is None and not any(name.isdecimal() for name in names)
+    metrics = ("accuracy", "macro_f1")
+    return TextTask(texts, tuple(names), metrics, label_column=arguments.label_column, by_index=by_index)
+
+
+def _classes(train: Table, column: str) -> list[str]:
+    """The labels of training rows in order.
+
+    Raises:
+        UserError: If a row has none, or all are numbers with fractions.
+    """
+    found = set()
+    for number, row in train.rows:
+        label = train.value(number, row, column)
+        if label in (None, "") or str(label).lower() == "nan":
+            raise train.error(number, "the label is missing.")
+        found.add(str(label))
+    if all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
+        raise UserError(
+            f"{train.source} has numbers such as {min(found)} as labels: give --regression to predict numbers, or "
+            "names or whole numbers for classes."
+        )
+    by_number = all(name.isdecimal() for name in found)
+    return sorted(found, key=lambda name: (int(name), name) if by_number else (0, name))
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
+def found_labels(table: Table, task: TextTask) -> set[str]:
+    """The labels of a table as names: those of the task's classes that a row names by index, others as they are."""
+    return {_name_of(row[task.label_column], task) for _, row in table.rows if task.has_label(row)}
+
+
+def _name_of(label: Any, task: TextTask) -> str:
+    try:
+        return task.labels[int(task.read_label(label))]
+    except ValueError:
+        return str(label)
 
 
 def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset:

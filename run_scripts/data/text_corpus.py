@@ -7,6 +7,7 @@ from typing import Any
 import datasets
 
 from ..base.errors import UserError
+from ..base.ranges import check_ranges
 from .loading import DatasetArguments, Split, iterate_rows, load_files
 
 
@@ -47,10 +48,11 @@ class TextDataArguments(DatasetArguments):
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
     def __post_init__(self):
+        super().__post_init__()
+        check_ranges(self, ("at least 1", "shuffle_buffer_size"))
+        check_ranges(self, ("a percentage between 0 and 100", "validation_split_percentage"))
         if self.line_by_line and self.isolate_documents:
             raise UserError("--line_by_line gives each document a row, --isolate_documents packs them: give one.")
-        if self.shuffle_buffer_size < 1:
-            raise UserError(f"--shuffle_buffer_size must be at least 1, got {self.shuffle_buffer_size}.")
 
 
 def load_documents(arguments: TextDataArguments, seed: int, token: str | None = None) -> dict[str, Split]:

@@ -11,6 +11,7 @@ from pyarrow import compute
 from transformers import PreTrainedTokenizerBase
 
 from ..base.errors import UserError
+from ..base.ranges import check_ranges
 from .loading import DatasetArguments, find_files, load_files
 
 
@@ -81,9 +82,8 @@ class Seq2SeqDataArguments(DatasetArguments):
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
     def __post_init__(self):
-        for name in ("max_history", "max_train_samples", "max_eval_samples"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+        super().__post_init__()
+        check_ranges(self, ("at least 1", "max_history max_source_length max_target_length"))
 
 
 def load_pairs(

@@ -94,13 +94,15 @@ def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) 
     return datasets.Dataset.from_list(rows)
 
 
-def _tag_name(tag: str | int, names: Sequence[str] | None) -> str:
+def _tag_name(tag: str | float, names: Sequence[str] | None) -> str:
     if isinstance(tag, int) and names is not None:
         if not 0 <= tag < len(names):
             raise ValueError(f"the tag {tag} is not below {len(names)}, the number of --tag_names.")
         return names[tag]
     if names is not None and tag not in names:
         raise ValueError(f"the tag {tag!r} is not one of --tag_names {', '.join(names)}.")
+    if isinstance(tag, float):
+        raise ValueError(f"the tag {tag} is neither a name nor a whole number.")
     return str(tag)
 
 

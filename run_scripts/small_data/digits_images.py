@@ -11,7 +11,9 @@ import numpy as np
 from PIL import Image
 
 from ..base.arguments import check_new_folder, parse_arguments
+from ..base.errors import UserError
 from ..base.optional_packages import import_optional
+from ..base.ranges import check_ranges
 
 
 @dataclass
@@ -20,6 +22,9 @@ class DigitsArguments:
 
     output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
     held_out: float = field(default=0.2, metadata={"help": "Share of the images for validation."})
+
+    def __post_init__(self):
+        check_ranges(self, ("a share between 0 and 1", "held_out"))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -30,6 +35,8 @@ def main(argv: list[str] | None = None) -> None:
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     held_out = round(len(order) * arguments.held_out)
+    if not 0 < held_out < len(order):
+        raise UserError(f"--held_out {arguments.held_out} of {len(order)} images leaves one of the two sets empty.")
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.ClassLabel(names=[str(digit) for digit in range(10)])}
     )

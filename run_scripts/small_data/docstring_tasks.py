@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.arguments import check_new_folder, parse_arguments
+from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out
 
 
@@ -32,6 +33,9 @@ class DocstringArguments:
 
     output_dir: str = field(metadata={"help": "New or empty folder."})
     validation_percentage: float = field(default=15.0, metadata={"help": "Share of the texts held out."})
+
+    def __post_init__(self):
+        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def paragraphs() -> Iterator[tuple[str, list[str]]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ..base.arguments import check_new_folder, parse_arguments
 from ..base.errors import UserError
+from ..base.ranges import check_ranges
 
 
 LIMIT = 1_000_000
@@ -51,9 +52,7 @@ class NumberArguments:
     seed: int = field(default=0, metadata={"help": "Decides which numbers."})
 
     def __post_init__(self):
-        for name in ("train_count", "validation_count"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+        check_ranges(self, ("at least 1", "train_count validation_count"))
         if self.train_count + self.validation_count > LIMIT:
             raise UserError(f"there are {LIMIT:,} numbers: ask for fewer than --train_count {self.train_count}.")
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data import topics
 
-from ..base.arguments import parse_arguments
-from ..base.errors import UserError
+from ..base.arguments import check_new_folder, parse_arguments
+from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out, library_files
 
 
@@ -25,6 +25,9 @@ class CorpusArguments:
 
     output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
     validation_percentage: float = field(default=5.0, metadata={"help": "Share of the documents held out."})
+
+    def __post_init__(self):
+        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]:
@@ -47,9 +50,7 @@ def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((CorpusArguments,), argv)
-    folder = Path(arguments.output_dir)
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{arguments.output_dir!r} is not empty. Choose another --output_dir.")
+    folder = check_new_folder(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {"train": [0, 0], "validation": [0, 0]}
     with (

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.arguments import check_new_folder, parse_arguments
-from ..base.errors import UserError
+from ..base.ranges import check_ranges
 from .python_docs import definitions, is_held_out, library_files
 
 
@@ -42,11 +42,9 @@ class QuestionArguments:
     seed: int = field(default=0, metadata={"help": "Decides in which order functions are listed."})
 
     def __post_init__(self):
-        for name, least in (("functions_per_context", 2), ("repeats", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} must be at least {least}, got {getattr(self, name)}.")
-        if not 0 <= self.unanswerable_percentage <= 100:
-            raise UserError(f"--unanswerable_percentage must be 0 to 100, got {self.unanswerable_percentage}.")
+        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
+        check_ranges(self, ("at least 1", "repeats"), ("at least 2", "functions_per_context"))
+        check_ranges(self, ("a percentage from 0 to 100", "unanswerable_percentage"))
 
 
 def summaries(source: bytes) -> dict[str, str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.arguments import check_new_folder, parse_arguments
+from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out, library_files
 
 
@@ -26,6 +27,9 @@ class SummaryArguments:
 
     output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
     validation_percentage: float = field(default=5.0, metadata={"help": "Share of the docstrings held out."})
+
+    def __post_init__(self):
+        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def texts_and_summaries(root: Path) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from typing import Any
 from transformers import TrainingArguments
 
 from ..base.errors import UserError
+from ..base.ranges import check_ranges
 from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
 from .run_folder import finished_results, write_atomically
@@ -39,6 +40,8 @@ class GridArguments:
             values = getattr(self, name)
             if values is not None:
                 setattr(self, name, _read_values(name, values, kind))
+        check_ranges(self, ("from 0 to 4294967295", "seeds"), ("a finite number of at least 0", "learning_rates"))
+        check_ranges(self, ("at least 1", "batch_sizes"))
 
     @property
     def is_used(self) -> bool:
@@ -52,8 +55,8 @@ def _read_values(name: str, values: Any, kind: type) -> list:
         read = [kind(value) for value in values]
     except (TypeError, ValueError) as error:
         raise UserError(f"--{name} takes a list of numbers, not {values!r}.") from error
-    if not read or len(set(read)) < len(read) or min(read) < 0:
-        raise UserError(f"--{name} takes different numbers, none below 0; got {values!r}.")
+    if not read or len(set(read)) < len(read):
+        raise UserError(f"--{name} takes different numbers; got {values!r}.")
     return read
 
 

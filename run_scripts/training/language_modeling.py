@@ -20,7 +20,7 @@ from transformers import (
 from ..base.arguments import ModelArguments, parse_arguments
 from ..base.errors import UserError, report_bad_data
 from ..base.reporting import print_plan, print_table
-from ..base.training_arguments import ScriptTrainingArguments
+from ..base.training_arguments import ScriptTrainingArguments, check_has_work
 from ..data.collators import pad_rows
 from ..data.loading import Split
 from ..data.packing import row_encoder, tokenize
@@ -223,6 +223,7 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
     model_args, data_args, own, card_args, args = parse_arguments(
         (ModelArguments, TextDataArguments, own_arguments, CardArguments, ScriptTrainingArguments), argv
     )
+    check_has_work(args, "do_train", "do_eval")
     if data_args.streaming and args.do_train and args.max_steps < 1:
         raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
     resume_from = checkpoint_to_resume(args)

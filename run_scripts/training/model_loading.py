@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import yaml
 from accelerate.utils import broadcast_object_list
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -19,6 +19,7 @@ from transformers.distributed import DistributedConfig
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.arguments import ModelArguments
+from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.shipped_files import MODEL_CARDS
 from .run_folder import kept_tokenizer
@@ -41,13 +42,14 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         name = MODEL_CARDS / name
     try:
         config = AutoConfig.from_pretrained(name, **arguments.hub_arguments())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StrictDataclassError) as error:
         raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
     overrides = parse_overrides(arguments.config_overrides or "")
+    fields = {*config.to_dict(), *config.attribute_map, "num_labels"} - {"model_type", "transformers_version"}
     for key in overrides:
         if arguments.model_name_or_path is not None and "drop" not in key:
             raise UserError(f"--config_overrides {key}: of a checkpoint only the dropout rates can be changed.")
-        if not hasattr(config, key):
+        if key not in fields:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:
         return type(config)(**{**config.to_diff_dict(), **overrides})
@@ -55,21 +57,6 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         if not overrides:
             raise
         raise UserError(f"--config_overrides {arguments.config_overrides!r} is not possible: {error}") from error
-
-
-def parse_overrides(text: str) -> dict[str, Any]:
-    """`"a=1,b=x"` as `{"a": 1, "b": "x"}`, values read as YAML.
-
-    Raises:
-        UserError: If a part is not of the form `name=value`.
-    """
-    overrides = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UserError(f"--config_overrides has {part!r}; expected name=value[,name=value ...].")
-        overrides[key.strip()] = yaml.safe_load(value)
-    return overrides
 
 
 def load_tokenizer(
@@ -107,9 +94,12 @@ def load_tokenizer(
     if name is None:
         raise UserError("a model from scratch needs --tokenizer_name (an existing one) or --train_tokenizer SIZE.")
     try:
-        return AutoTokenizer.from_pretrained(name, **arguments.hub_arguments())
+        tokenizer = AutoTokenizer.from_pretrained(name, **arguments.hub_arguments())
     except (OSError, ValueError) as error:
         raise UserError(f"no tokenizer can be loaded from {name!r}: {error}") from error
+    if {*tokenizer.get_vocab()} <= {*tokenizer.all_special_tokens}:  # what AutoTokenizer makes without files
+        raise UserError(f"there is no tokenizer in {name!r}, or it knows special tokens alone: give --tokenizer_name.")
+    return tokenizer
 
 
 def check_train_tokenizer(arguments: ModelArguments, args: TrainingArguments) -> None:
@@ -248,16 +238,20 @@ def build_model(
         options: Further arguments of `from_pretrained`.
 
     Raises:
-        UserError: If the checkpoint's files are damaged, or a model from scratch is to be sharded.
+        UserError: If the checkpoint's files are missing or damaged, the configuration is for another kind of model,
+            or a model from scratch is to be sharded.
     """
     if arguments.fsdp_size is not None:
         if arguments.model_name_or_path is None:
             raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
         options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
-    if arguments.model_name_or_path is not None:
-        name, options = arguments.model_name_or_path, options | arguments.hub_arguments()
-        try:
-            return auto_class.from_pretrained(name, config=config, **options)
-        except SafetensorError as error:
-            raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
-    return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
+    name = arguments.model_name_or_path or arguments.config_name
+    try:
+        if arguments.model_name_or_path is not None:
+            return auto_class.from_pretrained(name, config=config, **options, **arguments.hub_arguments())
+        return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
+    except SafetensorError as error:
+        raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("Model type should be one of")[0]  # a hundred names follow
+        raise UserError(f"no {auto_class.__name__} can be made of {name!r}: {reason}") from error

@@ -126,6 +126,13 @@ class ScriptTrainerMixin:
             multiprocessing_context=args.dataloader_multiprocessing_context,
         )
 
+    def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
+        """Compare with the best checkpoint; a wrong `--metric_for_best_model` is a `UserError`."""
+        try:
+            return super()._determine_best_metric(*args, **kwargs)
+        except KeyError as error:
+            raise UserError(str(error.args[0])) from error
+
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card from `card`; the arguments of Transformers' method have no effect then."""
         if self.card is None:

@@ -99,5 +99,5 @@ def test_definitions_keep_their_comments_decorators_and_documentation(tmp_path):
     )
     assert "# Type -> (activation" in source and "Components whose logits depend on the input." in source
     config = checkpoint_code(tokenmixers.GMLPConfig())["configuration_gmlp.py"]
-    assert "@strict\nclass GMLPConfig" in config
+    assert "@strict_configuration\nclass GMLPConfig" in config
     assert torch.nn.Module in tokenmixers.GMLPModel.__mro__

@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
@@ -144,8 +143,3 @@ def test_every_head_trains_every_parameter(head):
         labels = {"start_positions": torch.tensor([0, 1]), "end_positions": torch.tensor([2, 5])}
     model(ids, **labels).loss.backward()
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
-
-
-def test_attention_size_is_checked():
-    with pytest.raises(StrictDataclassError, match="`attention_size` must be at least 1, got 0"):
-        AMLPConfig(attention_size=0)

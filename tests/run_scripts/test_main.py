@@ -85,10 +85,11 @@ def test_a_command_does_as_its_module_does(tmp_path, monkeypatch, capsys):
     assert all((tmp_path / "ours" / file).read_text() == (tmp_path / "theirs" / file).read_text() for file in files)
 
 
-def test_usage_errors_and_exit_status_are_the_commands_own():
+def test_wrong_calls_end_in_one_sentence_and_status_1():
     misused = call("number_names", "--train_count", "3")
-    assert misused.returncode == 2 and misused.stdout == ""
-    assert misused.stderr.startswith("usage: ") and "are required: --output_dir" in misused.stderr
+    assert misused.returncode == 1 and misused.stdout == ""
+    assert misused.stderr.startswith("error: the following arguments are required: --output_dir")
+    assert misused.stderr.count("\n") == 1
     refused = call("number_names", "nothing.yaml")
     assert refused.returncode == 1 and refused.stdout == ""
     assert refused.stderr.startswith("error: there is no recipe 'nothing.yaml'. Shipped recipes: ")

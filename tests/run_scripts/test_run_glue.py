@@ -1,5 +1,6 @@
 import csv
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, pipeline
 
 from tokenmixers.run_scripts import run_glue
+from tokenmixers.run_scripts.training import classification
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -331,12 +333,12 @@ def test_mistakes_are_one_sentence_before_anything_is_written(command, tmp_path,
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ('{"body": "text", "kind": "maybe"}', "line 2: the label 'maybe' is not one of 'no', 'yes'"),
         ('{"body": "  ", "kind": "no"}', "line 2: the text is empty"),
         ('{"body": 3, "kind": "no"}', "line 2: a text is 3 instead of text"),
         ('{"kind": "no"}', "line 2: there is no column 'body'"),
         ('{"body": "text"}', "line 2: there is no column 'kind'"),
         ('{"body": "text", "kind": null}', "line 2: the label None is not one of"),
+        ('{"body": "text", "kind": NaN}', "line 2: the label nan is not one of 'no', 'yes'"),
     ],
 )
 def test_a_bad_row_is_named(row, message, command, tmp_path):
@@ -353,12 +355,49 @@ def test_a_bad_row_is_named(row, message, command, tmp_path):
     [
         (['{"body": "text", "kind": "no"}', '{"body": "text", "kind": null}'], "line 2: the label is missing"),
         (['{"body": "text", "kind": "no"}'] * 2, "has no label but 'no'"),
+        (['{"body": "text", "kind": "no"}', '{"body": "text", "kind": NaN}'], "line 2: the label is missing"),
+        (
+            [f'{{"body": "text", "kind": {label}}}' for label in (0.5, 2)],
+            "has numbers such as 0.5 as labels: give --reg",
+        ),
     ],
 )
 def test_training_labels_must_say_what_classes_there_are(rows, message, command, tmp_path):
     files = own_files(tmp_path, "jsonl")
     files["train_file"].write_text("\n".join(rows))
     with pytest.raises(SystemExit, match=message):
+        run_glue.main(command(**OWN, **files))
+
+
+def test_labels_that_only_evaluation_data_have_are_misses(command, tmp_path, monkeypatch):
+    warnings: list[str] = []
+    monkeypatch.setattr(classification.logger, "warning", warnings.append)
+    files = own_files(tmp_path, "jsonl")
+    known = files["validation_file"].read_text()
+    for name in ("validation", "test"):
+        # As numbers, which are no indices of classes with names.
+        others = "".join(json.dumps({"body": "the film", "other": "is", "kind": kind}) + "\n" for kind in ("maybe", 1))
+        files[f"{name}_file"].write_text(known + others)
+    options = {**OWN, **files, "text_pair_column": "other", "do_predict": True, "per_device_eval_batch_size": 1}
+    results = run_glue.main(command(**options, **LEARN))
+    assert (
+        len(warnings) == 1 and "2 labels of the validation and test data" in warnings[0] and "'maybe'" in warnings[0]
+    )
+    count = known.count("\n")
+    assert results["eval_accuracy"] == results["test_accuracy"] == pytest.approx(count / (count + 2))
+    assert math.isfinite(results["eval_loss"]) and results["eval_loss"] < 1
+    assert list(json.loads((tmp_path / "run" / "config.json").read_text())["id2label"].values()) == ["no", "yes"]
+    for name in ("predictions.csv", "predictions_test.csv"):
+        with (tmp_path / "run" / name).open() as file:
+            rows = list(csv.DictReader(file))
+        assert [row["label"] for row in rows[-2:]] == ["maybe", "1"]
+        assert {row["prediction"] for row in rows} == {"no", "yes"}
+
+
+def test_other_labels_altogether_are_a_mistake(command, tmp_path):
+    files = own_files(tmp_path, "jsonl")
+    files["validation_file"].write_text('{"body": "text", "kind": "cat"}\n{"body": "text", "kind": "dog"}\n')
+    with pytest.raises(SystemExit, match=r"none of the labels of the validation data \('cat', 'dog'\) is one of the"):
         run_glue.main(command(**OWN, **files))
 
 

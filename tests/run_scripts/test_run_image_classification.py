@@ -191,8 +191,8 @@ def test_evaluation_counts_hard_labels(command, pictures, tmp_path):
         ({"label_column": "class"}, "no column 'class'"),
         ({"config_name": "gmlp-base", "config_overrides": None}, "set image_size"),
         ({"config_overrides": "image_size=9,patch_size=2"}, "multiple of"),
-        ({"cutmix_alpha": -1}, "--cutmix_alpha must be 0 (off) or more, got -1.0"),
-        ({"label_smoothing_factor": 1.5}, "--label_smoothing_factor is a share"),
+        ({"cutmix_alpha": -1}, "--cutmix_alpha must be a finite number of at least 0, got -1.0"),
+        ({"label_smoothing_factor": 1.5}, "--label_smoothing_factor must be a share from 0 to less than 1, got 1.5"),
     ],
 )
 def test_mistakes_are_one_sentence(command, tmp_path, changes, message):

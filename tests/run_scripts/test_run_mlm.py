@@ -63,7 +63,6 @@ def test_trains_saves_and_reports(command, tmp_path, capsys):
         ({"train_tokenizer": None}, "--tokenizer_name"),
         ({"train_tokenizer": 3}, "got 3"),
         ({"model_name_or_path": "x"}, "either --model_name_or_path"),
-        ({"mlm_probability": 1.5}, "between 0 and 1"),
         ({"streaming": True, "max_eval_samples": 5, "max_steps": None}, "--streaming needs --max_steps"),
         ({"resume_from_checkpoint": True}, "no complete checkpoint"),
     ],

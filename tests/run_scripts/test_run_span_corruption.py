@@ -51,7 +51,7 @@ def test_an_interrupted_run_goes_on_where_it_was(denoising, tmp_path):
     ("changes", "message"),
     [
         ({"max_seq_length": 2}, "span corruption is not possible: An input of 2 tokens"),
-        ({"noise_density": 1.5}, "`noise_density` must lie between 0 and 1"),
+        ({"noise_density": 1.5}, "--noise_density must be a share between 0 and 1"),
         ({"train_tokenizer": 80}, "the 103 special tokens, got 80"),
     ],
 )

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from transformers import AutoModelForTokenClassification, BertConfig, pipeline
 
 from tokenmixers.run_scripts import run_token_classification
 from tokenmixers.run_scripts.data.token_classification import tag_names, tokenize
+from tokenmixers.run_scripts.training import classification
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -150,6 +152,40 @@ def test_tags_that_are_no_entities(command, tmp_path):
     assert tag_names(datasets.Dataset.from_dict({"tags": [["10", "9"]]})) == ["9", "10"]
 
 
+@pytest.fixture
+def warnings_given(monkeypatch):
+    """The warnings about labels that only evaluation data have."""
+    found = []
+    monkeypatch.setattr(classification.logger, "warning", found.append)
+    return found
+
+
+def test_tags_that_only_evaluation_data_have_are_misses(command, tmp_path, warnings_given):
+    rows = [*sentences(7), [("Rex", "B-DOG"), ("Smith", "I-DOG"), ("went", "O")]]
+    for name in ("validation", "test"):
+        blocks = ["\n".join(f"{word} {tag}" for word, tag in sentence) for sentence in rows]
+        (tmp_path / f"{name}.conll").write_text("\n\n".join(blocks))
+    files = {"validation_file": tmp_path / "validation.conll", "test_file": tmp_path / "test.conll"}
+    training = {"max_steps": 30, "per_device_train_batch_size": 20, "learning_rate": 3e-2}
+    results = run_token_classification.main(
+        command(**files, **training, do_predict=True, per_device_eval_batch_size=1)  # one batch with unseen tags alone
+    )
+    assert len(warnings_given) == 1
+    assert "2 tags of the validation and test data" in warnings_given[0] and "'B-DOG', 'I-DOG'" in warnings_given[0]
+    labels = json.loads((tmp_path / "run" / "config.json").read_text())["label2id"]
+    assert set(labels) == {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
+    for split, prefix in (("validation", "eval"), ("test", "test")):
+        lines = (tmp_path / "run" / f"predictions_{split}.conll").read_text().split("\n")
+        words = [line.split(" ") for line in lines if line]
+        assert results[f"{prefix}_accuracy"] == pytest.approx(
+            sum(tag == guess for _, tag, guess in words) / len(words)
+        )
+        # Every entity of two people and places in seven sentences is found, the dog is not.
+        assert results[f"{prefix}_recall"] == pytest.approx(14 / 15)
+        assert results[f"{prefix}_accuracy"] <= 43 / 45
+    assert results["eval_f1_DOG"] == 0 and math.isfinite(results["eval_loss"])
+
+
 def test_test_sentences_need_no_tags(command, tmp_path):
     (tmp_path / "words.txt").write_text("Ada\nwent\n\nKurt\n")
     run_token_classification.main(command(do_predict=True, test_file=tmp_path / "words.txt"))
@@ -177,11 +213,19 @@ def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"tokens": ["a"], "ner_tags": ["B-DOG"]}', "the validation sentences have the tag 'B-DOG'"),
+        (
+            '{"tokens": ["a"], "ner_tags": ["B-DOG"]}',
+            "none of the tags of the validation data ('B-DOG') is one of the model's ('B-LOC', ",
+        ),
         ('{"tokens": ["a", "b"], "ner_tags": ["O"]}', "line 1: 'ner_tags' must be a list of 2 tags, not ['O']"),
         ('{"tokens": [], "ner_tags": []}', "line 1: 'tokens' must be a list of words, not []"),
         ('{"tokens": "a", "ner_tags": ["O"]}', "line 1: 'tokens' must be a list of words, not 'a'"),
         ('{"tokens": ["a", " "], "ner_tags": ["O", "O"]}', "line 1: a word is empty"),
+        ('{"tokens": ["a"], "ner_tags": [0.5]}', "line 1: the tag 0.5 is neither a name nor a whole number"),
+        (
+            '{"tokens": ["a", "b"], "ner_tags": ["O", "NOUN"]}',
+            "are O, B-TYPE and I-TYPE, but evaluation data have 'NOUN'",
+        ),
         ('{"tokens": ["a"]}', "line 1: there is no column 'ner_tags'"),
     ],
 )
@@ -200,7 +244,7 @@ def test_a_bad_row_is_named(content, message, command, tmp_path):
         ({"validation_file": None}, "--validation_file is missing"),
         ({"validation_file": "missing.conll"}, "there is no file 'missing.conll'"),
         ({"do_train": None, "do_eval": None}, "there is nothing to do"),
-        ({"do_train": None}, "not among LABEL_0, LABEL_1, those of the model"),
+        ({"do_train": None}, "is one of the model's ('LABEL_0', 'LABEL_1')"),
         ({"tag_names": "O"}, "the tag 'B-PER' is not one of --tag_names O"),
     ],
 )

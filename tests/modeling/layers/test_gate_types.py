@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,13 +91,6 @@ def test_unsplit_gates_take_odd_sizes_and_need_the_papers_number_of_parameters(g
     # Table 3 prints 92M; the vocabulary bias is not counted there.
     assert model.num_parameters() - model.lm_head.bias.numel() == 92_172_764
     assert GMLPConfig(intermediate_size=7, gate_type=gate_type).gate_size == 7
-    with pytest.raises(StrictDataclassError, match="must be even, got 7"):
-        GMLPConfig(intermediate_size=7)
-
-
-def test_an_unknown_gate_is_refused_with_the_choices():
-    with pytest.raises(Exception, match="multiplicative"):
-        GMLPConfig(gate_type="glu")
 
 
 @pytest.mark.parametrize("gate_type", GATE_TYPES)

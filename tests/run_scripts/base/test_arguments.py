@@ -1,9 +1,15 @@
+import errno
+import os
 import re
 from dataclasses import dataclass, field
 
 import pytest
+import yaml
 
-from tokenmixers.run_scripts.base.arguments import parse_arguments
+from tokenmixers.run_scripts.base.arguments import ModelArguments, check_output_folder, parse_arguments
+from tokenmixers.run_scripts.base.config_overrides import merge_overrides, parse_overrides
+from tokenmixers.run_scripts.base.shipped_files import RECIPES
+from tokenmixers.run_scripts.training.model_loading import load_config
 
 
 @dataclass
@@ -47,3 +53,101 @@ def test_bad_recipes_are_explained(tmp_path, text, message):
 def test_missing_recipe_names_the_shipped_ones():
     with pytest.raises(SystemExit, match=r"no recipe 'nothing.yaml'.*quickstart.yaml"):
         parse_arguments((Example,), ["nothing.yaml"])
+
+
+def test_a_recipe_is_converted_as_a_command_line_is(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("steps: '3'\nrate: 1\nfiles: one.txt\nflag: 'no'\n")
+    assert parse_arguments((Example,), [str(recipe)]) == (Example(steps=3, rate=1.0, files=["one.txt"], flag=False),)
+    recipe.write_text("steps: 3\nrate: null\nfiles: [-1, 2]\n")  # null: the default
+    assert parse_arguments((Example,), [str(recipe)]) == (Example(steps=3, files=["-1", "2"]),)
+
+
+def config_of(*argv: str):
+    (arguments,) = parse_arguments((ModelArguments,), argv)
+    return load_config(arguments)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """`recipe(text)`: a recipe of `ModelArguments`."""
+
+    def write(text: str) -> str:
+        file = tmp_path / "recipe.yaml"
+        file.write_text(text)
+        return str(file)
+
+    return write
+
+
+def test_overrides_of_the_command_line_are_added_to_a_recipes(recipe):
+    overrides = yaml.safe_load((RECIPES / "realnews_mlm_ablations.yaml").read_text())["config_overrides"]
+    shipped = recipe(f"config_name: gmlp-base\nconfig_overrides: {overrides}\n")
+    config = config_of(shipped, "--config_overrides", "gate_type=linear")
+    assert (config.num_hidden_layers, config.max_position_embeddings, config.gate_type) == (36, 128, "linear")
+    config = config_of(shipped, "--config_overrides", "gate_type=linear,num_hidden_layers=3")
+    assert (config.num_hidden_layers, config.max_position_embeddings, config.gate_type) == (3, 128, "linear")
+    assert config_of(shipped).num_hidden_layers == 36
+    assert config_of(shipped, "--config_overrides", "").num_hidden_layers == 48  # none of the recipe's
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECIPES.glob("*.yaml")))
+def test_shipped_recipes_can_be_changed_in_one_field(name, recipe):
+    settings = yaml.safe_load((RECIPES / name).read_text())
+    if "config_name" not in settings:
+        pytest.skip("starts from a checkpoint")
+    names = {key: settings[key] for key in ("config_name", "config_overrides") if key in settings}
+    file = recipe(yaml.safe_dump(names))
+    before, changed = config_of(file), config_of(file, "--config_overrides", "layer_norm_eps=1e-3")
+    assert changed.layer_norm_eps == 1e-3
+    assert {**changed.to_dict(), "layer_norm_eps": before.layer_norm_eps} == before.to_dict()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "config_overrides: attention_components=[vanilla,relative],num_hidden_layers=2,layer_norm_eps=1e-5",
+        "config_overrides: {attention_components: [vanilla, relative], num_hidden_layers: 2, layer_norm_eps: 1e-5}",
+        "config_overrides:\n  attention_components: [vanilla, relative]\n  num_hidden_layers: 2\n"
+        "  layer_norm_eps: 1e-5",
+    ],
+)
+def test_overrides_can_be_lists_and_mappings(written, recipe):
+    file = recipe(f"config_name: synthesizer-random\n{written}\n")
+    config = config_of(file, "--config_overrides", "is_encoder_decoder=false,factorized_dense_factors=[32, 16]")
+    assert (config.attention_components, config.factorized_dense_factors) == (["vanilla", "relative"], [32, 16])
+    assert (config.num_hidden_layers, config.layer_norm_eps, config.is_encoder_decoder) == (2, 1e-5, False)
+    config = config_of("--config_name", "gmlp-s16-224", "--config_overrides", "image_size=[112,448],patch_size=16")
+    assert (config.image_size, config.patch_grid) == ([112, 448], (7, 28))
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("a=1,b=x", {"a": 1, "b": "x"}),
+        (" a = 1 , b = [x, y] ", {"a": 1, "b": ["x", "y"]}),
+        ("a=[[1,2],[3]],b='x,y',c=\"[\"", {"a": [[1, 2], [3]], "b": "x,y", "c": "["}),
+        ("a={0: no, 1: 'yes, sir'},b=true", {"a": {0: False, 1: "yes, sir"}, "b": True}),
+        ("a=1e-5,b=[1e-5,2],c=null,d=", {"a": 1e-5, "b": [1e-5, 2], "c": None, "d": None}),
+        ("{a: 1, b: [x, 1e-4]}", {"a": 1, "b": ["x", 1e-4]}),
+        ("", {}),
+    ],
+)
+def test_overrides_are_yaml(text, overrides):
+    assert parse_overrides(text) == overrides
+    merged = parse_overrides(merge_overrides("z=0", text) or "")
+    assert {str(key) for key in merged} == ({"z", *overrides} if text else set())
+
+
+def test_an_output_folder_that_can_be_made_is_not_made(tmp_path):
+    folder = check_output_folder(str(tmp_path / "a" / "b"))
+    assert folder == tmp_path / "a" / "b" and not list(tmp_path.iterdir())
+
+
+def test_an_output_folder_on_a_read_only_disk(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("tokenmixers.run_scripts.base.arguments.tempfile.TemporaryFile", refuse)
+    with pytest.raises(SystemExit, match=r"--output_dir '.*new' cannot be written: Read-only file system\."):
+        check_output_folder(str(tmp_path / "new"))

@@ -1,0 +1,117 @@
+"""Checks of configurations: wrong values raise `ConfigurationError`, a `ValueError` with one sentence."""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
+
+
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+Config = TypeVar("Config", bound=PreTrainedConfig)
+
+
+class ConfigurationError(StrictDataclassError, ValueError):
+    """A field of a configuration has a wrong type or value."""
+
+
+def strict_configuration(config_class: type[Config]) -> type[Config]:
+    """Validate a configuration's types when a field is set, and all of it when it is made or saved.
+
+    As `strict` of huggingface_hub, whose errors are no `ValueError`; here they are `ConfigurationError`.
+    """
+    config_class = strict(config_class)
+    for name in ("__init__", "__setattr__", "validate"):
+        setattr(config_class, name, _with_value_errors(getattr(config_class, name)))
+    return config_class
+
+
+def _with_value_errors(method: Callable) -> Callable:
+    @functools.wraps(method)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except ConfigurationError:
+            raise
+        except StrictDataclassError as error:  # names the validator in a line of its own, before the cause
+            raise ConfigurationError(str(error.__cause__ or error)) from error
+
+    return checked
+
+
+def check_least(config: PreTrainedConfig, least: int, *names: str) -> None:
+    """Raise `ValueError` for a field below `least`; `None` is skipped."""
+    _check(config, names, lambda value: value >= least, f"must be at least {least}")
+
+
+def check_rates(config: PreTrainedConfig, *names: str) -> None:
+    """Raise `ValueError` for a probability outside [0, 1]; `None` is skipped."""
+    _check(config, names, lambda value: 0 <= value <= 1, "must be a probability from 0 to 1")
+
+
+def check_not_negative(config: PreTrainedConfig, *names: str) -> None:
+    """Raise `ValueError` for a number that is negative, infinite or NaN; `None` is skipped."""
+    _check(config, names, lambda value: 0 <= value < math.inf, "must be finite and must not be negative")
+
+
+def _check(config: PreTrainedConfig, names: Iterable[str], allows: Callable[[Any], bool], rule: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not allows(value):  # no comparison with NaN is true
+            raise ValueError(f"`{name}` {rule}, got {value}.")
+
+
+def check_token_ids(config: PreTrainedConfig, *names: str) -> None:
+    """Raise `ValueError` for a special token outside the vocabulary; `None` is skipped."""
+    for name in names:
+        value = getattr(config, name)
+        for token in value if isinstance(value, list) else [value]:
+            if token is not None and not 0 <= token < config.vocab_size:
+                raise ValueError(
+                    f"`{name}` must be an id from 0 to {config.vocab_size - 1}, below `vocab_size`, or `None`; got "
+                    f"{value}."
+                )
+
+
+def check_activation(name: str) -> None:
+    """Raise `ValueError` if Transformers has no activation of that name."""
+    from transformers.activations import ACT2FN  # imports PyTorch
+
+    if name not in ACT2FN:
+        raise ValueError(f"`hidden_act` must be one of {', '.join(ACT2FN)}; got {name!r}.")
+
+
+def check_inherited(config: PreTrainedConfig, further: Mapping[str, Any]) -> None:
+    """Check what all configurations of Transformers have: the type of the weights, labels, the kind of problem.
+
+    Args:
+        config: Before `PreTrainedConfig.__post_init__`, which reads these.
+        further: The arguments of `__post_init__`.
+
+    Raises:
+        ValueError: If one of them is impossible.
+    """
+    if config.dtype is not None:
+        _check_dtype(config.dtype)
+    count, names = further.get("num_labels"), config.id2label
+    if count is not None and not (isinstance(count, int) and count >= 1):
+        raise ValueError(f"`num_labels` must be an integer of at least 1, got {count!r}.")
+    if names is not None and not (isinstance(names, dict) and names and all(map(_is_index, names))):
+        raise ValueError(f"`id2label` must be a dictionary from the index of every class to its name, got {names!r}.")
+    if config.problem_type not in (None, *PROBLEM_TYPES):
+        raise ValueError(f"`problem_type` must be one of {', '.join(PROBLEM_TYPES)}; got {config.problem_type!r}.")
+
+
+def _is_index(key: Any) -> bool:
+    return str(key).isdecimal()  # JSON has texts for keys
+
+
+def _check_dtype(dtype: Any) -> None:
+    import torch
+
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ValueError(f"`dtype` must be a floating point type of PyTorch such as 'bfloat16', got {dtype!r}.")

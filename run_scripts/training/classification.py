@@ -1,0 +1,70 @@
+"""Evaluation of classifiers on data with labels that the training data do not have."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from transformers.utils import logging
+
+from ..base.errors import UserError
+from ..data.token_classification import IGNORED
+from .trainer import ScriptTrainer
+
+
+logger = logging.get_logger(__name__)
+
+
+class ClassificationTrainer(ScriptTrainer):
+    """A Trainer for evaluation data with labels that the model cannot predict: `num_labels` and above.
+
+    The loss ignores them. Metrics see them, where no prediction is equal to them: they count as misses.
+    """
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """Loss over the labels that the model has, logits and all labels."""
+        labels = inputs.get("labels")
+        if labels is None or labels.is_floating_point():
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        known = inputs | {"labels": labels.masked_fill(labels >= self.model.config.num_labels, IGNORED)}
+        loss, logits, _ = super().prediction_step(model, known, prediction_loss_only, ignore_keys)
+        if loss is not None and (known["labels"] == IGNORED).all():
+            loss = torch.zeros_like(loss)  # not the mean of nothing, NaN
+        return loss, logits, None if logits is None else labels.to(self.args.device)
+
+
+def unseen_labels(kind: str, known: Collection[str], found: Mapping[str, Collection[str]]) -> list[str]:
+    """The labels that evaluation data have and the model does not, in order, with a warning if there are any.
+
+    Args:
+        kind: What the labels are called in messages, e.g. "tags".
+        known: The labels of the training data, or of the model.
+        found: Split -> its labels; empty for a split without labels.
+
+    Raises:
+        UserError: If all labels of a split are unknown.
+    """
+    for split, labels in found.items():
+        if labels and not {*labels} & {*known}:
+            raise UserError(
+                f"none of the {kind} of the {split} data ({_some(labels)}) is one of the model's ({_some(known)})."
+            )
+    unseen = sorted({label for labels in found.values() for label in labels} - {*known})
+    if unseen and PartialState().is_main_process:
+        splits = " and ".join(split for split, labels in found.items() if {*labels} - {*known})
+        logger.warning(
+            f"{len(unseen)} {kind} of the {splits} data are not among those that the model is trained for: "
+            f"{_some(unseen)}. They count as misses, and the loss ignores them."
+        )
+    return unseen
+
+
+def _some(labels: Collection[str], most: int = 5) -> str:
+    shown = sorted(labels)[:most]
+    return ", ".join(map(repr, shown)) + (", ..." if len(labels) > most else "")

@@ -1,0 +1,369 @@
+"""Wrong calls of the commands: each ends in one sentence, before any work, and leaves the disk as it was."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tokenmixers.run_scripts.base.commands import COMMANDS, TRAINING_COMMANDS, module_of
+from tokenmixers.run_scripts.base.errors import UserError
+
+
+TRAINING = (*TRAINING_COMMANDS,)
+TEXT = ("run_mlm", "run_clm", "run_span_corruption")
+FINETUNE = ("run_glue", "run_token_classification")
+ONE = ("run_mlm",)  # what all training commands share
+
+AT_LEAST_0 = "must be a finite number of at least 0, got "
+ABOVE_0 = "must be a finite number above 0, got "
+AT_LEAST_1 = "must be at least 1, got "
+SHARE = "must be a share from 0 to less than 1, got "
+
+#: Commands, the argument, its wrong values and how the sentence goes on after "--name ".
+NUMBERS = [
+    (TRAINING, "learning_rate", ["-1", "nan", "inf"], AT_LEAST_0),
+    (TRAINING, "per_device_train_batch_size", ["0", "-4"], AT_LEAST_1),
+    (TRAINING, "seed", ["-1", "4294967296"], "must be from 0 to 4294967295, got "),
+    (ONE, "per_device_eval_batch_size", ["0", "-1"], AT_LEAST_1),
+    (ONE, "num_train_epochs", ["-1", "0", "nan", "inf"], ABOVE_0),
+    (ONE, "dataloader_num_workers", ["-1"], "must be at least 0, got "),
+    (ONE, "data_seed", ["-3"], "must be from 0 to 4294967295, got "),
+    (ONE, "weight_decay", ["-0.1", "nan"], AT_LEAST_0),
+    (ONE, "warmup_steps", ["-5", "nan"], AT_LEAST_0),
+    (ONE, "max_grad_norm", ["-1", "nan"], AT_LEAST_0),
+    (ONE, "adam_epsilon", ["-1", "nan"], AT_LEAST_0),
+    (ONE, "adam_beta1", ["-0.1", "1", "nan"], SHARE),
+    (ONE, "adam_beta2", ["1.5", "nan"], SHARE),
+    (ONE, "label_smoothing_factor", ["1", "1.5", "-0.1", "nan"], SHARE),
+    (ONE, "gradient_accumulation_steps", ["0", "-2"], AT_LEAST_1),
+    (ONE, "max_steps", ["0", "-2"], "must be -1 for no limit, or at least 1, got "),
+    (ONE, "logging_steps", ["0", "-5", "nan"], ABOVE_0),
+    (ONE, "save_steps", ["0", "-5"], ABOVE_0),
+    (ONE, "eval_steps", ["-5", "nan"], ABOVE_0),
+    (ONE, "eval_delay", ["-1"], AT_LEAST_0),
+    (ONE, "save_total_limit", ["0", "-1"], AT_LEAST_1),
+    (ONE, "neftune_noise_alpha", ["-1", "nan"], AT_LEAST_0),
+    (ONE, "ddp_timeout", ["0"], AT_LEAST_1),
+    (ONE, "train_tokenizer", ["0", "-5"], AT_LEAST_1),
+    (ONE, "fsdp_size", ["0"], AT_LEAST_1),
+    (ONE, "mlm_probability", ["0", "-1", "1.1", "nan"], "must be a share above 0, up to 1, got "),
+    (ONE, "mask_replace_prob", ["-0.1", "nan"], "must be a share from 0 to 1, got "),
+    (("run_span_corruption",), "noise_density", ["0", "1", "nan"], "must be a share between 0 and 1, got "),
+    (
+        ("run_span_corruption",),
+        "mean_noise_span_length",
+        ["0.5", "nan"],
+        "must be a finite number of at least 1, got ",
+    ),
+    (TEXT, "max_seq_length", ["0", "-1"], AT_LEAST_1),
+    (TEXT, "max_train_samples", ["0"], AT_LEAST_1),
+    (ONE, "max_eval_samples", ["-1"], AT_LEAST_1),
+    (ONE, "preprocessing_num_workers", ["0", "-1"], AT_LEAST_1),
+    (ONE, "shuffle_buffer_size", ["0"], AT_LEAST_1),
+    (ONE, "validation_split_percentage", ["0", "100", "-1", "nan"], "must be a percentage between 0 and 100, got "),
+    (FINETUNE, "max_seq_length", ["0"], AT_LEAST_1),
+    (FINETUNE, "max_train_samples", ["-1"], AT_LEAST_1),
+    (("run_glue",), "seeds", ["-1"], "must be from 0 to 4294967295, got "),
+    (("run_glue",), "learning_rates", ["nan", "-1"], AT_LEAST_0),
+    (("run_glue",), "batch_sizes", ["0"], AT_LEAST_1),
+    *[(("run_qa",), name, ["0", "-1"], AT_LEAST_1) for name in ("max_answer_length", "n_best_size")],
+    (("run_qa",), "doc_stride", ["-1"], "must be at least 0, got "),
+    (("run_qa",), "null_score_diff_threshold", ["nan"], "must be a finite number, got "),
+    *[
+        (("run_seq2seq",), name, ["0", "-1"], AT_LEAST_1)
+        for name in ("max_source_length", "max_target_length", "max_history", "generation_num_beams")
+    ],
+    (("run_seq2seq",), "generation_max_length", ["1"], "must be at least 2, got "),
+    *[(("run_image_classification",), name, ["-1", "nan"], AT_LEAST_0) for name in ("mixup_alpha", "cutmix_alpha")],
+    (("run_image_classification",), "random_shift", ["-1"], AT_LEAST_0),
+    (("run_image_classification",), "mixup_prob", ["1.5", "nan"], "must be a share from 0 to 1, got "),
+    (("run_image_classification",), "crop_min_area", ["0", "2"], "must be a share above 0, up to 1, got "),
+    *[
+        (("serving_formats",), name, ["0", "-1"], AT_LEAST_1)
+        for name in ("length", "batch_size", "rounds", "max_eval_samples")
+    ],
+    *[(("benchmark",), name, ["0"], AT_LEAST_1) for name in ("rounds", "batch_size", "texts", "lengths")],
+    (("fill_mask", "classify_images"), "top_k", ["0", "-1"], AT_LEAST_1),
+    (("classify_images",), "count", ["0"], AT_LEAST_1),
+    (("plot_spatial_weights",), "columns", ["0"], AT_LEAST_1),
+    (("data_rate",), "seconds", ["0", "-1", "nan", "inf"], ABOVE_0),
+    *[
+        ((name,), "validation_percentage", ["0", "101", "nan"], "must be a percentage between 0 and 100, got ")
+        for name in ("python_docs_corpus", "python_docs_questions", "python_docs_summaries", "docstring_tasks")
+    ],
+    (("python_docs_questions",), "repeats", ["0"], AT_LEAST_1),
+    (("python_docs_questions",), "functions_per_context", ["1"], "must be at least 2, got "),
+    (("number_names",), "train_count", ["0", "-1"], AT_LEAST_1),
+    (("digits_images",), "held_out", ["0", "1", "nan"], "must be a share between 0 and 1, got "),
+]
+
+WITH_OUTPUT = (*TRAINING, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "python_docs_corpus")
+WITH_OUTPUT += ("python_docs_questions", "python_docs_summaries", "docstring_tasks", "number_names", "digits_images")
+WITH_OUTPUT += ("idx_images",)
+WITHOUT_OUTPUT = ("data_rate", "launch", "benchmark_page", "push_to_hub", "fill_mask", "classify_images")
+WITHOUT_OUTPUT += ("serving_formats",)
+
+#: Commands, arguments (a value of several words is several arguments), the sentence.
+TEXTS = [
+    (WITH_OUTPUT, "--output_dir file.txt", "--output_dir 'file.txt' is a file: give a folder"),
+    (WITH_OUTPUT, "--output_dir file.txt/a/b", "'file.txt/a/b' lies under 'file.txt', which is a file: give a folder"),
+    (WITH_OUTPUT, "--output_dir /proc/new", "--output_dir '/proc/new' cannot be written: "),
+    (ONE, "--output_dir " + "a" * 300, "cannot be written: File name too long"),
+    (
+        tuple(name for name in COMMANDS if name != "launch"),
+        "--no_such_argument 3",
+        "unknown arguments|required|is not",
+    ),
+    (TRAINING, "", "there is nothing to do: give |give "),
+    (ONE, "--learning_rate fast", "argument --learning_rate.*invalid float value: 'fast'. See --help"),
+    (ONE, "--max_steps 1e3", "argument --max_steps.*invalid int value: '1e3'"),
+    (ONE, "--seed 1 2", "unknown arguments: 2"),
+    (ONE, "--learning_rat 1", "unknown arguments: --learning_rat 1"),
+    (ONE, "--do_train maybe", "argument --do_train.*Truthy value expected: got maybe"),
+    (ONE, "--optim nope", "argument --optim: invalid choice: 'nope'"),
+    (ONE, "--optim_args lr", "--optim_args has 'lr'; expected name=value"),
+    (ONE, "--lr_scheduler_type nope", "argument --lr_scheduler_type.*invalid choice: 'nope'"),
+    (ONE, "--lr_scheduler_kwargs {", "--lr_scheduler_kwargs '{' is no valid JSON"),
+    (ONE, "--lr_scheduler_kwargs nope", "--lr_scheduler_kwargs 'nope' is no valid JSON"),
+    (ONE, '--lr_scheduler_kwargs {"a":1}', "--lr_scheduler_kwargs has 'a', which linear does not take"),
+    (ONE, "--accelerator_config nope.json", "No such file or directory: 'nope.json'"),
+    (ONE, '--accelerator_config {"a":1}', "unexpected keyword argument 'a'"),
+    (ONE, "--report_to nope", "--report_to nope is unknown or not installed; there are none, all"),
+    (ONE, "--eval_strategy nope", "invalid choice: 'nope'"),
+    (ONE, "--eval_strategy steps --eval_steps 2.5", "--eval_steps must be an integer if bigger than 1: 2.5"),
+    (ONE, "--save_steps 2.5", "--save_steps must be an integer if bigger than 1: 2.5"),
+    (ONE, "--load_best_model_at_end", "requires the save and eval strategy to match"),
+    (ONE, "--dataloader_persistent_workers", "needs --dataloader_num_workers of at least 1"),
+    (ONE, "--dataloader_prefetch_factor 2", "--dataloader_prefetch_factor can only be set when"),
+    (ONE, "--dataloader_multiprocessing_context nope", "invalid choice: 'nope'"),
+    (ONE, "--precision fp8", "--precision fp8 is not possible"),
+    (ONE, "--bf16 --fp16", "contradict each other"),
+    (ONE, "--fsdp nope", "Unknown `fsdp` option: nope"),
+    (ONE, "--hub_strategy nope", "invalid choice: 'nope'"),
+    (ONE, "nope.yaml", "there is no recipe 'nope.yaml'. Shipped recipes: "),
+    (ONE, "list.yaml", "the recipe sets seed to the list .1, 2.: it takes one value"),
+    (ONE, "mapping.yaml", "argument --seed: invalid int value: '{\"a\": 1}'"),
+    (ONE, "fraction.yaml", "argument --per_device_train_batch_size.*invalid int value: '2.5'"),
+    (ONE, "text.yaml", "argument --learning_rate.*invalid float value: 'fast'"),
+    (ONE, "null.yaml", "the recipe null.yaml cannot be read: unacceptable character"),
+    (ONE, "negative.yaml", "--learning_rate must be a finite number of at least 0, got -1.0"),
+    (ONE, "overrides.yaml", "--config_overrides has '7'; expected name=value"),
+    *[
+        (ONE, f"overridden.yaml --config_overrides {given}", sentence)
+        for given, sentence in (
+            ("a", "--config_overrides has 'a'; expected name=value"),
+            ("=3", "--config_overrides has '=3'; expected name=value"),
+            ("a=1,a=2", "--config_overrides sets 'a' twice"),
+            ("a=[1,2", r"--config_overrides: '\[1,2' is no value for 'a'"),
+            ("a=]", "--config_overrides: ']' is no value for 'a'"),
+            ("{a:", "cannot be read: expected {name: value, ...}"),
+        )
+    ],
+    *[
+        (ONE, f"--do_train --config_name gmlp-base --config_overrides {given}", sentence)
+        for given, sentence in (
+            ("hidden_sizes=3", "'hidden_sizes', which is no field of GMLPConfig"),
+            ("to_dict=3", "'to_dict', which is no field of GMLPConfig"),
+            ("model_type=bert", "'model_type', which is no field of GMLPConfig"),
+            ("hidden_size=", "Field 'hidden_size' expected int, got NoneType"),
+            ("hidden_size=[8,9]", r"Field 'hidden_size' expected int, got list \(value: \[8, 9\]\)"),
+            ("hidden_dropout_prob=nan", "`hidden_dropout_prob` must be a probability from 0 to 1, got nan"),
+            ("hidden_act=nope", "`hidden_act` must be one of gelu, .*; got 'nope'"),
+            ("image_size=[112,17]", r"`image_size` must be one multiple of .* got \[112, 17\]"),
+            ("dtype=nope", "`dtype` must be a floating point type .* got 'nope'"),
+        )
+    ],
+    *[
+        (ONE, f"--do_train --config_name {folder}", f"no configuration can be loaded from '{folder}': {sentence}")
+        for folder, sentence in (
+            ("negative_size", "`hidden_size` must be at least 1, got -3"),
+            ("no_json", "It looks like the config file at .* is not a valid JSON file"),
+            ("unknown_type", "The checkpoint you are trying to load has model type `nope`"),
+            ("folder", "Unrecognized model in folder"),
+        )
+    ],
+    (
+        TRAINING,
+        "--do_train --config_name a --model_name_or_path b",
+        "give either --mod|give the|give one",
+    ),
+    (FINETUNE, "--do_train --config_name gmlp-base", "give the data as"),
+    (("run_glue",), "--task_name nope --config_name gmlp-base --do_train", "--task_name 'nope' is no task"),
+    (("run_glue",), "--seeds a", "argument --seeds: invalid int value: 'a'"),
+    (("run_glue",), "--seeds 1 1", "--seeds takes different numbers; got "),
+    (
+        ("run_glue",),
+        "--config_name gmlp-base --do_train --train_file floats.tsv",
+        "such as 0.5 .*--regression",
+    ),
+    (
+        ("run_glue",),
+        "--config_name gmlp-base --do_train --train_file nan.tsv",
+        "line 3: the label is missing",
+    ),
+    (("run_glue",), "--config_name gmlp-base --do_train --train_file same.tsv", "has no label but 'a'"),
+    (("run_glue",), "--config_name gmlp-base --do_train --train_file nope.tsv", "there is no file 'nope.tsv'"),
+    (("run_glue",), "--config_name gmlp-base --do_train --train_file file.txt", "is of no known kind"),
+    (
+        ("run_glue",),
+        "--config_name gmlp-base --do_train --train_file same.tsv --regression",
+        "line 2: the label 'a' is not a finite number",
+    ),
+    (
+        ("run_token_classification",),
+        "--config_name gmlp-base --do_train --train_file floats.jsonl",
+        "line 1: the tag 0.5 is neither a name nor a whole number",
+    ),
+    (("run_seq2seq",), "--metric nope", "--metric nope is not possible; there are bleu"),
+    (("run_seq2seq",), "--source_truncation_side up", "invalid choice: 'up'"),
+    (
+        ("run_image_classification",),
+        "--do_train --config_name gmlp-s16-224 --config_overrides num_channels=1",
+        "num_channels=1 is not possible: all images are read as RGB",
+    ),
+    (("run_image_classification",), "--do_train --config_name gmlp-base", "set image_size"),
+    (
+        ("run_image_classification",),
+        "--do_train --config_name gmlp-s16-224 --train_dir nope",
+        "--train_dir: there is no folder 'nope'",
+    ),
+    (("run_image_classification",), "--do_train --config_name gmlp-s16-224", "either --dataset_name or --train_dir"),
+    (("fill_mask",), "--model folder --text x", "'folder' cannot be loaded: Unrecognized model"),
+    (("fill_mask",), "--model bert --text x", "'bert' cannot be loaded: Error no file named model.safetensors"),
+    (("fill_mask",), "--text x", "the following arguments are required: --model"),
+    (("classify_images",), "--model bert", "give the images as either --images or --data"),
+    (("classify_images",), "--model bert --images nope.png", "there is no file 'nope.png'"),
+    (
+        ("classify_images",),
+        "--model bert --images file.txt",
+        "cannot be loaded: cannot identify image file",
+    ),
+    (("classify_images",), "--model bert --data file.txt", "cannot be read as parquet"),
+    (("classify_images",), "--model folder --images image.png", "'folder' cannot be loaded: Unrecognized model"),
+    (("plot_spatial_weights",), "--model folder", "'folder' cannot be loaded: Unrecognized model"),
+    (("plot_spatial_weights",), "--model bert --format gif", "--format 'gif' is unknown"),
+    (("serving_formats",), "--models bert --formats nope", "--formats 'nope' is unknown"),
+    (("serving_formats",), "--models bert bert --formats float32", "--models has 'bert' twice"),
+    (
+        ("serving_formats",),
+        "--models folder --formats float32",
+        "no masked language model can be loaded",
+    ),
+    (("convert_t5",), "--source bert", "'bert' cannot be converted: Only 't5' and 'mt5'"),
+    (("convert_t5",), "--source negative_size", "cannot be converted: `hidden_size` must be at least 1, got -3"),
+    (("convert_t5",), "--source bert --dtype nope", "--dtype 'nope' is not a floating point type"),
+    (("convert_t5",), "--source bert --config_overrides a", "expected name=value"),
+    (("convert_timm",), "--source folder", "'folder' holds no safetensors weights"),
+    (("convert_timm",), "--source file.txt", "'file.txt' holds no safetensors weights"),
+    (("push_to_hub",), "--source folder --repo_id a/b", "'folder' is no folder with a config.json"),
+    (("push_to_hub",), "--source negative_size --repo_id a/b", "`hidden_size` must be at least 1, got -3"),
+    (("push_to_hub",), "--source gmlp-base --repo_id a/b/c", "'a/b/c' is no name for a repository"),
+    (("data_rate",), "nope", "argument script: invalid choice: 'nope'"),
+    (("data_rate",), "run_mlm", "there is nothing to do: give --do_train or --do_eval"),
+    (("launch",), "nope.yaml run_mlm", "there is no configuration 'nope.yaml'. Shipped configurations: ddp.yaml"),
+    (("launch",), "ddp.yaml", "there is nothing after the configuration"),
+    (("launch",), "ddp.yaml nope", "there is no script 'nope'"),
+    (("launch",), "list.yaml run_mlm", "cannot be read|Unknown|unknown"),
+    (("benchmark",), "--cells 99", "--cells 99 is unknown"),
+    (("benchmark",), "--modes nope", "--modes nope is unknown"),
+    (("benchmark",), "--dtypes int8", "--dtypes int8 is unknown"),
+    (("benchmark",), "--cells 5 --length_files nope.txt", "there is no file 'nope.txt'"),
+    (("benchmark_page",), "--folder folder", "there is no folder/README.md"),
+    (("python_docs_questions",), "--seed a", "argument --seed: invalid int value: 'a'"),
+    (("number_names",), "--train_count 10000000", "there are 1,000,000 numbers"),
+    (
+        ("docstring_tasks", "idx_images", "number_names"),
+        "--output_dir full",
+        "the output folder full exists and",
+    ),
+    (("idx_images",), "--input_dir folder", "there is neither train-images-idx3-ubyte nor"),
+    (("idx_images",), "--input_dir nope", "there is neither train-images-idx3-ubyte nor"),
+    (("digits_images",), "--held_out 0.0001", "leaves one of the two sets empty"),
+]
+
+#: What a command cannot do without.
+NEEDED = {
+    "data_rate": "run_mlm",
+    "fill_mask": "--model bert --text x",
+    "classify_images": "--model bert --data file.txt",
+    "plot_spatial_weights": "--model bert",
+    "serving_formats": "--models bert",
+    "convert_t5": "--source bert",
+    "convert_timm": "--source bert",
+    "idx_images": "--input_dir folder",
+}
+
+
+def _call(command: str, text: str, needed: bool = False) -> list[str]:
+    """A command line: the given arguments, those that are needed and not in question, and an output folder."""
+    arguments = NEEDED.get(command, "").split() if needed else []
+    arguments = [*text.split(), *arguments] if text[:2] != "--" else [*arguments, *text.split()]
+    output = command not in WITHOUT_OUTPUT and "--output_dir" not in arguments
+    return arguments + (["--output_dir", "out"] if output else [])
+
+
+CASES = [
+    pytest.param(command, _call(command, f"--{name} {value}", needed=True), f"--{name} {sentence}")
+    for commands, name, values, sentence in NUMBERS
+    for value in values
+    for command in commands
+]
+CASES += [
+    pytest.param(command, _call(command, text, text.startswith(("--output_dir", "--no_such"))), sentence)
+    for commands, text, sentence in TEXTS
+    for command in commands
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """What the calls name, wrong or not."""
+    folder = tmp_path_factory.mktemp("files")
+    contents = {
+        "file.txt": "a text\n",
+        "full/file.txt": "a text\n",
+        "list.yaml": "seed: [1, 2]\n",
+        "mapping.yaml": "seed: {a: 1}\n",
+        "fraction.yaml": "per_device_train_batch_size: 2.5\n",
+        "text.yaml": "learning_rate: fast\n",
+        "negative.yaml": "learning_rate: -1\n",
+        "null.yaml": "\0",
+        "overrides.yaml": "config_overrides: 7\n",
+        "overridden.yaml": "config_overrides: hidden_size=8\n",
+        "negative_size/config.json": '{"model_type": "gmlp", "hidden_size": -3}',
+        "no_json/config.json": "{",
+        "unknown_type/config.json": '{"model_type": "nope"}',
+        "bert/config.json": '{"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2}',
+        "folder/file.txt": "a text\n",
+        "floats.tsv": "text\tlabel\na\t0.5\nb\t1.0\n",
+        "nan.tsv": "text\tlabel\na\tno\nb\tnan\n",
+        "same.tsv": "text\tlabel\na\ta\nb\ta\n",
+        "floats.jsonl": json.dumps({"tokens": ["a"], "ner_tags": [0.5]}),
+    }
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    Image.new("RGB", (4, 4)).save(folder / "image.png")
+    return folder
+
+
+def contents(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(("command", "arguments", "sentence"), CASES)
+def test_ends_in_one_sentence_and_changes_nothing(command, arguments, sentence, files, monkeypatch, capsys):
+    monkeypatch.chdir(files)
+    before = contents(files)
+    with pytest.raises(UserError, match=sentence) as ended:
+        import_module(module_of(command)).main(arguments)
+    assert "\n" not in str(ended.value) and str(ended.value).startswith("error: ")
+    assert contents(files) == before
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_there_are_many_and_every_command_is_among_them():
+    assert len(CASES) >= 200
+    assert {case.values[0] for case in CASES} == {*COMMANDS}
