@@ -292,6 +292,20 @@ def test_no_answer(model, tokenizers):
     assert QuestionAnsweringPipeline(model, tokenizer=tokenizers["encoder"])(question="?", context="\u200b\u00ad")
 
 
+@pytest.mark.parametrize(("threshold", "expected"), [(2.0, "two"), (1.75, ""), (2.25, "two")])
+def test_at_the_threshold_the_answer_is_given(model, tokenizers, threshold, expected):
+    answer = QuestionAnsweringPipeline(model, tokenizer=tokenizers["encoder"])
+    window = {
+        "start_logits": torch.tensor([[1.5, 0.0, 1.0]]),  # no answer has 2.5, "two" has 0.5: numbers without rounding
+        "end_logits": torch.tensor([[1.0, -1.0, -0.5]]),
+        "offsets": torch.tensor([[[0, 0], [0, 3], [4, 7]]]),
+        "is_null": torch.tensor([[1, 0, 0]]),
+        "context": "one two",
+    }
+    found = answer.postprocess([window], handle_impossible_answer=True, null_threshold=threshold)
+    assert found["answer"] == expected
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
