@@ -25,19 +25,20 @@ atexit.register(_folder.cleanup)
 os.environ["TRANSFORMERS_TINY_MODEL_PATH"] = _folder.name
 stand_ins.save_pipeline_models(Path(_folder.name))
 
-from tests import test_fsdp_mixin, test_tensor_parallel_mixin  # noqa: E402
 from tests.generation.test_utils import GenerationTesterMixin as _NoGenerationTests  # noqa: E402  # empty
 from tests.test_configuration_common import ConfigTester  # noqa: E402
+from tests.test_fsdp_mixin import FSDPTesterMixin  # noqa: E402
 from tests.test_modeling_common import (  # noqa: E402
     ModelTesterMixin,
     floats_tensor,
     ids_tensor,
     random_attention_mask,
 )
-from tests.test_fsdp_mixin import FSDPTesterMixin  # noqa: E402
 from tests.test_pipeline_mixin import PipelineTesterMixin  # noqa: E402
 from tests.test_tensor_parallel_mixin import TensorParallelTesterMixin  # noqa: E402
 from tests.test_training_mixin import TrainingTesterMixin  # noqa: E402
+
+from tests import test_fsdp_mixin, test_tensor_parallel_mixin  # noqa: E402
 
 
 # By default the tests run for some models of Transformers alone.

@@ -59,7 +59,14 @@ CASES = {
     "synthesizer encoder-decoder": (
         "SynthesizerForConditionalGeneration",
         {"attention_components": ["vanilla"]},
-        [STATES, *_synthesizer_layers(2, MAPS), STATES, STATES, *_synthesizer_layers(2, MAPS, is_decoder=True), STATES],
+        [
+            STATES,
+            *_synthesizer_layers(2, MAPS),
+            STATES,
+            STATES,
+            *_synthesizer_layers(2, MAPS, is_decoder=True),
+            STATES,
+        ],
     ),
 }
 

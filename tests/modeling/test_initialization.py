@@ -1,4 +1,4 @@
-"""The numbers that weights start from: the standard deviation of every parameter, as the configurations document it."""
+"""The standard deviation that every weight starts with, as the configurations document it."""
 
 import re
 
@@ -9,7 +9,11 @@ import tokenmixers
 
 
 RANGE, SPATIAL, FACTOR, RANDOM = 0.03, 0.011, 0.7, 1.3
-CONSTANT = {"norm.weight": 1.0, "norm.bias": 0.0, r"(proj|proj_in|proj_out|qkv_proj|pooler|classifier|lm_head).bias": 0.0}
+CONSTANT = {
+    "norm.weight": 1.0,
+    "norm.bias": 0.0,
+    r"(proj|proj_in|proj_out|qkv_proj|pooler|classifier|lm_head).bias": 0.0,
+}
 GMLP = {
     r"spatial_proj\.bias": 1.0,
     r"token_mixing\.bias_(in|out)": 0.0,

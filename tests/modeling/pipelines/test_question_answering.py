@@ -296,7 +296,9 @@ def test_no_answer(model, tokenizers):
 
 def test_a_question_that_ends_in_several_tokens_of_one_character_is_shortened():
     """Tokens of bytes have the offsets of their character: the last one kept can end where the text ends."""
-    bytewise = Tokenizer(models.BPE({"[CLS]": 0, **{byte: 1 + i for i, byte in enumerate(bytes_to_unicode().values())}}, []))
+    bytewise = Tokenizer(
+        models.BPE({"[CLS]": 0, **{byte: 1 + i for i, byte in enumerate(bytes_to_unicode().values())}}, [])
+    )
     bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytewise, cls_token="[CLS]")
     rows = encode_windows(tokenizer, ["ab\u20ac"], ["cd"], 9, 0, max_question_len=4)
