@@ -7,10 +7,18 @@ import itertools
 import os
 import random
 import re
+import tempfile
 from collections import Counter
 
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test may wait for, or depend on, a network
+# Before anything reads them: no test may wait for, or depend on, a network,
+os.environ["HF_HUB_OFFLINE"] = "1"
+# nor what this user has in the cache folder, in which tests leave code of checkpoints and choices of kernels.
+if (
+    "PYTEST_XDIST_WORKER" not in os.environ
+):  # workers have the folder of the process that started them, which removes it
+    _hf_home = tempfile.TemporaryDirectory(prefix="hf-home-")
+    os.environ["HF_HOME"] = _hf_home.name
 
 import pytest
 

@@ -4,41 +4,46 @@ Those tests ship in the source distribution of transformers alone, whose root ha
 target fetches it. The file's name keeps it out of the default test run.
 """
 
+import atexit
+import os
 import re
-import sys
-import types
+import tempfile
 import unittest
+from pathlib import Path
 
 import torch
+import transformers_suite_files as stand_ins
 from transformers.models.auto import modeling_auto
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 
 
-# The source distribution holds the files directly in `tests/`, not those in its folders, which these names come from.
-for _module, _names in {
-    "tests.exporters.test_export": {"ExportTesterMixin": type("ExportTesterMixin", (), {})},
-    "tests.generation.test_utils": {"GenerationTesterMixin": type("GenerationTesterMixin", (), {})},
-    "tests.utils.test_configuration_utils": {
-        "config_common_kwargs": {"return_dict": False, "chunk_size_feed_forward": 5}
-    },
-}.items():
-    for _name in (_module.rpartition(".")[0], _module):
-        sys.modules.setdefault(_name, types.ModuleType(_name))
-    vars(sys.modules[_module]).update(_names)
+# Where the suite looks for the checkpoints of its tests of pipelines, from when it is imported on.
+_folder = tempfile.TemporaryDirectory()
+atexit.register(_folder.cleanup)
+os.environ["TRANSFORMERS_TINY_MODEL_PATH"] = _folder.name
+stand_ins.save_pipeline_models(Path(_folder.name))
 
+from tests.generation.test_utils import GenerationTesterMixin as _NoGenerationTests  # noqa: E402  # empty
 from tests.test_configuration_common import ConfigTester  # noqa: E402
+from tests.test_fsdp_mixin import FSDPTesterMixin  # noqa: E402
 from tests.test_modeling_common import (  # noqa: E402
     ModelTesterMixin,
     floats_tensor,
     ids_tensor,
     random_attention_mask,
 )
+from tests.test_pipeline_mixin import PipelineTesterMixin  # noqa: E402
+from tests.test_tensor_parallel_mixin import TensorParallelTesterMixin  # noqa: E402
+from tests.test_training_mixin import TrainingTesterMixin  # noqa: E402
+
+from tests import test_fsdp_mixin, test_tensor_parallel_mixin  # noqa: E402
 
 
-# Empty: the tests of generation are in one of the folders. Ours are in tests/modeling.
-_NoGenerationTests = sys.modules["tests.generation.test_utils"].GenerationTesterMixin
+# By default the tests run for some models of Transformers alone.
+test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
+test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES = None
 
 # The suite recognises heads by class name, in tables that only in-tree models are entered in.
 _NAME_TABLES = {
@@ -107,12 +112,15 @@ class ImageTester(EncoderTester):
         return self.get_config(), {"pixel_values": floats_tensor([self.batch_size, 3, 16, 16])}
 
 
-class _EncoderSuite(ModelTesterMixin):
+class _Suite(ModelTesterMixin):
+    """What all our models have in common."""
+
     family: str
     config_kwargs: dict = {}
     model_tester_class = EncoderTester
     has_attentions = False
     common_properties = ["hidden_size", "num_hidden_layers", "vocab_size"]
+    test_can_init_all_missing_weights_before_2023 = True  # our files have no year on top
 
     @property
     def all_model_classes(self):
@@ -128,7 +136,29 @@ class _EncoderSuite(ModelTesterMixin):
         self.config_tester.run_common_tests()
 
 
-class GMLPToeplitzTest(_EncoderSuite, unittest.TestCase):
+class _EncoderSuite(_Suite, TrainingTesterMixin):
+    """Text models, which are trained to repeat a text."""
+
+    trained_head = "AutoModelForMaskedLM"
+
+    def setUp(self):
+        super().setUp()
+        self.model_tester.causal_lm_class = getattr(tokenmixers, FAMILIES[self.family].models[self.trained_head])
+
+
+class _SplitEncoder(TensorParallelTesterMixin):
+    """Tensor parallelism of encoders. FSDP is tested with `AutoModelForCausalLM` alone, so on decoders."""
+
+    @unittest.skip("encoders do not generate")
+    def test_tp_generation(self):
+        pass
+
+    @unittest.skip("encoders do not generate")
+    def test_tp_generation_quantized(self):
+        pass
+
+
+class GMLPToeplitzTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
     family = "gmlp"
 
 
@@ -142,20 +172,19 @@ class GMLPLinearGateTest(_EncoderSuite, unittest.TestCase):
     config_kwargs = {"gate_type": "linear"}
 
 
-class MLPMixerTest(_EncoderSuite, unittest.TestCase):
+class MLPMixerTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
     family = "mlp_mixer"
     config_kwargs = {"token_mixing_size": 16, "type_vocab_size": 2}
 
 
-class AMLPTest(_EncoderSuite, unittest.TestCase):
+class AMLPTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
     family = "amlp"
     has_attentions = True
     config_kwargs = {"attention_size": 32}
 
 
-class GMLPDecoderTest(_EncoderSuite, _NoGenerationTests, unittest.TestCase):
-    family = "gmlp"
-    config_kwargs = {"is_decoder": True}
+class _DecoderSuite(_EncoderSuite, _NoGenerationTests, TensorParallelTesterMixin, FSDPTesterMixin):
+    trained_head = "AutoModelForCausalLM"
 
     @property
     def all_model_classes(self):
@@ -163,7 +192,12 @@ class GMLPDecoderTest(_EncoderSuite, _NoGenerationTests, unittest.TestCase):
         return tuple(getattr(tokenmixers, models[name]) for name in ("AutoModel", "AutoModelForCausalLM"))
 
 
-class AMLPDecoderTest(GMLPDecoderTest):
+class GMLPDecoderTest(_DecoderSuite, unittest.TestCase):
+    family = "gmlp"
+    config_kwargs = {"is_decoder": True}
+
+
+class AMLPDecoderTest(_DecoderSuite, unittest.TestCase):
     family = "amlp"
     has_attentions = True
     config_kwargs = {"is_decoder": True, "attention_size": 32}
@@ -184,7 +218,7 @@ class _SynthesizerSuite(_EncoderSuite):
     common_properties = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
 
 
-class SynthesizerRandomVanillaTest(_SynthesizerSuite, unittest.TestCase):
+class SynthesizerRandomVanillaTest(_SynthesizerSuite, _SplitEncoder, unittest.TestCase):
     config_kwargs = SYNTHESIZER_KWARGS
 
 
@@ -200,16 +234,16 @@ class SynthesizerDenseTest(_SynthesizerSuite, unittest.TestCase):
     }
 
 
-class SynthesizerDecoderTest(_SynthesizerSuite, _NoGenerationTests, unittest.TestCase):
+class SynthesizerDecoderTest(_SynthesizerSuite, _DecoderSuite, unittest.TestCase):
     config_kwargs = {**SYNTHESIZER_KWARGS, "is_decoder": True}
 
-    @property
-    def all_model_classes(self):
-        return tokenmixers.SynthesizerModel, tokenmixers.SynthesizerForCausalLM
 
-
-class SynthesizerRandomDecoderTest(SynthesizerDecoderTest):
-    config_kwargs = {**SynthesizerDecoderTest.config_kwargs, "attention_components": ["random", "factorized_random"]}
+class SynthesizerRandomDecoderTest(_SynthesizerSuite, _DecoderSuite, unittest.TestCase):
+    config_kwargs = {
+        **SYNTHESIZER_KWARGS,
+        "is_decoder": True,
+        "attention_components": ["random", "factorized_random"],
+    }
 
 
 class EncoderDecoderTester(EncoderTester):
@@ -226,11 +260,16 @@ class EncoderDecoderTester(EncoderTester):
 class SynthesizerEncoderDecoderTest(_SynthesizerSuite, _NoGenerationTests, unittest.TestCase):
     model_tester_class = EncoderDecoderTester
     is_encoder_decoder = True
+    trained_head = "AutoModelForSeq2SeqLM"
     config_kwargs = {**SYNTHESIZER_KWARGS, "is_encoder_decoder": True, "attention_components": ["dense", "vanilla"]}
 
     @property
     def all_model_classes(self):
         return tokenmixers.SynthesizerModel, tokenmixers.SynthesizerForConditionalGeneration
+
+    @unittest.skip("the test generates from a prompt of the decoder's, as models without an encoder do")
+    def test_training_overfit(self):
+        pass
 
 
 class SynthesizerRandomEncoderDecoderTest(SynthesizerEncoderDecoderTest):
@@ -241,7 +280,8 @@ class SynthesizerRandomEncoderDecoderTest(SynthesizerEncoderDecoderTest):
     }
 
 
-class _ImageSuite(_EncoderSuite):
+class _ImageSuite(_Suite):
+    # The suite trains no image models, and splits none over processes.
     model_tester_class = ImageTester
     test_resize_embeddings = False
 
@@ -297,3 +337,23 @@ class SynthesizerImageTest(_ImageSuite, unittest.TestCase):
     family = "synthesizer"
     has_attentions = True
     config_kwargs = {**SYNTHESIZER_KWARGS, "classifier_pooling": "cls"}
+
+
+class _PipelineSuite(PipelineTesterMixin):
+    """Pipelines with the small checkpoints of `transformers_suite_files.py`."""
+
+
+class GMLPPipelineTest(_PipelineSuite, unittest.TestCase):
+    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["gmlp"]
+
+
+class AMLPPipelineTest(_PipelineSuite, unittest.TestCase):
+    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["amlp"]
+
+
+class MLPMixerPipelineTest(_PipelineSuite, unittest.TestCase):
+    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["mlp_mixer"]
+
+
+class SynthesizerPipelineTest(_PipelineSuite, unittest.TestCase):
+    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["synthesizer"]

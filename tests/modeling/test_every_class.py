@@ -1,5 +1,6 @@
 """What PEFT, gradient checkpointing and device maps ask of a model, for every class of every family."""
 
+import copy
 import re
 
 import pytest
@@ -126,3 +127,44 @@ def test_lora_trains_merges_saves_and_reloads(name, target, build, example_of, t
         merged.save_pretrained(tmp_path / "merged")
         again = type(merged).from_pretrained(tmp_path / "merged").eval()
         torch.testing.assert_close(scalar(again, inputs), scalar(merged, inputs))
+
+
+TEXT_CLASSES = [name for name in CLASSES if "Image" not in name]
+
+
+@pytest.mark.parametrize("name", TEXT_CLASSES)
+def test_embeddings_in_place_of_ids(name, build, tiny_inputs):
+    model = build(name)
+    inputs = tiny_inputs(model, 2, 6)
+    with torch.no_grad():
+        expected = model(**inputs)[0]
+        for key in ("input_ids", "decoder_input_ids"):
+            if key in inputs:
+                embedded = {key.replace("input_ids", "inputs_embeds"): model.get_input_embeddings()(inputs[key])}
+                rest = {other: value for other, value in inputs.items() if other != key}
+                torch.testing.assert_close(model(**rest, **embedded)[0], expected)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_new_input_embeddings_are_used(name, build, tiny_inputs):
+    model = build(name)
+    inputs = tiny_inputs(model, 2, 6)
+    old = model.get_input_embeddings()
+    new = copy.deepcopy(old)
+    with torch.no_grad():
+        for weight in new.parameters():
+            weight.mul_(2.0)
+        before = model(**inputs)[0]
+        model.set_input_embeddings(new)
+        assert model.get_input_embeddings() is new
+        found = model(**inputs)[0]
+        assert not torch.allclose(found, before)
+        sides = [getattr(model.base_model, side) for side in ("encoder", "decoder") if hasattr(model.base_model, side)]
+        if "Image" not in name:
+            assert all(side.get_input_embeddings() is new for side in sides)
+
+
+def test_image_models_say_what_they_read(build):
+    for name in CLASSES:
+        expected = "pixel_values" if "Image" in name else "input_ids"
+        assert build(name).main_input_name == expected, name

@@ -25,6 +25,11 @@ MODELS["synthesizer decoder"] = (
     "SynthesizerForCausalLM",
     {"attention_components": ["vanilla", "random"], "is_decoder": True},
 )
+for component in ("dense", "random", "factorized_random", "relative"):  # masks of our own, without the interface's
+    MODELS[f"synthesizer decoder, {component}"] = (
+        "SynthesizerForCausalLM",
+        {"attention_components": [component], "is_decoder": True},
+    )
 MODELS["synthesizer, learned positions"] = ("SynthesizerForMaskedLM", {"position_embedding_type": "learned"})
 
 

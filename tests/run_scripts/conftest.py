@@ -1,6 +1,7 @@
 """A tiny corpus, a command line that trains on it, and a Hub on loopback."""
 
 import errno
+import json
 import os
 import random
 import runpy
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import huggingface_hub
 import pytest
 import torch
@@ -22,6 +24,7 @@ from tokenmixers.run_scripts.small_data import (
     python_docs_summaries,
 )
 from tokenmixers.run_scripts.training import trainer
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
@@ -60,6 +63,46 @@ def corpus(tmp_path_factory):
         starts = [words.randrange(len(CYCLE)) for _ in range(count)]
         lines = [" ".join((CYCLE * 3)[start : start + words.randint(5, 15)]) for start in starts]
         (folder / f"{name}.txt").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tagged_sentences(tmp_path_factory):
+    """People with a surname go to places, as CoNLL text, JSON lines and, with class numbers, parquet; a tokenizer."""
+    people, places = ("Ada", "Kurt", "Emmy"), ("Rome", "Oslo", "Lima")
+
+    def sentences(count: int) -> list[list[tuple[str, str]]]:
+        return [
+            [
+                (people[i % 3], "B-PER"),
+                ("Smith", "I-PER"),
+                ("went", "O"),
+                ("to", "O"),
+                (places[i % 2], "B-LOC"),
+                (".", "O"),
+            ]
+            for i in range(count)
+        ]
+
+    folder = tmp_path_factory.mktemp("ner")
+    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    tags = datasets.List(datasets.ClassLabel(names=names))
+    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": tags})
+    for name, count in (("train", 40), ("validation", 8), ("test", 4)):
+        rows = [
+            {"tokens": [word for word, _ in sentence], "ner_tags": [tag for _, tag in sentence]}
+            for sentence in sentences(count)
+        ]
+        blocks = ["\n".join(f"{word} X {tag}" for word, tag in sentence) for sentence in sentences(count)]
+        (folder / f"{name}.conll").write_text("-DOCSTART- X O\n\n" + "\n\n".join(blocks) + "\n")
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        columns = {
+            "tokens": [row["tokens"] for row in rows],
+            "ner_tags": [[names.index(tag) for tag in row["ner_tags"]] for row in rows],
+        }
+        datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / "hub" / f"{name}.parquet")
+    texts = (" ".join(word for word, _ in sentence) for sentence in sentences(12))
+    train_unigram_tokenizer(texts, 90, 32).save_pretrained(folder / "tokenizer")
     return folder
 
 

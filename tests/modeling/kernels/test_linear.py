@@ -1,6 +1,7 @@
 """Products of `torch.nn.Linear` by other primitives, against its own."""
 
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -108,6 +109,14 @@ def test_transforms_and_forward_mode_derivatives(calls):
         with torch.no_grad(), forward_ad.dual_level():
             found = bound(forward_ad.make_dual(inputs[rows], tangent[rows]))
             assert_close(forward_ad.unpack_dual(found).tangent, expected[1])
+    assert not [name for name in calls if name == "inner_product"]
+    calls.clear()
+    for rows in (FEW, MANY):  # `vmap` has no rule for the primitives, and would call them for every example
+        with torch.no_grad():
+            inputs = torch.randn(2, *rows, 8)
+            assert_close(torch.func.vmap(bound)(inputs), reference(inputs))
+        assert_close(*(torch.func.grad(lambda x, f=f: f(x).square().sum())(inputs) for f in (bound, reference)))
+    assert not calls
 
 
 @pytest.mark.parametrize(
@@ -216,6 +225,44 @@ def test_compiled(every_kernel, gradients):
                 found.append([outputs])
         assert_close(*found)
     assert "tokenmixers.linear" in graphs[0].code
+
+
+def test_compiled_transforms(every_kernel):
+    bound, reference = layers()
+    inputs = torch.randn(*MANY, 8)
+    torch.compiler.reset()
+    for transform in (torch.func.vmap, lambda layer: torch.func.grad(lambda x: layer(x).square().sum())):
+        found = torch.compile(transform(bound), backend="aot_eager", fullgraph=True)(inputs)
+        assert_close(found, transform(reference)(inputs))
+
+
+@pytest.mark.parametrize("rows", [FEW, MANY])
+def test_second_derivatives_of_a_graph_that_is_not_compiled_further(every_kernel, rows):
+    pair, inputs, found = layers(), torch.randn(*rows, 8), []
+    torch.compiler.reset()
+    for layer in (torch.compile(pair[0], backend="eager", fullgraph=True), pair[1]):
+        leaf = inputs.clone().requires_grad_()
+        outputs = layer(leaf)
+        (of_inputs,) = torch.autograd.grad(outputs.square().sum(), leaf, create_graph=True)
+        of_inputs.square().sum().backward()
+        found.append([outputs, of_inputs, leaf.grad, layer.weight.grad, layer.bias.grad])
+    assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("trained", list(itertools.product([True, False], repeat=3))[:-1])
+@pytest.mark.parametrize("rows", [FEW, MANY])
+def test_compiled_with_frozen_weights(every_kernel, rows, trained):
+    pair, inputs, found = layers(), torch.randn(*rows, 8), []
+    torch.compiler.reset()
+    for layer in pair:
+        leaves = inputs.clone(), layer.weight, layer.bias
+        for leaf, is_trained in zip(leaves, trained, strict=True):
+            leaf.requires_grad_(is_trained)
+        outputs = (torch.compile(layer, backend="aot_eager", fullgraph=True) if layer is pair[0] else layer)(leaves[0])
+        outputs.square().sum().backward()
+        assert [leaf.grad is not None for leaf in leaves] == list(trained)
+        found.append([outputs, *(leaf.grad for leaf in leaves if leaf.grad is not None)])
+    assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("way", ["exported", "exported strictly", "traced"])

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from hypothesis import given
@@ -81,8 +83,9 @@ def test_a_resampled_filter_does_the_analogous_thing(pooling, new_size):
 
 def test_impossible_sizes_are_refused(tiny_config):
     model = GMLPForMaskedLM(tiny_config())
-    with pytest.raises(ValueError, match="positive integer, got 0"):
-        model.resize_position_embeddings(0)
+    for length in (0, -1, 2.5, (4, 4), None):
+        with pytest.raises(ValueError, match=f"positive integer, got {re.escape(repr(length))}"):
+            model.resize_position_embeddings(length)
     images = {"hidden_size": 6, "intermediate_size": 8, "num_hidden_layers": 1, "image_size": 16, "patch_size": 8}
     with pytest.raises(ValueError, match="to_full_spatial_weights"):
         GMLPForImageClassification(GMLPConfig(**images, spatial_weight_type="toeplitz")).resize_position_embeddings(32)

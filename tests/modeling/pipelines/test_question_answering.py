@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForQuestionAnswering,
     BertConfig,
@@ -13,6 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     pipeline,
 )
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import tokenmixers
 from tokenmixers.modeling.pipelines.question_answering import (
@@ -290,6 +292,31 @@ def test_no_answer(model, tokenizers):
     assert answer(inputs, null_threshold=odds + 1e-3)["answer"] == never["answer"]
     assert answer(inputs, null_threshold=odds - 1e-3)["answer"] == ""
     assert QuestionAnsweringPipeline(model, tokenizer=tokenizers["encoder"])(question="?", context="\u200b\u00ad")
+
+
+def test_a_question_that_ends_in_several_tokens_of_one_character_is_shortened():
+    """Tokens of bytes have the offsets of their character: the last one kept can end where the text ends."""
+    bytewise = Tokenizer(
+        models.BPE({"[CLS]": 0, **{byte: 1 + i for i, byte in enumerate(bytes_to_unicode().values())}}, [])
+    )
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytewise, cls_token="[CLS]")
+    rows = encode_windows(tokenizer, ["ab\u20ac"], ["cd"], 9, 0, max_question_len=4)
+    assert tokenizer.convert_ids_to_tokens(rows["input_ids"][0]) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(("threshold", "expected"), [(2.0, "two"), (1.75, ""), (2.25, "two")])
+def test_at_the_threshold_the_answer_is_given(model, tokenizers, threshold, expected):
+    answer = QuestionAnsweringPipeline(model, tokenizer=tokenizers["encoder"])
+    window = {
+        "start_logits": torch.tensor([[1.5, 0.0, 1.0]]),  # no answer has 2.5, "two" has 0.5: numbers without rounding
+        "end_logits": torch.tensor([[1.0, -1.0, -0.5]]),
+        "offsets": torch.tensor([[[0, 0], [0, 3], [4, 7]]]),
+        "is_null": torch.tensor([[1, 0, 0]]),
+        "context": "one two",
+    }
+    found = answer.postprocess([window], handle_impossible_answer=True, null_threshold=threshold)
+    assert found["answer"] == expected
 
 
 @pytest.mark.parametrize(

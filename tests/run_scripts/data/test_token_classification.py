@@ -1,54 +1,13 @@
-import json
-
 import datasets
 import numpy as np
 import pytest
 
 from tokenmixers.run_scripts.data.token_classification import tokenize, write_conll
-from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
-
-
-PEOPLE, PLACES = ("Ada", "Kurt", "Emmy"), ("Rome", "Oslo", "Lima")
-
-
-def sentences(count: int) -> list[list[tuple[str, str]]]:
-    """People with a surname go to places."""
-    return [
-        [
-            (PEOPLE[i % 3], "B-PER"),
-            ("Smith", "I-PER"),
-            ("went", "O"),
-            ("to", "O"),
-            (PLACES[i % 2], "B-LOC"),
-            (".", "O"),
-        ]
-        for i in range(count)
-    ]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """The same sentences as CoNLL text, JSON lines and, with class numbers, parquet; and a tokenizer."""
-    folder = tmp_path_factory.mktemp("ner")
-    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    tags = datasets.List(datasets.ClassLabel(names=names))
-    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": tags})
-    for name, count in (("train", 40), ("validation", 8), ("test", 4)):
-        rows = [
-            {"tokens": [word for word, _ in sentence], "ner_tags": [tag for _, tag in sentence]}
-            for sentence in sentences(count)
-        ]
-        blocks = ["\n".join(f"{word} X {tag}" for word, tag in sentence) for sentence in sentences(count)]
-        (folder / f"{name}.conll").write_text("-DOCSTART- X O\n\n" + "\n\n".join(blocks) + "\n")
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        columns = {
-            "tokens": [row["tokens"] for row in rows],
-            "ner_tags": [[names.index(tag) for tag in row["ner_tags"]] for row in rows],
-        }
-        datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / "hub" / f"{name}.parquet")
-    texts = (" ".join(word for word, _ in sentence) for sentence in sentences(12))
-    train_unigram_tokenizer(texts, 90, 32).save_pretrained(folder / "tokenizer")
-    return folder
+def data(tagged_sentences):
+    return tagged_sentences
 
 
 @pytest.fixture

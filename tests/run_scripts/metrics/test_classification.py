@@ -116,7 +116,17 @@ def test_what_is_not_defined_is_zero():
     for name in ("f1", "matthews_correlation", "pearsonr", "spearmanr"):
         assert load_metric(name).compute(**pairs) == {name: 0.0}
     assert load_metric("f1").compute(**pairs, average="macro") == {"f1": 0.0}
-    assert math.isnan(load_metric("pearsonr").compute(**pairs, return_pvalue=True)["p-value"])
+    for undefined in (
+        pairs,
+        {"predictions": [1, 2, 3], "references": [4, 4, 4]},
+        {"predictions": [4, 4, 4], "references": [1, 2, 3]},
+        {"predictions": [1], "references": [2]},
+    ):
+        for name, pvalue in (("pearsonr", "p-value"), ("spearmanr", "spearmanr_pvalue")):
+            scores = load_metric(name).compute(**undefined, return_pvalue=True)
+            assert scores[name] == 0 and math.isnan(scores[pvalue])
+    two = {"predictions": [1, 2], "references": [3, 5]}
+    assert load_metric("pearsonr").compute(**two) == {"pearsonr": pytest.approx(1)}
 
 
 def test_tasks_of_glue(classes):

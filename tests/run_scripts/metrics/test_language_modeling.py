@@ -25,5 +25,6 @@ def test_perplexity_of_torch_s_cross_entropy():
 def test_what_no_float_holds_is_infinite():
     metric = load_metric("token_perplexity")
     assert metric.compute(predictions=[1e5], references=[2]) == {"perplexity": math.inf}
+    assert metric.compute(predictions=[699.0], references=[1]) == {"perplexity": pytest.approx(math.exp(699))}
     with pytest.raises(ValueError, match="needs at least one token, got 0 in 2 texts"):
         metric.compute(predictions=[0.0, 0.0], references=[0, 0])
