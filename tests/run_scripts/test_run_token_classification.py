@@ -124,11 +124,10 @@ def warnings_given(monkeypatch):
     return found
 
 
-def test_tags_that_only_evaluation_data_have_are_misses(command, tmp_path, warnings_given):
-    rows = [*sentences(7), [("Rex", "B-DOG"), ("Smith", "I-DOG"), ("went", "O")]]
+def test_tags_that_only_evaluation_data_have_are_misses(command, data, tmp_path, warnings_given):
+    known = (data / "train.conll").read_text().split("\n\n")[1:8]
     for name in ("validation", "test"):
-        blocks = ["\n".join(f"{word} {tag}" for word, tag in sentence) for sentence in rows]
-        (tmp_path / f"{name}.conll").write_text("\n\n".join(blocks))
+        (tmp_path / f"{name}.conll").write_text("\n\n".join([*known, "Rex X B-DOG\nSmith X I-DOG\nwent X O"]))
     files = {"validation_file": tmp_path / "validation.conll", "test_file": tmp_path / "test.conll"}
     training = {"max_steps": 30, "per_device_train_batch_size": 20, "learning_rate": 3e-2}
     results = run_token_classification.main(
