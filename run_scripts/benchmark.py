@@ -1,7 +1,7 @@
 """Benchmark our models and others side by side: time, memory, utilisation.
 
-    python -m tokenmixers.run_scripts.benchmark --output_dir outputs/benchmark
-    python -m tokenmixers.run_scripts.benchmark --quick --cells 2 6 --modes inference --output_dir outputs/quick
+    tokenmixers benchmark --output_dir outputs/benchmark
+    tokenmixers benchmark --quick --cells 2 6 --modes inference --output_dir outputs/quick
 
 All candidates of a group run in this process, and their calls alternate. Candidates with the same weights must have
 the same outputs, otherwise there is no report. The experiments, by their numbers in `--cells`:

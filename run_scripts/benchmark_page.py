@@ -1,7 +1,7 @@
 """Write the tables of the benchmark pages from the results of `benchmark`.
 
     cp outputs/images/results.json model_cards/benchmarks/MACHINE/images.json
-    python -m tokenmixers.run_scripts.benchmark_page
+    tokenmixers benchmark_page
 
 Each folder beside the page holds the results of one machine. The page's text before its first `## ` is written by hand
 and stays. In the README, the lines between the two comments that name this command are replaced.

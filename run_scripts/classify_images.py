@@ -1,7 +1,7 @@
 """Classify images with a saved image classifier.
 
-python -m tokenmixers.run_scripts.classify_images --model outputs/run --images cat.jpg dog.png
-python -m tokenmixers.run_scripts.classify_images --model outputs/run --data pictures/validation.parquet --count 5
+tokenmixers classify_images --model outputs/run --images cat.jpg dog.png
+tokenmixers classify_images --model outputs/run --data pictures/validation.parquet --count 5
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 """Convert a T5, T5 v1.1, Flan-T5 or mT5 checkpoint to an equivalent Synthesizer.
 
-python -m tokenmixers.run_scripts.convert_t5 --source google/flan-t5-small --output_dir flan-t5-random \
+tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-random \
     --attention_components random vanilla
 """
 

@@ -1,6 +1,6 @@
 """Convert a timm gMLP or MLP-Mixer checkpoint to a Transformers checkpoint.
 
-python -m tokenmixers.run_scripts.convert_timm --source timm/gmlp_s16_224.ra3_in1k --output_dir gmlp-s16-224
+tokenmixers convert_timm --source timm/gmlp_s16_224.ra3_in1k --output_dir gmlp-s16-224
 """
 
 import json
@@ -64,7 +64,7 @@ classifier = pipeline("image-classification", model="{{ title }}")
 classifier("photograph.jpg")
 ```
 
-Converted with `python -m tokenmixers.run_scripts.convert_timm --source {{ argument }}`.
+Converted with `tokenmixers convert_timm --source {{ argument }}`.
 """
 
 

@@ -1,6 +1,6 @@
 """Measure how fast a training command reads and prepares its data, without a model.
 
-    python -m tokenmixers.run_scripts.data_rate run_mlm recipe.yaml [--seconds 20] [arguments of run_mlm]
+    tokenmixers data_rate run_mlm recipe.yaml [--seconds 20] [arguments of run_mlm]
 
 The measured time includes reading, shuffling, packing, masking and padding, and with `--streaming` also tokenizing,
 which otherwise happens before training. Nothing is trained or written.

@@ -1,6 +1,6 @@
 """Fill the masks of sentences with a saved masked language model.
 
-python -m tokenmixers.run_scripts.fill_mask --model outputs/run --text "Raise an [MASK] if it is empty."
+tokenmixers fill_mask --model outputs/run --text "Raise an [MASK] if it is empty."
 """
 
 from dataclasses import dataclass, field

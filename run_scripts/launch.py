@@ -1,7 +1,7 @@
 """Start a training command in several processes, with accelerate.
 
-    python -m tokenmixers.run_scripts.launch ddp.yaml run_mlm recipe.yaml [arguments of run_mlm]
-    python -m tokenmixers.run_scripts.launch ddp.yaml --num_processes 2 run_glue glue_tiny.yaml
+    tokenmixers launch ddp.yaml run_mlm recipe.yaml [arguments of run_mlm]
+    tokenmixers launch ddp.yaml --num_processes 2 run_glue glue_tiny.yaml
 
 Options of `accelerate launch` go between the configuration and the command. A shipped configuration starts a process
 for each GPU, unless `--num_processes` is given. Without a GPU the processes share the CPU.

@@ -1,6 +1,6 @@
 """Push a checkpoint, or a shipped configuration with its card, to the Hub.
 
-python -m tokenmixers.run_scripts.push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
+tokenmixers push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
 """
 
 import json

@@ -1,6 +1,6 @@
 """Train a causal language model, and report its perplexity.
 
-    python -m tokenmixers.run_scripts.run_clm recipe.yaml --output_dir outputs/run
+    tokenmixers run_clm recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_clm ...
 
 Works for every checkpoint that `AutoModelForCausalLM` loads. Configurations of this package become decoders with

@@ -1,8 +1,8 @@
 """Finetune on GLUE, SuperGLUE or texts of your own, and report the task's metrics.
 
-    python -m tokenmixers.run_scripts.run_glue --task_name sst2 --model_name_or_path ... --output_dir outputs/sst2 \
+    tokenmixers run_glue --task_name sst2 --model_name_or_path ... --output_dir outputs/sst2 \
         --do_train --do_eval --do_predict
-    python -m tokenmixers.run_scripts.run_glue recipe.yaml --seeds 1 2 3 4 5 --learning_rates 1e-5 2e-5 3e-5
+    tokenmixers run_glue recipe.yaml --seeds 1 2 3 4 5 --learning_rates 1e-5 2e-5 3e-5
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_glue ...
 
 Works for every checkpoint that `AutoModelForSequenceClassification` loads, for COPA `AutoModelForMultipleChoice`.

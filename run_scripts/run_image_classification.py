@@ -1,6 +1,6 @@
 """Train an image classifier, and report its accuracy.
 
-    python -m tokenmixers.run_scripts.run_image_classification recipe.yaml --output_dir outputs/run
+    tokenmixers run_image_classification recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_image_classification ...
 
 Training images can be augmented as in ImageNet recipes, see `data/image_augmentation.py`. Works for every checkpoint

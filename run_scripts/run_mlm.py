@@ -1,8 +1,8 @@
 """Pretrain a masked language model, and report its perplexity.
 
-    python -m tokenmixers.run_scripts.run_mlm recipe.yaml --output_dir outputs/run
+    tokenmixers run_mlm recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_mlm ...
-    python -m tokenmixers.run_scripts.launch ddp.yaml run_mlm ...
+    tokenmixers launch ddp.yaml run_mlm ...
 
 Works for every checkpoint that `AutoModelForMaskedLM` loads.
 """

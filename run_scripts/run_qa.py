@@ -1,6 +1,6 @@
 """Finetune a model on SQuAD 1.1 or 2.0, and report exact match and F1.
 
-    python -m tokenmixers.run_scripts.run_qa recipe.yaml --model_name_or_path outputs/mlm --output_dir outputs/run
+    tokenmixers run_qa recipe.yaml --model_name_or_path outputs/mlm --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_qa ...
 
 Works for every checkpoint that `AutoModelForQuestionAnswering` loads, with a fast tokenizer. The output folder also

@@ -1,6 +1,6 @@
 """Train a sequence-to-sequence model, and report BLEU, ROUGE and perplexity.
 
-    python -m tokenmixers.run_scripts.run_seq2seq recipe.yaml --output_dir outputs/run
+    tokenmixers run_seq2seq recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_seq2seq ...
 
 Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads. The output folder also gets

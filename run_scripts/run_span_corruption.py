@@ -1,6 +1,6 @@
 """Pretrain an encoder-decoder with T5's span corruption, and report its perplexity.
 
-    python -m tokenmixers.run_scripts.run_span_corruption recipe.yaml --output_dir outputs/run
+    tokenmixers run_span_corruption recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_span_corruption ...
 
 Works for every checkpoint that `AutoModelForSeq2SeqLM` loads.

@@ -1,6 +1,6 @@
 """Finetune a token classifier, and report precision, recall and F1 of entities.
 
-    python -m tokenmixers.run_scripts.run_token_classification --train_file train.conll --validation_file dev.conll \
+    tokenmixers run_token_classification --train_file train.conll --validation_file dev.conll \
         --model_name_or_path ... --output_dir outputs/ner --do_train --do_eval
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_token_classification ...
 

@@ -1,7 +1,7 @@
 """Measure size, latency and perplexity of masked language models in serving formats.
 
-    python -m tokenmixers.run_scripts.serving_formats --models outputs/quickstart/gmlp --validation_file held_out.txt
-    python -m tokenmixers.run_scripts.serving_formats --models gmlp-base amlp-base bert-config/ --length 128
+    tokenmixers serving_formats --models outputs/quickstart/gmlp --validation_file held_out.txt
+    tokenmixers serving_formats --models gmlp-base amlp-base bert-config/ --length 128
 
 The calls of all models alternate. Times are medians over the rounds.
 """

@@ -80,7 +80,7 @@ def calls_of_make() -> list[list[str]]:
     calls = []
     for line in (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "").splitlines():
         line = line.replace("$(KEEP_MEMORY) ", "").replace("$(OUT)", "outputs/quickstart")
-        told = re.match(r"\t@(?:echo ')? *(?:\$\(SCRIPT\)[. ]|tokenmixers )(.+)", line)
+        told = re.match(r"\t@(?:echo ')? *(?:\$\(SCRIPT\)[. ]|\$\(VENV\)/bin/tokenmixers )(.+)", line)
         if told:
             name, *arguments = shlex.split(told[1].removesuffix("'") if "echo" in line else told[1])
             calls.append([name.rpartition(".")[2], *arguments])

@@ -1,6 +1,6 @@
 """Write scikit-learn's handwritten digits as an image data set.
 
-python -m tokenmixers.run_scripts.small_data.digits_images --output_dir outputs/quickstart/digits
+tokenmixers digits_images --output_dir outputs/quickstart/digits
 """
 
 from dataclasses import dataclass, field

@@ -6,7 +6,7 @@
   `False` and `None` (`CONSTANT`) and standards such as "RFC 2822" (`STANDARD`). The tags come from rules: the data
   show that training works, not how well a model finds real entities.
 
-    python -m tokenmixers.run_scripts.small_data.docstring_tasks --output_dir outputs/docstrings
+    tokenmixers docstring_tasks --output_dir outputs/docstrings
 """
 
 import builtins

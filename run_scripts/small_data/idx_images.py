@@ -1,6 +1,6 @@
 """Convert images in MNIST's file format (idx) to an image data set.
 
-python -m tokenmixers.run_scripts.small_data.idx_images --input_dir fashion-mnist --output_dir outputs/fashion-mnist
+tokenmixers idx_images --input_dir fashion-mnist --output_dir outputs/fashion-mnist
 """
 
 import gzip

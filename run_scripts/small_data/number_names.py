@@ -3,7 +3,7 @@
 A small model learns this task within a minute on a CPU, although it cannot be solved word by word. The two sets have
 no number in common.
 
-    python -m tokenmixers.run_scripts.small_data.number_names --output_dir outputs/numbers
+    tokenmixers number_names --output_dir outputs/numbers
 """
 
 import random

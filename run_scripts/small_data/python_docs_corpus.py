@@ -4,7 +4,7 @@ The texts are the language reference inside CPython (`pydoc_data.topics`) and th
 read with `ast`: nothing is executed. A document is one topic, or the docstrings of one module. Repeated docstrings
 are written once, so that the training and the validation set have none in common.
 
-    python -m tokenmixers.run_scripts.small_data.python_docs_corpus --output_dir outputs/corpus
+    tokenmixers python_docs_corpus --output_dir outputs/corpus
 """
 
 import json

@@ -4,7 +4,7 @@ A context lists functions of one module with the first sentence of their docstri
 fits one of the sentences, and the answer is its name. This is far easier than SQuAD: it shows within minutes that
 training works. The files are in SQuAD's JSON format. The sources are read with `ast`: nothing is executed.
 
-    python -m tokenmixers.run_scripts.small_data.python_docs_questions --output_dir outputs/questions
+    tokenmixers python_docs_questions --output_dir outputs/questions
 """
 
 import ast

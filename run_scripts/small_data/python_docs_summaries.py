@@ -3,7 +3,7 @@
 A summary is the path of the docstring's module as words ("email mime text"). This is no useful summary, but a small
 model learns it within a minute. The sources are read with `ast`: nothing is executed.
 
-    python -m tokenmixers.run_scripts.small_data.python_docs_summaries --output_dir outputs/summaries
+    tokenmixers python_docs_summaries --output_dir outputs/summaries
 """
 
 import json

@@ -193,7 +193,7 @@ class ScriptTrainerMixin:
             UserError: If that fails, with the command that does it later.
         """
         repo_id, folder = self.hub_model_id or self.args.hub_model_id, self.args.output_dir
-        script = f"python -m tokenmixers.run_scripts.push_to_hub --source {folder} --repo_id {repo_id} --update"
+        script = f"tokenmixers push_to_hub --source {folder} --repo_id {repo_id} --update"
         ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
         command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*'"
         with report_hub_errors(

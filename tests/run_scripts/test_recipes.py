@@ -35,7 +35,7 @@ NAMES = sorted(path.name for path in RECIPES.glob("*.yaml") if path.name not in 
 
 def script_of(name: str):
     """The script that the recipe's head names, `run_mlm` if none."""
-    found = re.search(r"run_scripts\.(run_\w+) " + re.escape(name), (RECIPES / name).read_text())
+    found = re.search(r"tokenmixers(?: launch \S+)? (run_\w+) " + re.escape(name), (RECIPES / name).read_text())
     return importlib.import_module(f"tokenmixers.run_scripts.{found[1] if found else 'run_mlm'}")
 
 
