@@ -79,7 +79,8 @@ class TokenClassificationHead(ClassificationHead):
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits, loss = self.classifier(self.dropout(outputs.last_hidden_state)), None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **with_loss_divisor(labels, kwargs))
+            counted = with_loss_divisor(labels, kwargs)
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **counted)
         return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 

@@ -1,8 +1,9 @@
 """Losses that do not depend on how accumulation steps and processes split a batch.
 
-A loss is a sum, divided by the number of its terms. Transformers' `Trainer` gives the heads the number in the whole step,
-over all batches and processes, as `num_items_in_batch`; without it the terms of the batch are counted. The Trainer counts
-the elements of `labels` that are not -100. A loss without terms is 0, and so are its gradients.
+A loss is a sum, divided by the number of its terms. Transformers' `Trainer` gives the heads the number in the whole
+step, over all batches and processes, as `num_items_in_batch`; without it the terms of the batch are counted. The
+Trainer counts the elements of `labels` that are not -100, and nothing where there are no `labels`: see `answer_loss`.
+A loss without terms is 0, and so are its gradients.
 """
 
 from typing import Any
@@ -78,7 +79,8 @@ def classification_loss(
         pooled_logits: Shape `(batch, num_labels)`.
         config: If its `problem_type` is `None` it is set here: regression for one label, otherwise single labels if
             they are integers, multiple ones if not.
-        num_items_in_batch: Number of elements of the labels in the whole step, by default in this batch.
+        num_items_in_batch: Number of elements of the labels in the whole step, by default in this batch. Transformers'
+            `Trainer` leaves out targets of exactly -100, also those of a regression.
         kwargs: Ignored.
     """
     if config.problem_type is None:
@@ -114,7 +116,8 @@ def answer_loss(
             of the sequence, negative ones too, are ignored.
         end_positions: Index of its last token.
         num_items_in_batch: Number of answers in the whole step, or the numbers of starts and of ends in a tensor of
-            shape `(2,)`; by default those in this batch.
+            shape `(2,)`; by default those in this batch. Transformers' `Trainer` counts a column `label` (of any
+            numbers, -100 where both positions lie outside), which the model ignores.
         kwargs: Ignored.
     """
     is_pair = isinstance(num_items_in_batch, torch.Tensor) and num_items_in_batch.shape[-1:] == (2,)

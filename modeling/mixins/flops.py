@@ -1,11 +1,12 @@
 """Floating point operations of the models, by formula: one multiply-add counts as two.
 
-What is counted is the model's arithmetic as it is written, whatever kernel or attention implementation runs: the matrix
-products and the convolution over patches. Norms, activations, softmax and sums are not counted. Toeplitz weights count
-as the full matrix, also if their product is computed by FFT, and causal products as all pairs of tokens. PyTorch's
-`FlopCounterMode` counts the same with `attn_implementation="eager"` and without kernels (`use_kernels(model, False)`).
-Otherwise it counts less: it has no formula for FFTs, for custom operators and for the attention kernel of CPUs, and it
-does not run with FlexAttention on CPUs.
+What is counted is the model's arithmetic as it is written, whatever kernel or attention implementation runs: the
+matrix products and the convolution over patches. Norms, activations, softmax and sums are not counted. Toeplitz
+weights count as the full matrix, also if their product is computed by FFT, and causal products as all pairs of tokens.
+
+PyTorch's `FlopCounterMode` counts the same with `attn_implementation="eager"` and without kernels
+(`use_kernels(model, False)`). Otherwise it counts less: it has no formula for FFTs, for custom operators and for the
+attention kernel of CPUs. With FlexAttention on CPUs it does not run.
 
 Per sequence and layer, with n tokens, d = `hidden_size` and f = `intermediate_size`:
 

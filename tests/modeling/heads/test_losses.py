@@ -57,7 +57,7 @@ def batch_of(name):
 def number_of_items(name, batch):
     """What counts in a batch, as the Trainers of Transformers and of the scripts count it."""
     if "QuestionAnswering" in name:
-        counts = [(0 <= batch[key]) & (batch[key] < LENGTH) for key in ("start_positions", "end_positions")]
+        counts = [(batch[key] >= 0) & (batch[key] < LENGTH) for key in ("start_positions", "end_positions")]
         return torch.stack(counts).sum(1)
     labels = batch["labels"][:, 1:] if "CausalLM" in name else batch["labels"]
     return (labels != -100).sum()
@@ -168,7 +168,8 @@ def test_soft_labels_are_counted_by_element():
 
 @pytest.mark.parametrize("items", [None, torch.tensor(9)])
 def test_answer_loss_is_that_of_transformers(items):
-    start, end, positions = torch.randn(4, 5), torch.randn(4, 5), (torch.tensor([0, 4, 2, 7]), torch.tensor([1, 5, 4, 9]))
+    start, end = torch.randn(2, 4, 5)
+    positions = torch.tensor([0, 4, 2, 7]), torch.tensor([1, 5, 4, 9])
     expected = ForQuestionAnsweringLoss(start, end, *positions, num_items_in_batch=items)
     torch.testing.assert_close(answer_loss(start, end, *positions, num_items_in_batch=items), expected)
 

@@ -28,7 +28,7 @@ EXTRA = {
 
 
 def counted(model: torch.nn.Module, mode=torch.no_grad, **inputs: torch.Tensor) -> int:
-    # PyTorch has no formula for the attention of CPUs, for FFTs and for other kernels: let it count the plain products.
+    # PyTorch has no formula for the attention of CPUs, FFTs and other kernels: let it count the plain products.
     model.set_attn_implementation("eager")
     use_kernels(model, False)
     with mode(), FlopCounterMode(display=False) as counter:
@@ -134,7 +134,10 @@ def test_products_by_fft_count_as_matrix_products(family):
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         ({"batch_size": -2}, "`batch_size` must be at least 1, got -2"),
-        ({"sequence_length": 0}, "`sequence_length` must be from 1 to the model's `max_position_embeddings=12`, got 0"),
+        (
+            {"sequence_length": 0},
+            "must be from 1 to the model's `max_position_embeddings=12`, got 0",
+        ),
         ({"sequence_length": -5}, "`sequence_length` must be from 1 to .*, got -5"),
         ({"sequence_length": 13}, "`sequence_length` must be from 1 to .*, got 13"),
         ({"target_length": 0}, "`target_length` must be from 1 to .*, got 0"),
