@@ -24,9 +24,9 @@ from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table, write_predictions
 from .base.training_arguments import ScriptTrainingArguments
-from .data.collators import SeededCollator, number_rows
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
+from .data.row_seeds import SeededCollator, number_rows
 from .metrics import load_metric
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, checkpoint_to_resume, load_config, set_label_names

@@ -84,9 +84,12 @@ def classification_loss(
         kwargs: Ignored.
     """
     if config.problem_type is None:
-        multi_label = labels.dtype not in (torch.long, torch.int)
-        single_or_multi = "multi_label_classification" if multi_label else "single_label_classification"
-        config.problem_type = "regression" if config.num_labels == 1 else single_or_multi
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        elif labels.dtype in (torch.long, torch.int):
+            config.problem_type = "single_label_classification"
+        else:
+            config.problem_type = "multi_label_classification"
     if config.problem_type == "single_label_classification":
         return label_cross_entropy(pooled_logits, labels, num_items_in_batch)
     logits = _at_least_float32(pooled_logits)

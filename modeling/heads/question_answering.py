@@ -32,7 +32,7 @@ class QuestionAnsweringHead(TaskHead):
         end_positions: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
-        kwargs.pop("labels", None)  # type: ignore[typeddict-item]  # which the Trainer counts, see `answer_loss`
+        kwargs.pop("labels", None)  # which the Trainer counts, see `answer_loss`
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
         if attention_mask is not None and getattr(self.config, "mask_padding", True):

@@ -21,9 +21,9 @@ from transformers import (
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
 from ..base.errors import UserError
-from ..data.collators import SeededCollator, number_rows
 from ..data.masking import MaskingArguments, MaskingCollator
 from ..data.packing import first_fit
+from ..data.row_seeds import SeededCollator, number_rows
 from ..training.language_modeling import Corpus, build_trainer
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Candidate, Case, Group, Inputs, model_candidate, synchronise

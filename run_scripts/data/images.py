@@ -17,9 +17,9 @@ from transformers import (
 
 from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError
-from .collators import ROW_NUMBER
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
 from .loading import DatasetArguments, load_named
+from .row_seeds import ROW_NUMBER
 
 
 @dataclass

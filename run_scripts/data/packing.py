@@ -6,8 +6,8 @@ from typing import Any
 import datasets
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from .collators import number_rows
 from .loading import Split
+from .row_seeds import number_rows
 
 
 Encoder = Callable[[dict[str, list]], dict[str, list]]

@@ -23,9 +23,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 
 from ..base.errors import BadDataError, UserError
-from .collators import ROW_NUMBER
 from .loading import iterate_rows
 from .packing import Encoder
+from .row_seeds import ROW_NUMBER
 
 
 #: Documents in a part of a block, which are tokenized and packed together.

@@ -22,9 +22,10 @@ from ..base.arguments import ModelArguments, parse_arguments
 from ..base.errors import UserError, report_bad_data
 from ..base.reporting import print_plan, print_table
 from ..base.training_arguments import ScriptTrainingArguments
-from ..data.collators import SeededCollator, pad_rows
+from ..data.collators import pad_rows
 from ..data.loading import Split
 from ..data.packing import row_encoder, tokenize
+from ..data.row_seeds import SeededCollator
 from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
 from ..data.text_stream import TextStream
 from ..metrics import load_metric

@@ -1,17 +1,16 @@
 import copy
 
 import datasets
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
-from transformers import DataCollatorForLanguageModeling, TrainerState
+from transformers import DataCollatorForLanguageModeling
 
 from tokenmixers import train_unigram_tokenizer
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.data.collators import ROW_NUMBER, SeededCollator, pad_rows, precompute_labels
+from tokenmixers.run_scripts.data.collators import pad_rows, precompute_labels
 from tokenmixers.run_scripts.data.masking import MaskingCollator
 from tokenmixers.run_scripts.data.packing import row_encoder, tokenize
+from tokenmixers.run_scripts.data.row_seeds import SeededCollator
 
 
 DOCUMENTS = [f"document number {i} has some words, and unbelievably long ones too" for i in range(40)]
@@ -60,41 +59,7 @@ def test_other_columns_are_padded_with_what_is_nothing_there(tokenizer):
     }
 
 
-class Noise:
-    """A collator that draws a number for each row."""
-
-    def __call__(self, rows):
-        return torch.tensor([generator.random() for generator in self.generators])
-
-
-def test_random_numbers_depend_on_seed_epoch_and_row_alone():
-    rows = [{ROW_NUMBER: 7}, {ROW_NUMBER: [0, 2, 1]}, {ROW_NUMBER: [1, 2, 1]}, {ROW_NUMBER: 8}]
-    collator = SeededCollator(Noise(), seed=3)
-    first = collator(rows)
-    assert len(set(first.tolist())) == 4
-    np.random.seed(99)
-    assert torch.equal(collator(rows[::-1]), first.flip(0))
-    assert torch.equal(SeededCollator(Noise(), seed=3)(rows[1:]), first[1:])
-    assert not any(SeededCollator(Noise(), seed=4)(rows) == first)
-    collator.on_epoch_begin(None, TrainerState(epoch=1.5), None)  # resumed within the second epoch
-    second = collator(rows)
-    assert not any(second == first)
-    collator.on_epoch_begin(None, TrainerState(epoch=0), None)
-    assert torch.equal(collator(rows), first)
-
-
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
-def test_workers_learn_the_epoch(workers):
-    collator = SeededCollator(Noise(), seed=3)
-    rows = [{ROW_NUMBER: number} for number in range(6)]
-    loader = DataLoader(rows, batch_size=2, collate_fn=collator, **workers)
-    for epoch in range(2):
-        collator.on_epoch_begin(None, TrainerState(epoch=float(epoch)), None)
-        expected = [np.random.default_rng((3, epoch, number)).random() for number in range(6)]
-        assert torch.equal(torch.cat(list(loader)), torch.tensor(expected))
-
-
 def test_an_evaluation_without_labels_is_an_error(tokenizer):
     rows = datasets.Dataset.from_dict({"input_ids": [[5, 6]], "special_tokens_mask": [[1, 1]]})
-    with pytest.raises(UserError, match="no token is masked in the 1 rows of the validation text"):
+    with pytest.raises(UserError, match="no token is to be predicted in the 1 rows of the validation text"):
         precompute_labels(rows, SeededCollator(MaskingCollator(tokenizer), 0))

@@ -6,9 +6,9 @@ from transformers import CLIPImageProcessorPil
 
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts.base.arguments import ModelArguments
-from tokenmixers.run_scripts.data.collators import ROW_NUMBER, SeededCollator
 from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
 from tokenmixers.run_scripts.data.images import ImageCollator, load_image_processor
+from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator
 
 
 ALL_AUGMENTATION = {"auto_augment": True, "random_resized_crop": True, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}

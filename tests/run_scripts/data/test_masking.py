@@ -7,9 +7,9 @@ import torch
 from transformers import DataCollatorForLanguageModeling, TrainerState
 
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.data.collators import ROW_NUMBER, SeededCollator
 from tokenmixers.run_scripts.data.masking import MaskingCollator
 from tokenmixers.run_scripts.data.packing import row_encoder, tokenize
+from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator
 
 
 DOCUMENTS = [f"document number {i} has some words, and unbelievably long ones too" for i in range(40)]

@@ -8,9 +8,9 @@ from torch.utils.data import DataLoader
 from transformers import BertConfig, BertForMaskedLM, TrainingArguments
 
 import tokenmixers
-from tokenmixers.run_scripts.data.collators import SeededCollator
 from tokenmixers.run_scripts.data.masking import MaskingCollator
 from tokenmixers.run_scripts.data.packing import row_encoder, tokenize
+from tokenmixers.run_scripts.data.row_seeds import SeededCollator
 from tokenmixers.run_scripts.data.span_corruption import DataCollatorForSpanCorruption
 from tokenmixers.run_scripts.training.language_modeling import Corpus, build_trainer
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
