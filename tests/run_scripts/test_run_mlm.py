@@ -23,7 +23,7 @@ def test_trains_saves_and_reports(command, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "GMLPForMaskedLM (gmlp)" in printed
     assert f"| unigram model              | {results['unigram']:>10,.1f} |" in printed
-    assert results["trained"] < 0.6 * results["untrained"]
+    assert results["trained"] < 0.7 * results["untrained"]
     assert results["tokens_per_second"] > 0
     saved = json.loads((tmp_path / "run" / "all_results.json").read_text())
     assert saved["eval_perplexity"] == results["trained"]
