@@ -23,6 +23,7 @@ from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
+from .heads.losses import with_loss_divisor
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
 from .heads.task_head import ModelMixin
@@ -524,7 +525,8 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
         logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+            counted = with_loss_divisor(labels, kwargs)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

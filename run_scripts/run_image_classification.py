@@ -26,6 +26,7 @@ from .base.reporting import print_plan, print_table, write_predictions
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
+from .data.row_seeds import SeededCollator, number_rows
 from .metrics import load_metric
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, load_config, set_label_names
@@ -64,19 +65,21 @@ def build(
     config.problem_type = "single_label_classification"  # also if the checkpoint is for another problem
     processor = load_image_processor(model_args, config)
     args.remove_unused_columns = False  # the collator needs the column `image`
+    collator = ImageCollator(
+        processor,
+        augmentation,
+        num_labels=len(names),
+        image_size=processed_size(processor),
+        label_smoothing=args.label_smoothing_factor,
+    )
+    collator = SeededCollator(collator, args.seed)
     return ScriptTrainer(
         model=build_model(model_args, config, AutoModelForImageClassification),
         args=args,
-        train_dataset=splits["train"].add_column("augment", [True] * len(splits["train"])),
-        eval_dataset=splits["validation"].add_column("augment", [False] * len(splits["validation"])),
-        data_collator=ImageCollator(
-            processor,
-            augmentation,
-            num_labels=len(names),
-            image_size=processed_size(processor),
-            label_smoothing=args.label_smoothing_factor,
-            seed=args.seed,
-        ),
+        train_dataset=number_rows(splits["train"]),  # rows with a number are augmented
+        eval_dataset=splits["validation"],
+        data_collator=collator,
+        callbacks=[collator],
         processing_class=processor,
         # Not the model's own loss, which would treat soft labels as multi-label classification.
         compute_loss_func=classification_loss,

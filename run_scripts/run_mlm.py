@@ -14,8 +14,9 @@ import tokenmixers  # noqa: F401  (registers the models)
 from ..modeling.heads.language_modeling import MaskedLMHead
 from .base.arguments import ModelArguments
 from .base.errors import UserError
-from .data.collators import SeededCollator, precompute_labels
+from .data.collators import precompute_labels
 from .data.masking import MaskingArguments, MaskingCollator
+from .data.row_seeds import SeededCollator
 from .data.text_corpus import TextDataArguments
 from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
 from .training.model_loading import build_model, sequence_length

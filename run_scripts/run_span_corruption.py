@@ -15,7 +15,8 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import ModelArguments
 from .base.errors import UserError
 from .base.ranges import check_ranges
-from .data.collators import SeededCollator, precompute_labels
+from .data.collators import precompute_labels
+from .data.row_seeds import SeededCollator
 from .data.span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
 from .data.text_corpus import TextDataArguments
 from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus

@@ -31,10 +31,11 @@ from .base.optional_packages import install_hint
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
 from .benchmarks.serving_formats import FORMATS, REQUIRED, Call, Inputs, is_configuration, load, perplexity_of, prepare
-from .data.collators import SeededCollator, precompute_labels
+from .data.collators import precompute_labels
 from .data.loading import load_files
 from .data.masking import MaskingCollator
 from .data.packing import row_encoder, tokenize
+from .data.row_seeds import SeededCollator
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers import PreTrainedConfig
 from transformers.modeling_outputs import MultipleChoiceModelOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.processing_utils import Unpack
@@ -10,6 +9,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..inputs.input_checks import check_choices
+from .losses import classification_loss, label_cross_entropy, with_loss_divisor
 from .pooling import pool
 from .task_head import TaskHead
 
@@ -29,7 +29,9 @@ class ClassificationHead(TaskHead):
 class SequenceClassificationHead(ClassificationHead):
     """One label (or several, or a number) per sequence, read from the pooled output."""
 
-    accepts_loss_kwargs = False
+    def _build_head(self, config: PreTrainedConfig) -> None:
+        super()._build_head(config)
+        self.loss_function = classification_loss
 
     @can_return_tuple
     @auto_docstring
@@ -78,15 +80,19 @@ class TokenClassificationHead(ClassificationHead):
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits, loss = self.classifier(self.dropout(outputs.last_hidden_state)), None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+            counted = with_loss_divisor(labels, kwargs)
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **counted)
         return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class MultipleChoiceHead(ClassificationHead):
     """One score per choice, each choice being a sequence of its own."""
 
-    accepts_loss_kwargs = False
     num_scores = 1
+
+    def _build_head(self, config: PreTrainedConfig) -> None:
+        super()._build_head(config)
+        self.loss_function = label_cross_entropy
 
     @can_return_tuple
     @auto_docstring
@@ -120,6 +126,7 @@ class MultipleChoiceHead(ClassificationHead):
         outputs = self.model(*flat, **kwargs)
         pooled = pool(outputs.last_hidden_state, flat[1], self.config.classifier_pooling)
         num_choices = next(tensor.shape[1] for tensor in (input_ids, inputs_embeds) if tensor is not None)
-        logits = self.classifier(self.dropout(pooled)).view(-1, num_choices)
-        loss = None if labels is None else F.cross_entropy(logits, labels.to(logits.device))
+        logits, loss = self.classifier(self.dropout(pooled)).view(-1, num_choices), None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, kwargs.get("num_items_in_batch"))
         return MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)

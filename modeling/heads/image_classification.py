@@ -1,21 +1,26 @@
 """Classification of images."""
 
 import torch
+from transformers import PreTrainedConfig
 from transformers.modeling_outputs import ImageClassifierOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from .classification import ClassificationHead
+from .losses import classification_loss
 
 
 class ImageClassificationHead(ClassificationHead):
     """One label (or several, or a number) per image, read from the pooled output."""
 
     reads_images = True
-    accepts_loss_kwargs = False
     main_input_name = "pixel_values"
     input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
+
+    def _build_head(self, config: PreTrainedConfig) -> None:
+        super()._build_head(config)
+        self.loss_function = classification_loss
 
     @can_return_tuple
     @auto_docstring

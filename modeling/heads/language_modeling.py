@@ -10,6 +10,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..inputs.caches import mask_for_generate
 from ..inputs.input_checks import kept_tokens
+from .losses import with_loss_divisor
 from .task_head import TaskHead
 
 
@@ -54,7 +55,8 @@ class MaskedLMHead(_LanguageModelingHead):
             hidden_states, targets = hidden_states[to_predict], labels[to_predict]
         logits = self.compute_logits(hidden_states)
         if targets is not None:
-            loss = self.loss_function(logits=logits, labels=targets, vocab_size=self.config.vocab_size, **kwargs)
+            counted = with_loss_divisor(targets, kwargs)
+            loss = self.loss_function(logits=logits, labels=targets, vocab_size=self.config.vocab_size, **counted)
         return MaskedLMOutput(loss, None if sparse else logits, outputs.hidden_states, outputs.attentions)
 
 
@@ -94,5 +96,7 @@ class CausalLMHead(_LanguageModelingHead):
         outputs = self.model(input_ids, attention_mask, token_type_ids, **more, **kwargs)
         logits, loss = self.compute_logits(outputs.last_hidden_state[:, kept_tokens(logits_to_keep), :]), None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+            shifted = kwargs.get("shift_labels")
+            counted = with_loss_divisor(labels[..., 1:] if shifted is None else shifted, kwargs)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
         return CausalLMOutputWithPast(loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions)

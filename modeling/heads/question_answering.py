@@ -2,22 +2,14 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers import PreTrainedConfig
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from .losses import answer_loss
 from .task_head import TaskHead
-
-
-def _position_loss(logits: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Cross entropy over the tokens, mean of the rows whose position lies in the sequence; zero if there is none."""
-    length = logits.shape[1]
-    positions = positions.view(-1).to(logits.device).clamp(0, length)
-    total = F.cross_entropy(logits.float(), positions, ignore_index=length, reduction="sum")
-    return total / (positions < length).sum().clamp(min=1)
 
 
 class QuestionAnsweringHead(TaskHead):
@@ -25,6 +17,7 @@ class QuestionAnsweringHead(TaskHead):
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.loss_function = answer_loss
 
     @can_return_tuple
     @auto_docstring
@@ -39,6 +32,7 @@ class QuestionAnsweringHead(TaskHead):
         end_positions: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
+        kwargs.pop("labels", None)  # which the Trainer counts, see `answer_loss`
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
         if attention_mask is not None and getattr(self.config, "mask_padding", True):
@@ -46,5 +40,5 @@ class QuestionAnsweringHead(TaskHead):
             logits = logits.masked_fill(attention_mask[:, :, None] == 0, torch.finfo(logits.dtype).min)
         start, end = logits.unbind(dim=-1)
         if start_positions is not None and end_positions is not None:
-            loss = (_position_loss(start, start_positions) + _position_loss(end, end_positions)) / 2
+            loss = self.loss_function(start, end, start_positions, end_positions, **kwargs)
         return QuestionAnsweringModelOutput(loss, start, end, outputs.hidden_states, outputs.attentions)

@@ -5,8 +5,7 @@ A head is a mixin that comes before a family's `PreTrainedModel` and needs the c
     class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
         backbone_class = GMLPModel
 
-Losses per token are divided by the Trainer's `num_items_in_batch`. Losses per example are means, marked by
-`accepts_loss_kwargs = False`. Gradients then do not depend on how accumulation steps and processes split a batch.
+Losses are in `losses.py`: they do not depend on how accumulation steps and processes split a batch.
 """
 
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ class TaskHead(ModelMixin):
     backbone_class: type[nn.Module]
     reads_images = False
     is_decoder = False
+    accepts_loss_kwargs = True  # `Trainer` passes `num_items_in_batch`
 
     def __init__(self, config: PreTrainedConfig):
         needed = f"{type(self).__name__} needs a configuration with "

@@ -48,7 +48,9 @@ class RandomLogits(nn.Module):
             self.register_buffer("weight", weight)
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        return query_key_entries(self.weight, layout)
+        # Without gradients a view of a parameter still says that it requires one, and PyTorch's module trackers fail.
+        weight = self.weight if torch.is_grad_enabled() else self.weight.detach()
+        return query_key_entries(weight, layout)
 
     def resize(self, resize: Resize) -> None:
         """Change N; see `ResizableSynthesizer.resize_position_embeddings`."""

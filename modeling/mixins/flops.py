@@ -1,16 +1,21 @@
 """Floating point operations of the models, by formula: one multiply-add counts as two.
 
-Only matrix products and the convolution over patches are counted, as by PyTorch's `FlopCounterMode`; norms,
-activations, softmax and sums are not. Per sequence and layer, with n tokens, d = `hidden_size` and
-f = `intermediate_size`:
+What is counted is the model's arithmetic as it is written, whatever kernel or attention implementation runs: the
+matrix products and the convolution over patches. Norms, activations, softmax and sums are not counted. Toeplitz
+weights count as the full matrix, also if their product is computed by FFT, and causal products as all pairs of tokens.
+
+PyTorch's `FlopCounterMode` counts the same with `attn_implementation="eager"` and without kernels
+(`use_kernels(model, False)`). Otherwise it counts less: it has no formula for FFTs, for custom operators and for the
+attention kernel of CPUs. With FlexAttention on CPUs it does not run.
+
+Per sequence and layer, with n tokens, d = `hidden_size` and f = `intermediate_size`:
 
 - gMLP: 2ndf + 2n²g + 2ngd, with g = f / 2 channels in a split gate and g = f in the others;
 - aMLP: gMLP's + 6nda + 4n²a + 2nag, with a = `attention_size`;
 - MLP-Mixer: 4nsd + 4ndf, with s = `token_mixing_size`;
 - Synthesizer: 4ndf (6ndf if the feed-forward is gated) plus `synthesizer_attention_flops`.
 
-Toeplitz weights count as the full matrix, also if their product is computed by FFT, which `FlopCounterMode` does not
-count. A training step costs three times the forward pass.
+A training step costs three times the forward pass.
 """
 
 from __future__ import annotations
@@ -103,6 +108,12 @@ def _head_flops(model: nn.Module, batch: int, length: int) -> int:
     return total
 
 
+def _check_count(name: str, value: int, most: int | None = None) -> None:
+    if value < 1 or (most is not None and value > most):
+        allowed = "at least 1" if most is None else f"from 1 to the model's `max_position_embeddings={most}`"
+        raise ValueError(f"`{name}` must be {allowed}, got {value}.")
+
+
 class CountsFlops(PreTrainedModel):
     """A `PreTrainedModel` with a formula in `LAYER_FLOPS`."""
 
@@ -115,15 +126,23 @@ class CountsFlops(PreTrainedModel):
             batch_size: Number of sequences or images.
             sequence_length: Tokens per sequence, in the encoder of an encoder-decoder; the maximum by default, and
                 always for images.
-            target_length: Tokens in the decoder of an encoder-decoder; its maximum by default.
+            target_length: Tokens in the decoder; its maximum by default. For encoder-decoders only.
 
         Returns:
-            The number that `torch.utils.flop_counter.FlopCounterMode` counts, but for FFT. Self-attention of decoders
-            counts all pairs of tokens, and `sparse_prediction` is not taken into account.
+            Operations of the model as it is written, all logits included: `sparse_prediction` is not taken into
+            account.
+
+        Raises:
+            ValueError: If a number is less than 1, a length more than the maximum, or there is no decoder for
+                `target_length`.
         """
         config = self.config
         layer_flops = LAYER_FLOPS[config.model_type]
-        length = sequence_length or config.max_position_embeddings
+        length = config.max_position_embeddings if sequence_length is None else sequence_length
+        _check_count("batch_size", batch_size)
+        _check_count("sequence_length", length, config.max_position_embeddings)
+        if target_length is not None and not config.is_encoder_decoder:
+            raise ValueError(f"`target_length={target_length}` is for encoder-decoders, and this model is none.")
         total = 0
         if config.image_size is not None:
             length = config.max_position_embeddings
@@ -134,7 +153,8 @@ class CountsFlops(PreTrainedModel):
         total += config.num_hidden_layers * layer_flops(config, batch_size, length)
         if config.is_encoder_decoder:
             decoder = config.get_text_config(decoder=True)
-            target_length = target_length or decoder.max_position_embeddings
+            target_length = decoder.max_position_embeddings if target_length is None else target_length
+            _check_count("target_length", target_length, decoder.max_position_embeddings)
             total += decoder.num_hidden_layers * layer_flops(decoder, batch_size, target_length, length)
             length = target_length
         return total + _head_flops(self, batch_size, length)

@@ -21,9 +21,9 @@ from transformers import (
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
 from ..base.errors import UserError
-from ..data.collators import SeededCollator
 from ..data.masking import MaskingArguments, MaskingCollator
 from ..data.packing import first_fit
+from ..data.row_seeds import SeededCollator, number_rows
 from ..training.language_modeling import Corpus, build_trainer
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Candidate, Case, Group, Inputs, model_candidate, synchronise
@@ -233,6 +233,7 @@ def _trainer_and_bare_steps(
         include_num_input_tokens_seen="non_padding",
         logging_strategy="no",
     )
+    data = number_rows(data)
     mask = SeededCollator(MaskingCollator(tokenizer, **vars(MaskingArguments())), args.seed)
     trainer = build_trainer(model, Corpus({}, tokenizer, config), args, data, data, mask)
     batches = [

@@ -1,24 +1,24 @@
-"""Batches of token rows: padding, reproducible random numbers, labels that are computed once."""
+"""Batches of token rows: padding, labels that are computed once."""
 
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import datasets
 import numpy as np
 import torch
-from transformers import (
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedTokenizerBase
 
+from ..base.errors import UserError
 from .loading import Split, iterate_rows
+from .row_seeds import ROW_NUMBER
 
 
 def pad_rows(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
     """Pad rows of tokens to a batch. Equal to `tokenizer.pad`, and many times faster.
 
     Args:
-        rows: With `input_ids`, and any of `labels`, `special_tokens_mask`, `seq_idx` and `offset_mapping`.
+        rows: With `input_ids`, and any of `labels`, `special_tokens_mask`, `seq_idx` and `offset_mapping`. Their
+            numbers are left out.
         tokenizer: Gives the padding id and the padding side.
 
     Returns:
@@ -27,7 +27,7 @@ def pad_rows(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> 
     """
     pad = tokenizer.pad_token_id or 0  # without a padding token any id: the attention mask excludes it
     fills = {"input_ids": pad, "labels": -100, "special_tokens_mask": 1, "seq_idx": -1, "offset_mapping": 0}
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name != ROW_NUMBER}
     batch = {}
     for name, values in columns.items():
         lengths = [len(value) for value in values]
@@ -47,26 +47,6 @@ def pad_rows(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> 
     return batch
 
 
-class SeededCollator:
-    """Seeds the `generator` of a collator for each batch, from a seed and the batch's token ids.
-
-    Data loaders prefetch batches, so a resumed run would draw other numbers from the global generator.
-
-    Args:
-        collator: A collator with an attribute `generator`.
-        seed: Another seed gives other random numbers for the same batch.
-    """
-
-    def __init__(self, collator: Any, seed: int):
-        self.collator = collator
-        self.seed = seed
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        content = np.concatenate([np.asarray(row["input_ids"], dtype=np.int64) for row in rows])
-        self.collator.generator = torch.Generator().manual_seed(zlib.crc32(content.tobytes(), self.seed & 0xFFFFFFFF))
-        return self.collator(rows)
-
-
 def precompute_labels(split: Split, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> datasets.Dataset:
     """Mask the evaluation set once, so that every evaluation predicts the same tokens.
 
@@ -76,11 +56,17 @@ def precompute_labels(split: Split, collator: Callable[[list[dict[str, Any]]], d
 
     Returns:
         Rows with `input_ids`, `labels` (-100 = ignored by the loss) and, if the split has it, `seq_idx`.
+
+    Raises:
+        UserError: If not a single token is to be predicted.
     """
-    rows = []
-    for row in iterate_rows(split, "validation"):
-        batch = collator([row])
+    rows, labelled = [], 0
+    for number, row in enumerate(iterate_rows(split, "validation")):
+        batch = collator([{**row, ROW_NUMBER: number}])
+        labelled += int((batch["labels"] != -100).sum())
         tokens = batch["attention_mask"][0].bool() if "attention_mask" in batch else slice(None)
         columns = {"input_ids": batch["input_ids"][0][tokens].tolist(), "labels": batch["labels"][0].tolist()}
         rows.append(columns | ({"seq_idx": row["seq_idx"]} if "seq_idx" in row else {}))
+    if not labelled:
+        raise UserError(f"no token is to be predicted in the {len(rows)} rows of the validation text: use more of it.")
     return datasets.Dataset.from_list(rows)

@@ -12,6 +12,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch.nn import functional as F
 from transformers.modeling_outputs import ImageClassifierOutput
 
+from ...modeling.heads.losses import label_cross_entropy
 from ..base.ranges import check_ranges
 
 
@@ -252,7 +253,4 @@ def classification_loss(
         num_items_in_batch: Number of elements of the labels in the whole step, over all accumulated batches and
             processes, as counted by the Trainer; those of this batch by default.
     """
-    labels = labels.to(outputs.logits.device)
-    total = F.cross_entropy(outputs.logits.float(), labels, reduction="sum")
-    items = labels.numel() if num_items_in_batch is None else num_items_in_batch
-    return total * labels[0].numel() / items
+    return label_cross_entropy(outputs.logits, labels, num_items_in_batch)

@@ -1,6 +1,6 @@
 """Images with classes: loading, checking, batches for training and evaluation."""
 
-import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
 from .loading import DatasetArguments, load_named
+from .row_seeds import ROW_NUMBER
 
 
 @dataclass
@@ -113,8 +114,7 @@ def open_image(image: Image.Image | dict[str, Any]) -> Image.Image:
 class ImageCollator:
     """Makes batches of images. Training images are augmented at random, with soft labels.
 
-    The random numbers depend only on a seed and the batch: data loaders prefetch batches, so a resumed run would draw
-    other numbers from the global generator.
+    How an image is changed depends on its own generator alone; how images are mixed, on that of the batch's first.
 
     Attributes:
         processor: The model's image processor.
@@ -122,7 +122,7 @@ class ImageCollator:
         num_labels: Number of classes.
         image_size: Height and width of the model's images, in pixels.
         label_smoothing: Share of a training label that is spread over all classes.
-        seed: Another seed gives other random numbers for the same batch.
+        generators: One for each training image of the next batch, see `SeededCollator`.
     """
 
     processor: Any
@@ -130,13 +130,13 @@ class ImageCollator:
     num_labels: int
     image_size: tuple[int, int]
     label_smoothing: float = 0.0
-    seed: int = 0
+    generators: Sequence[np.random.Generator] = ()
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Open, augment and process a batch.
 
         Args:
-            rows: With `image`, `label` and `augment`, which is true for training rows.
+            rows: With `image` and `label`; training rows, and only those, with `ROW_NUMBER`.
 
         Returns:
             `pixel_values`, `(batch, channels, height, width)`, and `labels`: probabilities `(batch, num_labels)` of
@@ -144,14 +144,15 @@ class ImageCollator:
         """
         images = [open_image(row["image"]) for row in rows]
         classes = torch.tensor([row["label"] for row in rows])
-        if not rows[0]["augment"]:
+        if ROW_NUMBER not in rows[0]:
             return {"pixel_values": self.processor(images, return_tensors="pt").pixel_values, "labels": classes}
-        content = zlib.crc32(b"".join(image.tobytes() for image in images), self.seed & 0xFFFFFFFF)
-        random = np.random.default_rng(content)
-        images = [augment(image, self.augmentation, self.image_size, random) for image in images]
+        images = [
+            augment(image, self.augmentation, self.image_size, generator)
+            for image, generator in zip(images, self.generators, strict=True)
+        ]
         # A random crop replaces the processor's resizing and centre crop.
         sizing = {"do_resize": False, "do_center_crop": False} if self.augmentation.random_resized_crop else {}
         pixel_values = self.processor(images, return_tensors="pt", **sizing).pixel_values
         labels = soft_labels(classes, self.num_labels, self.label_smoothing)
-        pixel_values, labels = mixup_or_cutmix(pixel_values, labels, self.augmentation, random)
+        pixel_values, labels = mixup_or_cutmix(pixel_values, labels, self.augmentation, self.generators[0])
         return {"pixel_values": pixel_values, "labels": labels}

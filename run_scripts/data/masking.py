@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
 from transformers import DataCollatorForLanguageModeling
 
 from ..base.ranges import check_ranges
@@ -28,11 +30,54 @@ class MaskingArguments:
 
 
 class MaskingCollator(DataCollatorForLanguageModeling):
-    """Transformers' masking, with the faster padding of `pad_rows`."""
+    """Transformers' masking, with a random generator for each row and the faster padding of `pad_rows`.
+
+    Attributes:
+        generators: One for each row of the next batch, see `SeededCollator`; new ones by default.
+    """
+
+    generators: list[np.random.Generator] | None = None
 
     def __call__(self, rows: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
-        """Pad and mask."""
+        """Pad and mask rows with `input_ids` and, for whole words, `offset_mapping`.
+
+        `special_tokens_mask` saves time: without it every token is looked up.
+        """
+        if "special_tokens_mask" not in rows[0]:
+            rows = [{**row, "special_tokens_mask": self._special_tokens(row["input_ids"])} for row in rows]
         batch = pad_rows(rows, self.tokenizer)
-        special, offsets = batch.pop("special_tokens_mask", None), batch.pop("offset_mapping", None)
-        batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special, offsets)
-        return batch
+        special, offsets = batch.pop("special_tokens_mask").numpy(), batch.pop("offset_mapping", None)
+        input_ids, labels = self._mask(
+            batch["input_ids"].numpy(),
+            special,
+            None if offsets is None else offsets.numpy(),
+            self._random_numbers(batch["attention_mask"].numpy() != 0),
+        )
+        return batch | {"input_ids": torch.from_numpy(input_ids), "labels": torch.from_numpy(labels)}
+
+    def _special_tokens(self, input_ids: list[int]) -> list[int]:
+        return self.tokenizer.get_special_tokens_mask(input_ids, already_has_special_tokens=True)
+
+    def _random_numbers(self, real: np.ndarray) -> np.ndarray:
+        """Three numbers in [0, 1) for each token. Those of a row do not depend on its padding."""
+        generators = [np.random.default_rng() for _ in real] if self.generators is None else self.generators
+        numbers = np.zeros((3, *real.shape))
+        for row, (generator, tokens) in enumerate(zip(generators, real, strict=True)):
+            numbers[:, row, tokens] = generator.random((3, int(tokens.sum())))
+        return numbers
+
+    def _mask(
+        self, input_ids: np.ndarray, special: np.ndarray, offsets: np.ndarray | None, numbers: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Input ids and labels, both of shape `(batch, length)`."""
+        choice, replacement, token = numbers
+        if self.whole_word_mask:
+            words, excluded = self._calc_word_ids_and_prob_mask(offsets, special)
+            masked = self._whole_word_mask(words, (choice < self.mlm_probability) & ~excluded)
+        else:
+            masked = (choice < self.mlm_probability) & (special == 0)
+        labels = np.where(masked, input_ids, -100)
+        as_mask = masked & (replacement < self.mask_replace_prob)
+        as_random = masked & ~as_mask & (replacement < self.mask_replace_prob + self.random_replace_prob)
+        random_ids = (token * len(self.tokenizer)).astype(np.int64)
+        return np.where(as_mask, self.tokenizer.mask_token_id, np.where(as_random, random_ids, input_ids)), labels

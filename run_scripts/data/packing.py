@@ -7,6 +7,7 @@ import datasets
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from .loading import Split
+from .row_seeds import number_rows
 
 
 Encoder = Callable[[dict[str, list]], dict[str, list]]
@@ -41,7 +42,7 @@ def row_encoder(
 
 
 def tokenize(split: Split, encoder: Encoder, shortest_row: int = 1, num_workers: int | None = None) -> Split:
-    """Turn documents into rows of tokens.
+    """Turn documents into rows of tokens, numbered unless they are streamed.
 
     Args:
         split: Documents in a column `text`.
@@ -51,6 +52,8 @@ def tokenize(split: Split, encoder: Encoder, shortest_row: int = 1, num_workers:
     """
     options = {} if isinstance(split, datasets.IterableDataset) else {"num_proc": num_workers, "desc": "Tokenizing"}
     rows = split.map(encoder, batched=True, remove_columns=["text"], **options)
+    if isinstance(rows, datasets.Dataset):
+        rows = number_rows(rows)
     return rows if shortest_row == 1 else rows.filter(lambda row: len(row["input_ids"]) >= shortest_row)
 
 

@@ -81,7 +81,7 @@ def random_spans_noise_mask(
     length: int,
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
-    generator: torch.Generator | None = None,
+    generator: np.random.Generator | None = None,
 ) -> torch.Tensor:
     """Choose the spans to hide: random lengths and positions; the first token is always kept.
 
@@ -92,7 +92,7 @@ def random_spans_noise_mask(
         length: Number of tokens, at least 2.
         noise_density: Share of the tokens to hide.
         mean_noise_span_length: Mean length of the hidden spans, in tokens.
-        generator: Source of randomness; PyTorch's own by default.
+        generator: Source of randomness; a new one by default.
 
     Returns:
         Boolean mask of shape `(length,)`, true for hidden tokens.
@@ -104,10 +104,11 @@ def random_spans_noise_mask(
         raise ValueError(f"Span corruption needs at least two tokens, got {length}.")
     _check_noise(noise_density, mean_noise_span_length)
     num_noise, num_spans = _noise_counts(length, noise_density, mean_noise_span_length)
+    generator = np.random.default_rng() if generator is None else generator
 
     def random_segmentation(items: int) -> np.ndarray:
         # The segments' ends are `num_spans - 1` of the `items - 1` gaps between items.
-        cuts = np.sort(torch.randperm(items - 1, generator=generator)[: num_spans - 1].numpy()) + 1
+        cuts = np.sort(generator.permutation(items - 1)[: num_spans - 1]) + 1
         ends = np.concatenate(([0], cuts, [items]))
         return ends[1:] - ends[:-1]
 
@@ -156,7 +157,7 @@ class DataCollatorForSpanCorruption:
         input_length: Pad inputs to this length rather than to the longest of the batch. With rows of as many tokens as
             `span_corruption_lengths` says, nothing is padded.
         target_length: The same for targets.
-        generator: Source of randomness; PyTorch's own by default.
+        generators: One for each row of the next batch, see `SeededCollator`; new ones by default.
 
     Raises:
         ValueError: If the tokenizer lacks a special token, a row has fewer than two tokens or does not fit.
@@ -167,7 +168,7 @@ class DataCollatorForSpanCorruption:
     mean_noise_span_length: float = 3.0
     input_length: int | None = None
     target_length: int | None = None
-    generator: torch.Generator | None = None
+    generators: Sequence[np.random.Generator] | None = None
 
     def __post_init__(self):
         self.sentinels = sentinel_token_ids(self.tokenizer)
@@ -185,15 +186,19 @@ class DataCollatorForSpanCorruption:
             `input_ids` and `attention_mask`, `(batch, input length)`; `labels`, `(batch, target length)`, -100 for
             padding. The model makes its decoder inputs from the labels.
         """
-        inputs, targets = zip(*(self._corrupt(row["input_ids"]) for row in rows), strict=True)
+        generators = [None] * len(rows) if self.generators is None else self.generators
+        pairs = zip(rows, generators, strict=True)
+        inputs, targets = zip(*(self._corrupt(row["input_ids"], generator) for row, generator in pairs), strict=True)
         input_ids = self._pad(inputs, self.tokenizer.pad_token_id, self.input_length, "input_length")
         attention_mask = self._pad([[1] * len(row) for row in inputs], 0, self.input_length, "input_length")
         labels = self._pad(targets, -100, self.target_length, "target_length")
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
-    def _corrupt(self, token_ids: Sequence[int] | torch.Tensor) -> tuple[list[int], list[int]]:
+    def _corrupt(
+        self, token_ids: Sequence[int] | torch.Tensor, generator: np.random.Generator | None
+    ) -> tuple[list[int], list[int]]:
         token_ids = token_ids.tolist() if isinstance(token_ids, torch.Tensor) else list(token_ids)
-        mask = random_spans_noise_mask(len(token_ids), self.noise_density, self.mean_noise_span_length, self.generator)
+        mask = random_spans_noise_mask(len(token_ids), self.noise_density, self.mean_noise_span_length, generator)
         end = [self.tokenizer.eos_token_id]
         kept = (~mask).tolist()
         return (

@@ -25,6 +25,7 @@ from transformers.trainer_callback import ExportableState
 from ..base.errors import BadDataError, UserError
 from .loading import iterate_rows
 from .packing import Encoder
+from .row_seeds import ROW_NUMBER
 
 
 #: Documents in a part of a block, which are tokenized and packed together.
@@ -86,14 +87,16 @@ class TextStream(torch.utils.data.IterableDataset):
         self.positions = [StreamPosition()]
 
     def __iter__(self) -> Iterator[tuple[dict[str, list], int, StreamPosition, int]]:
-        """Yield a row, the index of its reader, the position of its part, and its index in the part."""
+        """Yield a numbered row, the index of its reader, the position of its part, and its index in the part."""
         worker = get_worker_info()
         if worker is not None:
             reset_lock()  # otherwise remote files hang in a forked process
         # The loader polls its workers in order. After resuming, the first has to be the one whose turn it was.
         reader = 0 if worker is None else (worker.id + self.first) % worker.num_workers
+        first = self.process * len(self.positions)
         for row, position, number in self._rows(reader, self.positions[reader]):
-            yield row, reader, position, number
+            place = [first + reader, position.epoch, position.block, position.part, number]
+            yield {**row, ROW_NUMBER: place}, reader, position, number
 
     def _rows(self, reader: int, start: StreamPosition) -> Iterator[tuple[dict[str, list], StreamPosition, int]]:
         position, readers = start, self.processes * len(self.positions)

@@ -1,5 +1,6 @@
 """Shared by the language modelling commands: corpus, tokenizing, perplexity, Trainer, the whole run."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from ..base.training_arguments import ScriptTrainingArguments, check_has_work
 from ..data.collators import pad_rows
 from ..data.loading import Split
 from ..data.packing import row_encoder, tokenize
+from ..data.row_seeds import SeededCollator
 from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
 from ..data.text_stream import TextStream
 from ..metrics import load_metric
@@ -151,15 +153,23 @@ def _perplexity(losses: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> float:
-    """Perplexity of predicting each label by its frequency in the training data (add-one smoothed)."""
-    counts = np.ones(vocab_size)
+    """Perplexity of predicting each label by its frequency in the training data (add-one smoothed).
+
+    Args:
+        train: With `input_ids` and `special_tokens_mask`.
+        evaluation: With `labels`, -100 = ignored by the loss.
+        vocab_size: Number of the tokenizer's ids. A model can have more rows, for tokens that do not exist.
+    """
+    counts: Counter[int] = Counter()
     for batch in train.iter(1000):
         ids = np.concatenate([np.asarray(row) for row in batch["input_ids"]])
         ordinary = np.concatenate([np.asarray(row) for row in batch["special_tokens_mask"]]) == 0
-        counts += np.bincount(ids[ordinary], minlength=vocab_size)
+        tokens, numbers = np.unique(ids[ordinary], return_counts=True)
+        counts.update(dict(zip(tokens.tolist(), numbers.tolist(), strict=True)))
     labels = np.concatenate([np.asarray(row) for row in evaluation["labels"]])
     labels = labels[labels != -100]
-    loss = -np.log(counts[labels] / counts.sum()).sum()
+    smoothed = np.array([counts[label] + 1 for label in labels.tolist()])
+    loss = -np.log(smoothed / (counts.total() + vocab_size)).sum()
     return load_metric("token_perplexity").compute(predictions=[loss], references=[len(labels)])["perplexity"]
 
 
@@ -202,6 +212,7 @@ def build_trainer(
         train_dataset=train,
         eval_dataset=evaluation,
         data_collator=collate,
+        callbacks=[collator] if isinstance(collator, SeededCollator) else None,
         processing_class=corpus.tokenizer,
         preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,
         compute_metrics=next_token_perplexity if causal else perplexity,
@@ -237,7 +248,7 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
     known = {}
     if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
         known["unigram"] = unigram_perplexity(
-            trainer.train_dataset, trainer.eval_dataset, trainer.model.config.vocab_size
+            trainer.train_dataset, trainer.eval_dataset, len(trainer.processing_class)
         )
     card = CardFacts(
         task,

@@ -16,6 +16,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.distributed import DistributedConfig
+from transformers.utils import logging
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.arguments import ModelArguments
@@ -27,6 +28,11 @@ from .run_folder import kept_tokenizer
 
 #: Longer maximum lengths mean none: tokenizers without one report 10**30.
 LONGEST_PLAUSIBLE = 10**6
+
+#: Vocabularies are padded to multiples of this, for speed.
+ROWS_MULTIPLE = 128
+
+logger = logging.get_logger(__name__)
 
 
 def load_config(arguments: ModelArguments) -> PreTrainedConfig:
@@ -134,6 +140,16 @@ def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase,
         config.decoder_start_token_id = config.pad_token_id  # as T5 does
 
 
+def warn_of_unused_rows(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn if a new model has rows for tokens that do not exist, more than padding to a multiple of 128 explains."""
+    ids, rows = len(tokenizer), config.vocab_size
+    if rows > -(-ids // ROWS_MULTIPLE) * ROWS_MULTIPLE:
+        logger.warning(
+            f"the model has vocab_size={rows} and the tokenizer {ids} ids: {rows - ids} rows of the embeddings are "
+            f"never trained, and --config_overrides vocab_size={ids} leaves them out."
+        )
+
+
 def fitting_tokenizer(
     arguments: ModelArguments,
     config: PreTrainedConfig,
@@ -144,6 +160,8 @@ def fitting_tokenizer(
     kind: str = "encoder",
 ) -> PreTrainedTokenizerBase:
     """Load or train the tokenizer, and make the configuration agree with it.
+
+    A new model with many more rows than the tokenizer has ids gives a warning.
 
     Args:
         arguments: Names the tokenizer.
@@ -169,6 +187,8 @@ def fitting_tokenizer(
             arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
     tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind)
     fit_vocabulary(config, tokenizer, new_tokenizer)
+    if arguments.model_name_or_path is None and args.process_index == 0:
+        warn_of_unused_rows(config, tokenizer)
     return tokenizer
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from accelerate import PartialState
 from safetensors import SafetensorError
@@ -29,6 +30,8 @@ from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
 from ...configuration.checkpoint_files import copy_code
+from ...modeling.heads.losses import loss_divisor, position_labels
+from ...modeling.heads.question_answering import QuestionAnsweringHead
 from ..base.errors import UserError, report_bad_data
 from ..base.hub_errors import check_card, check_repo_id, check_token, explain, report_hub_errors
 from ..base.reporting import ProgressLines, mean_training_loss, plot_history, training_speed
@@ -132,6 +135,19 @@ class ScriptTrainerMixin:
             return super()._determine_best_metric(*args, **kwargs)
         except KeyError as error:
             raise UserError(str(error.args[0])) from error
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict], device: torch.device) -> torch.Tensor | int | None:
+        """What losses are divided by: the Trainer's count of `labels`, and starts and ends of answers; never 0."""
+        count, names = super()._get_num_items_in_batch, ("start_positions", "end_positions")  # type: ignore[misc]
+        answers = bool(batch_samples) and all(name in batch_samples[0] for name in names)
+        if not answers or not isinstance(self.accelerator.unwrap_model(self.model), QuestionAnsweringHead):
+            items = count(batch_samples, device)
+            return None if items is None else loss_divisor(items)
+        positions = [
+            [{"labels": position_labels(batch[name], batch["input_ids"].shape[1])} for batch in batch_samples]
+            for name in names
+        ]
+        return torch.stack([count(labels, device) for labels in positions], dim=-1)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card from `card`; the arguments of Transformers' method have no effect then."""

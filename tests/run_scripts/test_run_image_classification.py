@@ -111,7 +111,7 @@ def vit(tmp_path):
 
 def test_models_of_transformers_itself(command, vit):
     soft = {"label_smoothing_factor": 0.1, "mixup_alpha": 0.2, "cutmix_alpha": 0.2}
-    changes = {"config_name": vit, "config_overrides": None, "max_steps": 60, "learning_rate": 2e-2}
+    changes = {"config_name": vit, "config_overrides": None, "max_steps": 80, "learning_rate": 8e-3}
     assert run_image_classification.main(command(**changes, **soft))["eval_accuracy"] > 0.8
 
 

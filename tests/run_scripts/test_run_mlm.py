@@ -23,7 +23,7 @@ def test_trains_saves_and_reports(command, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "GMLPForMaskedLM (gmlp)" in printed
     assert f"| unigram model              | {results['unigram']:>10,.1f} |" in printed
-    assert results["trained"] < 0.6 * results["untrained"]
+    assert results["trained"] < 0.7 * results["untrained"]
     assert results["tokens_per_second"] > 0
     saved = json.loads((tmp_path / "run" / "all_results.json").read_text())
     assert saved["eval_perplexity"] == results["trained"]
@@ -105,8 +105,13 @@ def test_never_writes_over_a_finished_run_or_foreign_files(command, tmp_path):
 
 @pytest.mark.parametrize(
     "data",
-    [{}, {"streaming": True, "max_eval_samples": 10}, {"isolate_documents": True}],
-    ids=["loaded", "streamed", "isolated"],
+    [
+        {},
+        {"per_device_train_batch_size": 120},
+        {"streaming": True, "max_eval_samples": 10},
+        {"isolate_documents": True},
+    ],
+    ids=["loaded", "in the third epoch", "streamed", "isolated"],
 )
 def test_an_interrupted_run_goes_on_where_it_was(data, command, tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **data}
@@ -150,8 +155,7 @@ def test_models_of_transformers_itself(command, tmp_path):
     ],
 )
 def test_launchers_train_the_same_model(command, tmp_path, launcher, batch):
-    options = {"optim": "sgd", "max_grad_norm": 1e9, "train_sampling_strategy": "sequential", "mlm_probability": 1.0}
-    options |= {"mask_replace_prob": 1.0, "random_replace_prob": 0.0}  # so that no masking differs by chance
+    options = {"optim": "sgd", "max_grad_norm": 1e9, "mlm_probability": 0.3}
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
     options |= {"model_name_or_path": tmp_path / "start", "train_tokenizer": None}
     options |= {"config_name": None, "config_overrides": None}

@@ -7,6 +7,7 @@ from transformers import AutoConfig, AutoModel
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.modeling.kernels import use_kernels
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 
 
@@ -26,13 +27,11 @@ EXTRA = {
 }
 
 
-def counted(model: torch.nn.Module, **inputs: torch.Tensor) -> int:
-    # PyTorch has no formula for the flash kernel of CPUs: let it count the plain products.
-    for module in model.modules():
-        if hasattr(module, "config"):
-            module.config._attn_implementation = "eager"
-    model.requires_grad_(False)  # `no_grad` would upset the counter's hooks
-    with FlopCounterMode(display=False) as counter:
+def counted(model: torch.nn.Module, mode=torch.no_grad, **inputs: torch.Tensor) -> int:
+    # PyTorch has no formula for the attention of CPUs, FFTs and other kernels: let it count the plain products.
+    model.set_attn_implementation("eager")
+    use_kernels(model, False)
+    with mode(), FlopCounterMode(display=False) as counter:
         model(**inputs)
     return counter.get_total_flops()
 
@@ -93,6 +92,70 @@ def test_synthesizers_of_every_component(components, batch, length, target, firs
     found = counted(model, **inputs, use_cache=False)
     assert model.forward_flops(batch, length, target) == found
     assert model.floating_point_ops(inputs) == 3 * found
+
+
+MIXTURES = [["vanilla"], ["random"], ["fixed_random", "vanilla"], ["mesh_factorized", "dense"], ["relative"]]
+MIXTURES += [["factorized_random", "factorized_dense"]]
+
+
+def check_the_number(family, length, mode, implementation, components=None):
+    fields = {**SIZES, **EXTRA[family], "max_position_embeddings": length, "num_hidden_layers": 1}
+    if components is not None:
+        fields |= {"attention_components": components, "num_attention_heads": 1}
+    model_class = getattr(tokenmixers, FAMILIES[family].models["AutoModelForMaskedLM"])
+    model = model_class(model_class.config_class(**fields)).eval()
+    if implementation == "sdpa" and not model_class._supports_sdpa:
+        return
+    model.set_attn_implementation(implementation)
+    inputs = {"input_ids": torch.ones(1, length, dtype=torch.long)}
+    with mode(), FlopCounterMode(display=False) as counter:
+        model(**inputs)
+    expected = model.forward_flops(1, length)
+    assert 0 < counter.get_total_flops() <= expected
+    assert counted(model, mode, **inputs) == expected == model.forward_flops(1, length)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_number_is_the_same_whatever_runs(family, mode, implementation):
+    """And PyTorch's counter runs, also where it has no formula."""
+    for components in MIXTURES if family == "synthesizer" else [None]:
+        check_the_number(family, 9, mode, implementation, components)
+
+
+@pytest.mark.parametrize("family", ["gmlp", pytest.param("amlp", marks=pytest.mark.slow)])
+def test_products_by_fft_count_as_matrix_products(family):
+    check_the_number(family, 2050, torch.no_grad, "eager")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        ({"batch_size": -2}, "`batch_size` must be at least 1, got -2"),
+        (
+            {"sequence_length": 0},
+            "must be from 1 to the model's `max_position_embeddings=12`, got 0",
+        ),
+        ({"sequence_length": -5}, "`sequence_length` must be from 1 to .*, got -5"),
+        ({"sequence_length": 13}, "`sequence_length` must be from 1 to .*, got 13"),
+        ({"target_length": 0}, "`target_length` must be from 1 to .*, got 0"),
+        ({"target_length": 13}, "`target_length` must be from 1 to .*, got 13"),
+    ],
+)
+def test_impossible_numbers_are_errors(arguments, message):
+    config = tokenmixers.SynthesizerConfig(**SIZES, **EXTRA["synthesizer"], is_encoder_decoder=True)
+    model = tokenmixers.SynthesizerForConditionalGeneration(config)
+    assert model.forward_flops(1) == model.forward_flops(1, 12, 12)
+    with pytest.raises(ValueError, match=message):
+        model.forward_flops(**arguments)
+
+
+def test_a_target_needs_a_decoder():
+    model = tokenmixers.GMLPModel(tokenmixers.GMLPConfig(**SIZES))
+    with pytest.raises(ValueError, match="`target_length=3` is for encoder-decoders"):
+        model.forward_flops(1, 5, 3)
 
 
 @pytest.mark.fast_cases(name=["gmlp-base", "amlp-base"])

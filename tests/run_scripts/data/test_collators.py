@@ -6,8 +6,11 @@ import torch
 from transformers import DataCollatorForLanguageModeling
 
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.data.collators import SeededCollator, pad_rows, precompute_labels
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data.collators import pad_rows, precompute_labels
+from tokenmixers.run_scripts.data.masking import MaskingCollator
 from tokenmixers.run_scripts.data.packing import row_encoder, tokenize
+from tokenmixers.run_scripts.data.row_seeds import SeededCollator
 
 
 DOCUMENTS = [f"document number {i} has some words, and unbelievably long ones too" for i in range(40)]
@@ -56,18 +59,7 @@ def test_other_columns_are_padded_with_what_is_nothing_there(tokenizer):
     }
 
 
-def test_a_seeded_collator_depends_on_seed_and_batch_alone():
-    class Noise:
-        generator = None
-
-        def __call__(self, rows):
-            return torch.rand(len(rows), generator=self.generator)
-
-    rows = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}]
-    first = SeededCollator(Noise(), seed=3)(rows)
-    torch.rand(5)
-    collator = SeededCollator(Noise(), seed=3)
-    collator(rows[:1])
-    assert torch.equal(collator(rows), first)
-    assert not torch.equal(SeededCollator(Noise(), seed=4)(rows), first)
-    assert not torch.equal(collator(rows[::-1]), first)
+def test_an_evaluation_without_labels_is_an_error(tokenizer):
+    rows = datasets.Dataset.from_dict({"input_ids": [[5, 6]], "special_tokens_mask": [[1, 1]]})
+    with pytest.raises(UserError, match="no token is to be predicted in the 1 rows of the validation text"):
+        precompute_labels(rows, SeededCollator(MaskingCollator(tokenizer), 0))

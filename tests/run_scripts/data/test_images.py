@@ -8,6 +8,7 @@ from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
 from tokenmixers.run_scripts.data.images import ImageCollator, load_image_processor
+from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator
 
 
 ALL_AUGMENTATION = {"auto_augment": True, "random_resized_crop": True, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}
@@ -18,17 +19,19 @@ def collate():
     """`collate(training=..., **settings)`: a batch of noisy pictures of 12 by 10 pixels, for a model of 8 by 8."""
     noise = np.random.default_rng(0).integers(0, 256, (4, 12, 10, 3), dtype=np.uint8)
 
-    def build(training=True, seed=0, smoothing=0.0, processor=None, **settings):
+    def build(training=True, rows=range(4), seed=0, smoothing=0.0, processor=None, **settings):
         config = GMLPConfig(image_size=8, patch_size=2)
         processor = processor or load_image_processor(ModelArguments(), config)
-        collator = ImageCollator(processor, AugmentationArguments(**settings), 3, (8, 8), smoothing, seed)
-        rows = [{"image": Image.fromarray(noise[i]), "label": i % 3, "augment": training} for i in range(4)]
-        return collator(rows)
+        collator = ImageCollator(processor, AugmentationArguments(**settings), 3, (8, 8), smoothing)
+        rows = [{"image": Image.fromarray(noise[i]), "label": i % 3} for i in rows]
+        if training:
+            rows = [{**row, ROW_NUMBER: number} for number, row in enumerate(rows)]
+        return SeededCollator(collator, seed)(rows)
 
     return build
 
 
-def test_batches_depend_on_seed_and_content_alone(collate):
+def test_batches_depend_on_seed_and_rows_alone(collate):
     everything = {**ALL_AUGMENTATION, "random_shift": 1, "horizontal_flip": True}
     first = collate(**everything)
     torch.manual_seed(99)
@@ -39,6 +42,12 @@ def test_batches_depend_on_seed_and_content_alone(collate):
         assert not torch.equal(first[name], other[name])
     assert first["pixel_values"].shape == (4, 3, 8, 8)
     assert torch.allclose(first["labels"].sum(dim=1), torch.ones(4))
+
+
+def test_how_an_image_is_changed_does_not_depend_on_its_batch(collate):
+    settings = {"auto_augment": True, "random_resized_crop": True, "random_shift": 1, "horizontal_flip": True}
+    together, part = collate(**settings), collate(**settings, rows=range(2))
+    assert torch.equal(together["pixel_values"][:2], part["pixel_values"])
 
 
 def test_validation_pictures_are_left_alone(collate):

@@ -1,5 +1,6 @@
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -77,7 +78,7 @@ def test_text_of_that_length_fits_exactly(length, density, mean):
     seed=st.integers(0, 2**31),
 )
 def test_mask(length, density, mean, seed):
-    mask = random_spans_noise_mask(length, density, mean, torch.Generator().manual_seed(seed))
+    mask = random_spans_noise_mask(length, density, mean, np.random.default_rng(seed))
     assert mask.shape == (length,)
     hidden = int(mask.sum())
     assert hidden == min(max(round(length * density), 1), length - 1)
@@ -100,7 +101,7 @@ def test_mask(length, density, mean, seed):
 
 def test_all_masks_are_equally_likely():
     """8 tokens, 4 hidden in 2 spans: 3 ways to split the kept times 3 ways to split the hidden."""
-    generator = torch.Generator().manual_seed(0)
+    generator = np.random.default_rng(0)
     masks = Counter(tuple(random_spans_noise_mask(8, 0.5, 2.0, generator).tolist()) for _ in range(4500))
     assert len(masks) == 9
     assert all(400 < count < 600 for count in masks.values())
@@ -127,13 +128,17 @@ def test_fixed_lengths_and_training():
         )
 
 
-def test_generator_repeats():
+def test_each_row_has_its_own_generator():
     rows = [{"input_ids": list(range(2, 12))}] * 3
-    tokenizer = make_tokenizer()
-    one, other = (
-        DataCollatorForSpanCorruption(tokenizer, generator=torch.Generator().manual_seed(5))(rows) for _ in range(2)
-    )
-    assert all(torch.equal(one[name], other[name]) for name in one)
+
+    def corrupt(*seeds):
+        generators = [np.random.default_rng(seed) for seed in seeds]
+        collator = DataCollatorForSpanCorruption(make_tokenizer(), 0.5, 2.5, generators=generators)
+        return collator(rows[: len(seeds)])["input_ids"].tolist()
+
+    first, second, third = corrupt(5, 6, 5)
+    assert first == third != second
+    assert corrupt(6, 5) == [second, first]
 
 
 def test_bad_input():

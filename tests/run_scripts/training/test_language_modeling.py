@@ -3,10 +3,13 @@ import math
 
 import pytest
 import torch
-from transformers import EvalPrediction, TrainingArguments
+from transformers import AutoTokenizer, EvalPrediction, TrainingArguments
 
+from tokenmixers import GMLPConfig
+from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
+from tokenmixers.run_scripts.training import model_loading
 from tokenmixers.run_scripts.training.language_modeling import (
     load_corpus,
     next_token_perplexity,
@@ -48,6 +51,47 @@ def test_unigram_perplexity_by_hand():
     probabilities = [(counts[label] + 1) / (4 + 8) for label in (5, 6, 7)]
     expected = math.exp(-sum(map(math.log, probabilities)) / 3)
     assert unigram_perplexity(train, evaluation, vocab_size=8) == pytest.approx(expected)
+
+
+def test_the_unigram_model_knows_the_tokens_of_the_tokenizer_alone(arguments, tmp_path, monkeypatch):
+    """Whatever the number of rows of the model, of which too many give a warning."""
+    warnings = []
+    monkeypatch.setattr(model_loading.logger, "warning", warnings.append)
+    sizes = "hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings=16"
+    run_mlm.main(arguments(output_dir=tmp_path / "first", max_steps=1, config_overrides=sizes))
+    tokenizer = {"train_tokenizer": None, "tokenizer_name": tmp_path / "first", "max_steps": 1}
+    found = {
+        rows: run_mlm.main(
+            arguments(**tokenizer, output_dir=tmp_path / str(rows), config_overrides=f"{sizes},vocab_size={rows}")
+        )["unigram"]
+        for rows in (60, 500)
+    }
+    assert found[60] == found[500]
+    (warning,) = warnings
+    ids = len(AutoTokenizer.from_pretrained(tmp_path / "first"))
+    assert f"vocab_size=500 and the tokenizer {ids} ids" in warning
+
+
+class Tokenizer:
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+
+@pytest.mark.parametrize(
+    ("rows", "ids", "warns"),
+    [(2000, 2000, False), (2048, 2000, False), (2049, 2000, True), (32000, 2000, True), (128, 128, False)],
+)
+def test_rows_that_are_never_trained_give_a_warning(rows, ids, warns, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(model_loading.logger, "warning", warnings.append)
+    model_loading.warn_of_unused_rows(GMLPConfig(vocab_size=rows), Tokenizer(ids))
+    assert len(warnings) == warns
+    if warns:
+        assert f"vocab_size={rows} and the tokenizer {ids} ids: {rows - ids} rows" in warnings[0]
+        assert f"--config_overrides vocab_size={ids}" in warnings[0]
 
 
 def test_a_data_seed_of_zero_is_used(tmp_path):

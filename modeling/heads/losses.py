@@ -1,0 +1,140 @@
+"""Losses that do not depend on how accumulation steps and processes split a batch.
+
+A loss is a sum, divided by the number of its terms. Transformers' `Trainer` gives the heads the number in the whole
+step, over all batches and processes, as `num_items_in_batch`; without it the terms of the batch are counted. The
+Trainer counts the elements of `labels` that are not -100, and nothing where there are no `labels`: see `answer_loss`.
+A loss without terms is 0, and so are its gradients.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from transformers import PreTrainedConfig
+
+
+IGNORED_LABEL = -100
+"""Label of what the loss ignores, as in Transformers."""
+
+Items = torch.Tensor | float | None
+
+
+def loss_divisor(count: torch.Tensor | int, num_items_in_batch: Items = None) -> torch.Tensor | float:
+    """What a sum of losses is divided by, never 0.
+
+    Args:
+        count: Number of terms in this batch.
+        num_items_in_batch: Number of terms in the whole step, which takes precedence.
+    """
+    items = count if num_items_in_batch is None else num_items_in_batch
+    if isinstance(items, torch.Tensor) and isinstance(count, torch.Tensor):
+        items = items.to(count.device)
+    return items + (items == 0)
+
+
+def with_loss_divisor(labels: torch.Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """`kwargs` for one of Transformers' losses, which divides by its argument `num_items_in_batch`.
+
+    Args:
+        labels: Of any shape; -100 is not counted.
+        kwargs: Further arguments of a head.
+    """
+    count = (labels != IGNORED_LABEL).sum()
+    return {**kwargs, "num_items_in_batch": loss_divisor(count, kwargs.get("num_items_in_batch"))}
+
+
+def label_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Items = None) -> torch.Tensor:
+    """Mean cross entropy over labelled rows, in at least float32.
+
+    Args:
+        logits: Shape `(batch, classes)`.
+        labels: Classes, integers of shape `(batch,)` or `(batch, 1)` with -100 for rows to ignore; or soft labels,
+            probabilities of shape `(batch, classes)`, as made by Mixup, CutMix and label smoothing.
+        num_items_in_batch: Number of labels in the whole step, by default in this batch. Of soft labels the Trainer
+            counts every element, `classes` for each row.
+    """
+    logits, labels = _at_least_float32(logits), labels.to(logits.device)
+    if labels.is_floating_point() and labels.shape == logits.shape:
+        total = F.cross_entropy(logits, labels.to(logits.dtype), reduction="sum")
+        return total * labels.shape[-1] / loss_divisor(labels.numel(), num_items_in_batch)
+    labels = labels.view(-1)
+    total = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
+    return total / loss_divisor((labels != IGNORED_LABEL).sum(), num_items_in_batch)
+
+
+def classification_loss(
+    labels: torch.Tensor,
+    pooled_logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: Items = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Loss of a sequence or image classifier, in place of Transformers' `ForSequenceClassificationLoss`.
+
+    That one divides by `num_items_in_batch` for single labels only, and does not take soft labels.
+
+    Args:
+        labels: By `config.problem_type`: `"regression"`, numbers, one per logit; `"single_label_classification"`, see
+            `label_cross_entropy`; `"multi_label_classification"`, 0, 1 or a probability per logit, -100 is ignored.
+        pooled_logits: Shape `(batch, num_labels)`.
+        config: If its `problem_type` is `None` it is set here: regression for one label, otherwise single labels if
+            they are integers, multiple ones if not.
+        num_items_in_batch: Number of elements of the labels in the whole step, by default in this batch. Transformers'
+            `Trainer` leaves out targets of exactly -100, also those of a regression.
+        kwargs: Ignored.
+    """
+    if config.problem_type is None:
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        elif labels.dtype in (torch.long, torch.int):
+            config.problem_type = "single_label_classification"
+        else:
+            config.problem_type = "multi_label_classification"
+    if config.problem_type == "single_label_classification":
+        return label_cross_entropy(pooled_logits, labels, num_items_in_batch)
+    logits = _at_least_float32(pooled_logits)
+    labels = labels.to(logits).reshape(logits.shape)
+    if config.problem_type == "regression":
+        total = F.mse_loss(logits, labels, reduction="sum")
+        return total / loss_divisor(labels.numel(), num_items_in_batch)
+    counted = labels != IGNORED_LABEL
+    losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return losses.where(counted, 0).sum() / loss_divisor(counted.sum(), num_items_in_batch)
+
+
+def answer_loss(
+    start_logits: torch.Tensor,
+    end_logits: torch.Tensor,
+    start_positions: torch.Tensor,
+    end_positions: torch.Tensor,
+    num_items_in_batch: Items = None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Mean of the cross entropies of the starts and of the ends of answers, each over those that lie in the sequence.
+
+    Args:
+        start_logits: Shape `(batch, length)`.
+        end_logits: The same.
+        start_positions: Index of the first token of the answer, shape `(batch,)` or `(batch, 1)`. Positions outside
+            of the sequence, negative ones too, are ignored.
+        end_positions: Index of its last token.
+        num_items_in_batch: Number of answers in the whole step, or the numbers of starts and of ends in a tensor of
+            shape `(2,)`; by default those in this batch. Transformers' `Trainer` counts a column `label` (of any
+            numbers, -100 where both positions lie outside), which the model ignores.
+        kwargs: Ignored.
+    """
+    is_pair = isinstance(num_items_in_batch, torch.Tensor) and num_items_in_batch.shape[-1:] == (2,)
+    items = num_items_in_batch.unbind(-1) if is_pair else (num_items_in_batch,) * 2  # type: ignore[union-attr]
+    positions = [position_labels(values, start_logits.shape[1]) for values in (start_positions, end_positions)]
+    start, end = map(label_cross_entropy, (start_logits, end_logits), positions, items)
+    return (start + end) / 2
+
+
+def position_labels(positions: torch.Tensor, length: int) -> torch.Tensor:
+    """Start or end positions as labels of shape `(batch,)`: -100, which losses ignore, outside of `length` tokens."""
+    positions = positions.view(-1)
+    return positions.where((positions >= 0) & (positions < length), IGNORED_LABEL)
+
+
+def _at_least_float32(logits: torch.Tensor) -> torch.Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
