@@ -138,7 +138,7 @@ class ScriptTrainerMixin:
 
     def _get_num_items_in_batch(self, batch_samples: list[dict], device: torch.device) -> torch.Tensor | int | None:
         """What losses are divided by: the Trainer's count of `labels`, and starts and ends of answers; never 0."""
-        count, names = super()._get_num_items_in_batch, ("start_positions", "end_positions")  # type: ignore[misc]
+        count, names = super()._get_num_items_in_batch, ("start_positions", "end_positions")
         answers = bool(batch_samples) and all(name in batch_samples[0] for name in names)
         if not answers or not isinstance(self.accelerator.unwrap_model(self.model), QuestionAnsweringHead):
             items = count(batch_samples, device)

@@ -29,7 +29,9 @@ EXTRA = {
 
 def counted(model: torch.nn.Module, mode=torch.no_grad, **inputs: torch.Tensor) -> int:
     # PyTorch has no formula for the attention of CPUs, FFTs and other kernels: let it count the plain products.
-    model.set_attn_implementation("eager")
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = "eager"
     use_kernels(model, False)
     with mode(), FlopCounterMode(display=False) as counter:
         model(**inputs)
