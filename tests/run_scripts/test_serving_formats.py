@@ -20,6 +20,7 @@ from tokenmixers.run_scripts.benchmarks.serving_formats import (
     load,
 )
 from tokenmixers.run_scripts.data.masking import MaskingCollator
+from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -40,12 +41,12 @@ def trained(corpus, tmp_path_factory):
         family = FAMILIES[model_type]
         config = getattr(tokenmixers, family.config)(**sizes)
         model = getattr(tokenmixers, family.models["AutoModelForMaskedLM"])(config)
-        collate = MaskingCollator(tokenizer)
+        collate = SeededCollator(MaskingCollator(tokenizer), seed=0)
         rows = [tokenizer(line, truncation=True) for line in lines]
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
         for step in range(80):
-            batch = collate([rows[(40 * step + index) % len(rows)] for index in range(40)])
-            model(**batch).loss.backward()
+            numbers = range(40 * step, 40 * (step + 1))
+            model(**collate([{**rows[n % len(rows)], ROW_NUMBER: n} for n in numbers])).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
         model.save_pretrained(folder)
