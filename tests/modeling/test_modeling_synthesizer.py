@@ -458,6 +458,8 @@ def test_seq2seq_loss_is_not_shifted():
     given = model(ids, labels=labels, decoder_input_ids=tokens(2, 4, seed=2))  # inputs that are given are used
     logits = model(ids, decoder_input_ids=tokens(2, 4, seed=2)).logits
     torch.testing.assert_close(given.logits, logits)
+    embedded = model(ids, labels=labels, decoder_inputs_embeds=model.model.shared(tokens(2, 4, seed=2)))
+    torch.testing.assert_close(embedded.logits, logits)
     torch.testing.assert_close(
         given.loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
     )
