@@ -202,6 +202,12 @@ class AMLPDecoderTest(_DecoderSuite, unittest.TestCase):
     has_attentions = True
     config_kwargs = {"is_decoder": True, "attention_size": 32}
 
+    def _get_tiny_config(self):
+        """The sizes of `FSDPTesterMixin`, which would also set the number of heads: tiny attention has one."""
+        sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128}
+        config_class = self.model_tester.config_class
+        return config_class, config_class(**{**self.model_tester.config_kwargs, **sizes}).to_diff_dict()
+
 
 SYNTHESIZER_KWARGS = {
     "num_attention_heads": 4,

@@ -1,6 +1,7 @@
 """The metric of language models: perplexity."""
 
 import math
+import sys
 from collections.abc import Sequence
 
 import datasets
@@ -46,4 +47,4 @@ Returns:
         if tokens < 1:
             raise ValueError(f"perplexity needs at least one token, got {tokens} in {len(references)} texts.")
         loss = float(np.sum(predictions)) / tokens
-        return {"perplexity": math.exp(loss) if loss < 700 else math.inf}
+        return {"perplexity": math.exp(loss) if loss <= math.log(sys.float_info.max) else math.inf}

@@ -38,6 +38,17 @@ MAPS, KEYS = (BATCH, 2, LENGTH, LENGTH), (BATCH, 2, LENGTH, 1)
 CASES = {
     "gmlp": ("GMLPModel", {}, [STATES, *[STATES, EXAMPLES] * 2]),
     "gmlp, classes": ("GMLPForSequenceClassification", {}, [STATES, *[STATES, EXAMPLES] * 2, POOLED]),
+    "gmlp, tokens": (
+        "GMLPForTokenClassification",
+        {},
+        [STATES, *[STATES, EXAMPLES] * 2, ((BATCH, LENGTH, 10), CLASSIFIER)],
+    ),
+    "gmlp, choices": ("GMLPForMultipleChoice", {}, [STATES, *[STATES, EXAMPLES] * 2, POOLED]),
+    "gmlp, images": (
+        "GMLPForImageClassification",
+        {},
+        [((BATCH, 5, 10), HIDDEN), *[((BATCH, 5, 10), HIDDEN), EXAMPLES] * 2, POOLED],
+    ),
     "gmlp decoder": ("GMLPForCausalLM", {}, [STATES, *[STATES, EXAMPLES] * 2]),
     "amlp": ("AMLPModel", {}, [STATES, *[((BATCH, 1, LENGTH, LENGTH), ATTENTION), STATES, EXAMPLES] * 2]),
     "mlp-mixer": ("MLPMixerModel", {}, [STATES, *[STATES, EXAMPLES] * 4]),
@@ -94,7 +105,11 @@ def build(request, tiny_model):
 def run(model, whole=None):
     torch.manual_seed(0)
     ids = torch.arange(BATCH * LENGTH).view(BATCH, LENGTH)
-    inputs = {"input_ids": ids, "decoder_input_ids": ids} if model.config.is_encoder_decoder else {"input_ids": ids}
+    inputs = {"input_ids": ids[:, None] if "MultipleChoice" in type(model).__name__ else ids}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids
+    if model.config.image_size is not None:
+        inputs = {"pixel_values": torch.randn(BATCH, 3, 8, 8)}
     with torch.no_grad(), _Draws(whole) as draws:
         return model(**inputs)[0], draws.found
 

@@ -168,3 +168,36 @@ def test_image_models_say_what_they_read(build):
     for name in CLASSES:
         expected = "pixel_values" if "Image" in name else "input_ids"
         assert build(name).main_input_name == expected, name
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_hidden_states_and_attentions_are_those_of_the_model_below(name, build, tiny_inputs):
+    model = build(name)
+    if "AMLP" in name or "Synthesizer" in name:
+        model.set_attn_implementation("eager")
+    inputs, asked = tiny_inputs(model, 2, 6), {"output_hidden_states": True, "output_attentions": True}
+    flat = {key: value.flatten(0, 1) for key, value in inputs.items()} if "MultipleChoice" in name else inputs
+    with torch.no_grad():
+        found, below = model(**inputs, **asked), model.base_model(**flat, **asked)
+    kinds = [kind for kind, value in below.items() if kind.endswith(("hidden_states", "attentions")) and len(value)]
+    assert len(kinds) == (5 if model.config.is_encoder_decoder else 1 + (family_of(name) in ("AMLP", "Synthesizer")))
+    for kind in kinds:
+        torch.testing.assert_close(found[kind], below[kind])
+
+
+def family_of(name):
+    return name.split("For")[0].removesuffix("Model")
+
+
+#: What the attention of a family can be computed by.
+ATTENTION = {"GMLP": "", "MLPMixer": "", "AMLP": "sdpa flash_attn flex_attn", "Synthesizer": "sdpa flex_attn"}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_transformers_may_do_with_a_class(name, build):
+    model = build(name)
+    supported = [kind for kind in ("sdpa", "flash_attn", "flex_attn") if getattr(model, f"_supports_{kind}")]
+    assert " ".join(supported) == ATTENTION[family_of(name)]
+    assert model.supports_gradient_checkpointing and model._can_compile_fullgraph
+    assert model._supports_attention_backend == (family_of(name) == "AMLP")
+    assert set(model._skip_keys_device_placement) == {"past_key_values"}

@@ -456,6 +456,14 @@ def test_seq2seq_loss_is_not_shifted():
     summed = model(ids, labels=labels, num_items_in_batch=7).loss
     torch.testing.assert_close(summed * 7, expected * 7)
     torch.testing.assert_close(model(ids, labels=labels, num_items_in_batch=14).loss * 2, expected)
+    given = model(ids, labels=labels, decoder_input_ids=tokens(2, 4, seed=2))  # inputs that are given are used
+    logits = model(ids, decoder_input_ids=tokens(2, 4, seed=2)).logits
+    torch.testing.assert_close(given.logits, logits)
+    embedded = model(ids, labels=labels, decoder_inputs_embeds=model.model.shared(tokens(2, 4, seed=2)))
+    torch.testing.assert_close(embedded.logits, logits)
+    torch.testing.assert_close(
+        given.loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    )
 
 
 @pytest.mark.parametrize(

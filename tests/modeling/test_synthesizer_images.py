@@ -30,6 +30,7 @@ def test_images_are_sequences_of_patches(components, pooling, build):
         classifier_pooling=pooling,
     )
     assert model.config.max_position_embeddings == 6 + (pooling == "cls")
+    assert not [name for name in model.state_dict() if "embed_tokens" in name or "shared" in name]
     images = torch.randn(2, 3, 4, 6)
     projection = model.model.embed_patches.projection
     rows = [] if pooling == "mean" else [model.model.embed_patches.cls_token[0].expand(2, -1)]

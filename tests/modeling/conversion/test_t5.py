@@ -99,7 +99,11 @@ def test_same_attentions_and_loss(implementation):
 
 
 @pytest.mark.parametrize(
-    "activation", ["gelu", "gelu_new", "silu", "gated-relu", "gated-silu", "gated-sigmoid", "gated-linear"]
+    "activation",
+    [
+        *("gelu", "gelu_new", "silu", "swish", "gated-relu", "gated-silu", "gated-swish", "gated-gelu_new"),
+        *("gated-sigmoid", "gated-linear"),
+    ],
 )
 def test_other_activations(activation):
     original = t5(feed_forward_proj=activation)

@@ -125,6 +125,10 @@ def test_products_of_half_types_take_the_matrix_longer(convolved):
         inputs = torch.randn(1, length, CHANNELS).bfloat16()
         assert_close(bound(inputs), reference(inputs), rtol=0.02, atol=0.1)
     assert convolved == [8]
+    bound, reference = projections(dtype=torch.float32)
+    inputs = torch.randn(1, 4, CHANNELS)
+    assert_close(bound(inputs), reference(inputs))
+    assert convolved == [8, 4]
 
 
 def test_autocast(convolved):

@@ -98,6 +98,20 @@ def test_few_rows_with_gradients_are_multiplied_by_pytorch(calls):
     assert not calls
 
 
+@pytest.mark.parametrize("slower", [linear.FEW, linear.MANY, linear.TRAINING])
+def test_each_number_of_rows_has_its_own_choice(calls, monkeypatch, slower):
+    monkeypatch.setattr(linear, "choice", lambda name: "reference" if name == slower else "alternative")
+    bound, reference = layers()
+    for rows, primitive, name in ((FEW, "inner_product", linear.FEW), (MANY, "convolution", linear.MANY)):
+        with torch.no_grad():
+            inputs = torch.randn(*rows, 8)
+            assert_close(bound(inputs), reference(inputs))
+        assert calls == ([] if name == slower else [primitive])
+        calls.clear()
+    bound(torch.randn(*MANY, 8))
+    assert calls == ([] if slower == linear.TRAINING else ["convolution"])
+
+
 def test_transforms_and_forward_mode_derivatives(calls):
     bound, reference = layers()
     inputs, tangent = torch.randn(3, 2, 8), torch.randn(3, 2, 8)

@@ -95,6 +95,12 @@ def test_spans_are_those_of_a_search_through_all(seed, n_best, length):
     assert null_odds(spans, null) == pytest.approx(lowest - expected[0][1])
 
 
+def test_scores_are_sums_without_rounding():
+    logits = [np.array([2.0**24, 0.0], dtype=np.float32), np.array([1.0, 0.0], dtype=np.float32)]
+    _, null = select_spans([Window(*logits, np.array([[0, 0], [0, 3]]), 0)], 1, 1)
+    assert null.score == 2**24 + 1  # not a number of 32 bits
+
+
 def test_nothing_to_choose_from():
     spans, null = select_spans([Window(np.ones(3), np.ones(3), np.zeros((3, 2), dtype=int), 1)], 5, 5)
     assert spans == []
@@ -269,6 +275,18 @@ def test_batches_and_padding_change_nothing(model, tokenizers, kind):
         for ours, theirs in zip(found, expected, strict=True):
             assert [(a["start"], a["end"]) for a in ours] == [(a["start"], a["end"]) for a in theirs]
             assert [a["score"] for a in ours] == pytest.approx([a["score"] for a in theirs], rel=1e-3)
+
+
+def test_windows_share_half_of_their_room_at_most(model, tokenizers):
+    """By default 128 tokens, in small windows half of what the question leaves."""
+    tokenizer, length = tokenizers["encoder"], 30
+    answer = QuestionAnsweringPipeline(model, tokenizer=tokenizer)
+    example = {"question": QUESTION, "context": CONTEXT}
+    windows = list(answer.preprocess(example, max_seq_len=length))
+    room = length - tokenizer.num_special_tokens_to_add(pair=True) - length // 2
+    rows = encode_windows(tokenizer, [QUESTION], [CONTEXT], length, room // 2, length // 2)
+    assert [window["input_ids"][0].tolist() for window in windows] == rows["input_ids"]
+    assert len(windows) > 3
 
 
 def test_segments_reach_the_model(model, tokenizers):

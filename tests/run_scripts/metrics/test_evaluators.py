@@ -215,6 +215,10 @@ def test_words_without_a_token_are_outside():
     words = [["the", "x", "\u200b", "end"]]
     predictions = evaluator("token-classification").predictions_processor([tokens], words, " ")
     assert predictions == {"predictions": [["B-A", "I-A", "O", "O"]]}
+    tokens = [{"start": 0, "end": 3, "entity": "B-A"}, {"start": 5, "end": 9, "entity": "I-A"}]  # " end"
+    words = [["the", "\u200b", "end"]]
+    predictions = evaluator("token-classification").predictions_processor([tokens], words, " ")
+    assert predictions == {"predictions": [["B-A", "O", "I-A"]]}
 
 
 # --- question answering ------------------------------------------------------------------------------------------

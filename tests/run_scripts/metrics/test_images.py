@@ -12,6 +12,8 @@ def test_top_k_accuracy_counts_better_scores(k):
     ranked = scores.argsort(axis=-1)[:, ::-1]
     pairs = {"predictions": ranked[:, :5], "references": labels}
     assert load_metric("top_k_accuracy").compute(**pairs, k=k) == {"top_k_accuracy": pytest.approx(expected)}
+    if k == 5:
+        assert load_metric("top_k_accuracy").compute(**pairs) == {"top_k_accuracy": pytest.approx(expected)}
     if k == 1:
         accuracy = load_metric("accuracy").compute(predictions=ranked[:, 0], references=labels)["accuracy"]
         assert accuracy == pytest.approx(expected)
