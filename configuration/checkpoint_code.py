@@ -26,7 +26,10 @@ _PACKAGE = Path(__file__).parents[1]
 PIPELINE_FILE = _PACKAGE / "modeling" / "pipelines" / "question_answering.py"
 """The pipeline, which checkpoints for question answering include."""
 
-_REPLACED_IN_CHECKPOINTS = {"package_features.py": "checkpoint_features.py"}
+_REPLACED_IN_CHECKPOINTS = {
+    "package_features.py": "checkpoint_features.py",
+    "self_contained.py": "self_contained_in_checkpoints.py",
+}
 _NOT_EXECUTED = """
 
 if TYPE_CHECKING:  # not executed: it makes Transformers copy that file as well, which config.json names

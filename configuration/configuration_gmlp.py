@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 from .image_inputs import ImageInputs
-from .package_features import PackageFeatures
+from .self_contained import SelfContainedConfig
 from .validation import (
     check_activation,
     check_inherited,
@@ -16,7 +16,7 @@ from .validation import (
 
 
 @strict_configuration
-class GMLPConfig(ImageInputs, PackageFeatures):
+class GMLPConfig(ImageInputs, SelfContainedConfig):
     r"""Configuration of a gMLP encoder for text or images ("Pay Attention to MLPs", arXiv 2105.08050).
 
     The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters. With `image_size` set the

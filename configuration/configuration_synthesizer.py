@@ -5,7 +5,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .image_inputs import ImageInputs
-from .package_features import PackageFeatures
+from .self_contained import SelfContainedConfig
 from .validation import (
     check_inherited,
     check_least,
@@ -92,7 +92,7 @@ TensorFlow computes.
 
 
 @strict_configuration
-class SynthesizerConfig(ImageInputs, PackageFeatures):
+class SynthesizerConfig(ImageInputs, SelfContainedConfig):
     r"""Configuration of a Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743).
 
     The backbone is T5's: RMS norms before each sublayer, no biases, relative position biases. With

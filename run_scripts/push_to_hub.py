@@ -33,11 +33,11 @@ NOT_PUSHED = {
     ],
     "state of training": [
         *("checkpoint-*", "runs", "__pycache__", "optimizer*", "scheduler.*", "rng_state*", "scaler.*"),
-        *("global_step*", "pytorch_model_fsdp*", "*.distcp", "training_args.bin"),
+        *("global_step*", "pytorch_model_fsdp*", "*.distcp", "training_args.bin", "_*"),
     ],
     "no safetensors": [
         *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.pkl", "*.pickle", "*.joblib", "*.ot"),
-        *("*.npz", "*.npy", "*.pdparams"),
+        *("*.npz", "*.npy", "*.pdparams", "*.gguf", "*.tflite", "*.pb", "*.pkl.*"),
     ],
 }
 

@@ -26,7 +26,7 @@ from .base.reporting import print_plan, print_table, write_predictions
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
-from .data.row_seeds import SeededCollator, number_rows
+from .data.row_seeds import SeededCollator
 from .metrics import load_metric
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, load_config, set_label_names
@@ -76,7 +76,7 @@ def build(
     return ScriptTrainer(
         model=build_model(model_args, config, AutoModelForImageClassification),
         args=args,
-        train_dataset=number_rows(splits["train"]),  # rows with a number are augmented
+        train_dataset=splits["train"],
         eval_dataset=splits["validation"],
         data_collator=collator,
         callbacks=[collator],

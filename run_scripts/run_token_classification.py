@@ -26,12 +26,12 @@ from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
+from ..modeling.heads.losses import IGNORED_LABEL
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.token_classification import (
-    IGNORED,
     TokenClassificationArguments,
     load_sentences,
     marks_entities,
@@ -58,14 +58,14 @@ def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, f
     """Scores of entities, or the accuracy where tags mark no entities.
 
     Args:
-        prediction: Indices of tags, predictions and labels of shape `(rows, length)`. Labels may be `IGNORED`.
+        prediction: Indices of tags, predictions and labels of shape `(rows, length)`. Labels may be `IGNORED_LABEL`.
         names: The tags.
 
     Returns:
         `precision`, `recall` and `f1` over all entities, `f1_TYPE` of every type among the labels, and the `accuracy`
         of the tags. Scores without any entities are 0.
     """
-    asked = prediction.label_ids != IGNORED
+    asked = prediction.label_ids != IGNORED_LABEL
     if not marks_entities(set(names)):
         tags = {"predictions": prediction.predictions[asked], "references": prediction.label_ids[asked]}
         return load_metric("accuracy").compute(**tags)

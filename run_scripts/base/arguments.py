@@ -86,8 +86,8 @@ def check_output_folder(path: str) -> Path:
     Raises:
         UserError: If the path is a file or lies under one, or the folder cannot be written.
     """
-    folder = existing = Path(path).expanduser()
     try:
+        folder = existing = Path(path).expanduser()
         while not existing.exists():
             existing = existing.parent
         if not existing.is_dir():
@@ -95,7 +95,7 @@ def check_output_folder(path: str) -> Path:
             raise UserError(f"--output_dir {path!r} {place}: give a folder.")
         with tempfile.TemporaryFile(dir=existing):  # has no name where the file system allows that
             pass
-    except (OSError, ValueError) as error:  # ValueError: a null character
+    except (OSError, ValueError, RuntimeError) as error:  # the others: a null character, "~" of an unknown user
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--output_dir {path!r} cannot be written: {reason}.") from error
     return folder

@@ -27,7 +27,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
     for part in text.split(",") if text.strip() else ():
         begun += part
         key, equals, value = (piece.strip() for piece in begun.partition("="))
-        if not key or not equals:
+        if not key or not equals or not value:
             raise UserError(f"--config_overrides has {begun!r}; expected name=value[,name=value ...].")
         if key in overrides:
             raise UserError(f"--config_overrides sets {key!r} twice: give it once.")
@@ -45,11 +45,11 @@ def parse_overrides(text: str) -> dict[str, Any]:
 
 def merge_overrides(recipe: Any, command_line: str | None) -> str | None:
     """The `config_overrides` of a recipe, text or mapping, with those of the command line, which come first."""
-    recipe = json.dumps(recipe) if isinstance(recipe, dict) else recipe
+    recipe = json.dumps(recipe, default=str) if isinstance(recipe, dict) else recipe
     if recipe is None or (command_line is not None and not command_line.strip()):
         return command_line
     merged = {**parse_overrides(str(recipe)), **parse_overrides(command_line or "")}
-    return ",".join(f"{name}={json.dumps(value)}" for name, value in merged.items())
+    return ",".join(f"{name}={json.dumps(value, default=str)}" for name, value in merged.items())
 
 
 def _read_value(text: str) -> Any:

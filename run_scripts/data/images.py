@@ -19,7 +19,7 @@ from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
 from .loading import DatasetArguments, load_named
-from .row_seeds import ROW_NUMBER
+from .row_seeds import ROW_NUMBER, number_rows
 
 
 @dataclass
@@ -56,8 +56,9 @@ def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict
         split = split.rename_columns({arguments.image_column: "image", arguments.label_column: "label"})
         if not isinstance(split.features["label"], datasets.ClassLabel):
             split = split.class_encode_column("label")
-        # The collator decodes the images, and can name a damaged one.
-        splits[name] = split.cast_column("image", datasets.Image(decode=False))
+        # The collator decodes the images, and can name a damaged one. It augments rows with a number.
+        split = split.cast_column("image", datasets.Image(decode=False))
+        splits[name] = number_rows(split) if name == "train" else split
     classes = [split.features["label"].names for split in splits.values()]
     if classes[0] != classes[1]:
         raise UserError(f"training and validation images have different classes: {classes[0]} and {classes[1]}.")

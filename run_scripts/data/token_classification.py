@@ -10,13 +10,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from .loading import DatasetArguments
 from .table_files import Table, load_split, read_conll, read_table
-
-
-#: Label that the loss ignores, as in Transformers.
-IGNORED = -100
 
 
 @dataclass
@@ -162,12 +159,12 @@ def tokenize(
         for piece, sample in enumerate(samples):
             starts, labels = [], []
             for position, word in enumerate(encoded.word_ids(piece)):
-                labels.append(IGNORED)
+                labels.append(IGNORED_LABEL)
                 if word is None:
                     continue
                 if seen != (sample, word):
                     starts.append((position, word))
-                    labels[-1] = numbers[rows["tags"][sample][word]] if "tags" in rows else IGNORED
+                    labels[-1] = numbers[rows["tags"][sample][word]] if "tags" in rows else IGNORED_LABEL
                 elif label_all_tokens:
                     labels[-1] = inside(rows["tags"][sample][word])
                 seen = (sample, word)

@@ -7,8 +7,8 @@ import torch
 from accelerate import PartialState
 from transformers.utils import logging
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
-from ..data.token_classification import IGNORED
 from .trainer import ScriptTrainer
 
 
@@ -32,9 +32,9 @@ class ClassificationTrainer(ScriptTrainer):
         labels = inputs.get("labels")
         if labels is None or labels.is_floating_point():
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-        known = inputs | {"labels": labels.masked_fill(labels >= self.model.config.num_labels, IGNORED)}
+        known = inputs | {"labels": labels.masked_fill(labels >= self.model.config.num_labels, IGNORED_LABEL)}
         loss, logits, _ = super().prediction_step(model, known, prediction_loss_only, ignore_keys)
-        if loss is not None and (known["labels"] == IGNORED).all():
+        if loss is not None and (known["labels"] == IGNORED_LABEL).all():
             loss = torch.zeros_like(loss)  # not the mean of nothing, NaN
         return loss, logits, None if logits is None else labels.to(self.args.device)
 

@@ -22,7 +22,7 @@ from .model_card import HYPER_PARAMETERS
 from .run_folder import finished_results, write_atomically
 
 
-RESULTS, SETTINGS = "grid_results.json", "grid_settings.json"
+GRID_RESULTS, SETTINGS = "grid_results.json", "grid_settings.json"
 
 
 @dataclass
@@ -156,7 +156,7 @@ def run_all(
         outcomes.append((args, values))
     summary = summarise(outcomes)
     if runs[0].process_index == 0:
-        write_atomically(Path(folder) / RESULTS, json.dumps(summary, indent=2) + "\n")
+        write_atomically(Path(folder) / GRID_RESULTS, json.dumps(summary, indent=2) + "\n")
         print_summary(summary)
     return summary
 

@@ -390,7 +390,11 @@ def limits(config: PreTrainedConfig) -> str:
     """Limits of the architecture and of the evaluation, in sentences."""
     if getattr(config, "image_size", None) is not None:
         size = config.image_size
-        return f"Images are {size} pixels wide and high; `resize_position_embeddings` fits the model to other sizes."
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        return (
+            f"Images are {height} pixels high and {width} wide; `resize_position_embeddings` fits the model to other "
+            "sizes."
+        )
     sentences = []
     # `None` where positions are relative, as in T5.
     if config.model_type in FAMILIES and longest_sequence(config) is not None:

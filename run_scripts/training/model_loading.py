@@ -71,6 +71,7 @@ def load_tokenizer(
     texts: Iterable[str],
     is_main_process: bool,
     kind: str = "encoder",
+    kept: str | None = None,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer named on the command line, the checkpoint's own, or a newly trained one.
 
@@ -80,6 +81,7 @@ def load_tokenizer(
         texts: Training texts of a new tokenizer; not read otherwise.
         is_main_process: With several processes the main one trains, and the others receive its result.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
+        kept: Folder of the main process with the new tokenizer, if an earlier attempt has trained it.
 
     Raises:
         UserError: If none is named or it cannot be loaded.
@@ -90,7 +92,9 @@ def load_tokenizer(
                 "--train_tokenizer makes a new tokenizer and --tokenizer_name loads one: give one of them."
             )
         trained = [None]
-        if is_main_process:
+        if is_main_process and kept is not None:
+            trained = [AutoTokenizer.from_pretrained(kept)]
+        elif is_main_process:
             try:
                 trained = [train_unigram_tokenizer(texts, arguments.train_tokenizer, max_length, kind=kind)]
             except ValueError as error:
@@ -169,23 +173,23 @@ def fitting_tokenizer(
         data_args: Argument dataclass that names the data.
         texts: Training texts of a new tokenizer; not read otherwise.
         args: The Trainer's arguments. Their `tokenizer_settings` are set if the tokenizer is new.
-        saved_in: Folder with the tokenizer that an interrupted run has trained: training is not reproducible. By
-            default what `keep_tokenizer` has left in the output folder.
+        saved_in: Folder with the tokenizer that an interrupted run has trained: training is not reproducible. Without
+            it, what `keep_tokenizer` has left in the output folder is used.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:
         UserError: If it cannot be loaded or trained, or does not fit.
     """
-    new_tokenizer = arguments.train_tokenizer is not None
+    new_tokenizer, kept = arguments.train_tokenizer is not None, None
     length = getattr(config, "max_position_embeddings", None)
     if new_tokenizer:
         settings = {**vars(arguments), **vars(data_args), "max_length": length, "kind": kind}
         settings.pop("token")  # is secret
         args.tokenizer_settings = settings
-        saved_in = saved_in or kept_tokenizer(args.output_dir, settings)
+        kept = kept_tokenizer(args.output_dir, settings)
         if saved_in is not None:
             arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
-    tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind)
+    tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind, kept)
     fit_vocabulary(config, tokenizer, new_tokenizer)
     if arguments.model_name_or_path is None and args.process_index == 0:
         warn_of_unused_rows(config, tokenizer)

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -19,7 +20,7 @@ from transformers.trainer_callback import TrainerState
 from ..base.errors import UserError
 
 
-UNFINISHED = "_unfinished"
+UNFINISHED, _FINISHED = "_unfinished", "_finished"
 TOKENIZER = "tokenizer"
 RESULTS = "all_results.json"
 _SETTINGS = "settings.json"
@@ -35,8 +36,8 @@ def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
     """
     requested, folder = arguments.resume_from_checkpoint, Path(arguments.output_dir)
     if requested and requested.lower() not in ("true", "1", "yes"):
-        if not Path(requested).is_dir():
-            raise UserError(f"--resume_from_checkpoint: there is no folder {requested!r}.")
+        if not _is_complete(Path(requested), arguments):
+            raise UserError(f"--resume_from_checkpoint: {requested!r} is no folder with a complete checkpoint.")
         return requested
     present = folder.is_dir() and any(folder.iterdir())
     checkpoints = sorted(folder.glob("checkpoint-*"), key=_step) if present else []
@@ -45,7 +46,7 @@ def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
     if requested and last is None:
         raise UserError(f"--resume_from_checkpoint: there is no complete checkpoint in {str(folder)!r}.")
     if present and arguments.do_train and not requested and not (folder / UNFINISHED).is_dir():
-        if (folder / RESULTS).is_file():
+        if (folder / RESULTS).is_file() and (folder / "train_results.json").is_file():
             raise UserError(f"{str(folder)!r} holds a finished run. Choose another --output_dir, or remove it.")
         if last is None and set(folder.iterdir()) != set(checkpoints):
             raise UserError(f"{str(folder)!r} is not empty and holds no checkpoint. Choose another --output_dir.")
@@ -65,8 +66,8 @@ def _is_complete(checkpoint: Path, arguments: TrainingArguments) -> bool:
         return False
     if arguments.save_only_model or arguments.world_size == 1:
         return True
-    # Other processes may write their files later.
-    return all((checkpoint / f"rng_state_{rank}.pth").is_file() for rank in range(arguments.world_size))
+    # Other processes may write their files later. A file that is cut off is no zip file.
+    return all(is_zipfile(checkpoint / f"rng_state_{rank}.pth") for rank in range(arguments.world_size))
 
 
 def mark_unfinished(
@@ -81,6 +82,7 @@ def mark_unfinished(
     """
     mark = Path(folder) / UNFINISHED
     mark.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(Path(folder) / _FINISHED, ignore_errors=True)  # of a run that was killed when it had ended
     if settings is not None and kept_tokenizer(folder, settings) is None:
         keep_tokenizer(tokenizer, mark / TOKENIZER, settings)
 
@@ -100,8 +102,10 @@ def write_results(folder: str, results: Mapping[str, Any], update: bool = False)
 
 
 def mark_finished(folder: str) -> None:
-    """Remove the mark of an unfinished run, the folder itself last."""
-    shutil.rmtree(Path(folder) / UNFINISHED)
+    """Remove the mark of an unfinished run, at once: only then its content."""
+    mark, finished = Path(folder) / UNFINISHED, Path(folder) / _FINISHED
+    os.rename(mark, finished)
+    shutil.rmtree(finished, ignore_errors=True)
 
 
 def finished_results(folder: str) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import HubStrategy, TrainOutput
+from transformers.trainer_utils import HubStrategy, IntervalStrategy, TrainOutput
 from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
@@ -211,7 +211,7 @@ class ScriptTrainerMixin:
         repo_id, folder = self.hub_model_id or self.args.hub_model_id, self.args.output_dir
         script = f"tokenmixers push_to_hub --source {folder} --repo_id {repo_id} --update"
         ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
-        command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*'"
+        command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*' '_*/*'"
         with report_hub_errors(
             repo_id, f"The trained model is complete in {folder!r}; push it with `{command}`.", "push later"
         ):
@@ -263,6 +263,10 @@ def train_and_evaluate(
     """
     args, results, training = trainer.args, dict(results or {}), {}
     trainer.card = card
+    backend = getattr(trainer.processing_class, "backend_tokenizer", None)
+    if backend is not None:  # tokenizing leaves these behind, unless its result was in the cache
+        backend.no_truncation()
+        backend.no_padding()
     with _report_full_disk(args.output_dir):
         if args.do_train:
             training, speed = _train(trainer, resume_from)
@@ -295,6 +299,11 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
     start = TrainerState()
     if resume_from is not None:  # read now: training may remove the checkpoint
         start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
+        # The checkpoint of an epoch's last step is older than the evaluation of that epoch.
+        at_end = float(start.epoch).is_integer() or start.global_step >= start.max_steps
+        latest = [key for entry in start.log_history if entry["step"] == start.global_step for key in entry]
+        evaluated = any(key.startswith("eval_") for key in latest)
+        args.eval_on_start = args.eval_strategy == IntervalStrategy.EPOCH and at_end and not evaluated
     metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
     trainer.save_model(_internal_call=True)  # without a push, which comes last
     trainer.save_metrics("train", metrics, combined=False)

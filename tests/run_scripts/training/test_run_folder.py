@@ -53,6 +53,38 @@ def check_same(folder: Path, whole: Path) -> None:
         assert [found[key] for key in same] == [wanted[key] for key in same]
 
 
+@pytest.mark.parametrize("state", ["", "{"])
+def test_a_folder_without_a_complete_checkpoint_is_not_resumed(state, run, tmp_path):
+    (tmp_path / "checkpoint-2").mkdir()
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text(state)
+    with pytest.raises(UserError, match="checkpoint-2' is no folder with a complete checkpoint"):
+        run_mlm.main([*run[1], "--resume_from_checkpoint", str(tmp_path / "checkpoint-2")])
+
+
+def test_the_evaluation_of_an_epoch_is_made_up_for(run, tmp_path, monkeypatch):
+    """A checkpoint of an epoch's last step is saved before the epoch's evaluation."""
+    _, command = run
+    folders = [tmp_path / "whole", tmp_path / "killed"]
+    epoch = ["--eval_strategy", "epoch", "--max_steps", "8", "--max_train_samples", "6", "--save_steps", "1"]
+    commands = [[*command, *epoch, "--output_dir", str(folder)] for folder in folders]
+    run_mlm.main(commands[0])
+    evaluate, steps = trainer.ScriptTrainer._evaluate, []
+
+    def kill_at_two(self, *args, **kwargs):
+        steps.append(self.state.global_step)
+        return kill() if self.state.global_step > 0 else evaluate(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(trainer.ScriptTrainer, "_evaluate", kill_at_two)
+        run_mlm.main(commands[1])
+    assert 0 < steps[-1] < 8 and (folders[1] / f"checkpoint-{steps[-1]}").is_dir()
+    run_mlm.main(commands[1])
+    histories = [json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in folders]
+    found, expected = ([(e["step"], e["eval_loss"]) for e in h if "eval_loss" in e] for h in histories)
+    assert found == expected
+    assert len(expected) > 3  # before training, after epochs, at the end
+
+
 @pytest.mark.parametrize("checkpoint", [2, 5])
 def test_a_resumed_run_ends_as_an_uninterrupted_one(checkpoint, whole, run):
     """Also from the last checkpoint, after which no step is left."""
@@ -63,6 +95,14 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(checkpoint, whole, run):
     run_mlm.main(command)
     check_same(folder, whole)
     assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 5
+
+
+def test_results_of_an_evaluation_are_no_finished_run(run, whole):
+    folder, command = run
+    folder.mkdir()
+    run_folder.write_results(folder, {"eval_loss": 1.0})
+    with pytest.raises(UserError, match="is not empty and holds no checkpoint"):
+        run_mlm.main(command)
 
 
 def test_checkpoints_are_removed_while_a_run_is_resumed(whole, run):
@@ -175,5 +215,7 @@ def test_test_data_are_predicted_again(run, whole, tmp_path, monkeypatch):
     assert len((tmp_path / "pairs" / "test_predictions.txt").read_text().splitlines()) == 4
     written = json.loads((tmp_path / "pairs" / "all_results.json").read_text())
     assert written["test_bleu"] == results["test_bleu"]
+    tokenizer = json.loads((tmp_path / "pairs" / "tokenizer.json").read_text())
+    assert (tokenizer["truncation"], tokenizer["padding"]) == (None, None)  # whether tokenizing was cached or not
     card = (tmp_path / "pairs" / "README.md").read_text()
     assert "/pairs.jsonl:" in card and f"| {results['test_perplexity']:.4f} |" in card

@@ -3,5 +3,5 @@
 from transformers import PreTrainedConfig
 
 
-class PackageFeatures(PreTrainedConfig):
+class SelfContainedConfig(PreTrainedConfig):
     """A `PreTrainedConfig` and nothing else."""

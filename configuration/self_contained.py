@@ -1,4 +1,4 @@
-"""What configurations do besides holding values; `checkpoint_features.py` stands for this module in checkpoints."""
+"""The base class of configurations; `self_contained_in_checkpoints.py` stands for this module in checkpoints."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from .checkpoint_code import named_code
 from .checkpoint_files import check_names_are_free, write_code
 
 
-class PackageFeatures(PreTrainedConfig):
+class SelfContainedConfig(PreTrainedConfig):
     """Base class of all configurations: `save_pretrained` writes the code that they name."""
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
