@@ -25,7 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import HubStrategy, IntervalStrategy, TrainOutput
+from transformers.trainer_utils import HubStrategy, IntervalStrategy, TrainOutput, rotate_checkpoints
 from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
@@ -305,6 +305,9 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
         evaluated = any(key.startswith("eval_") for key in latest)
         args.eval_on_start = args.eval_strategy == IntervalStrategy.EPOCH and at_end and not evaluated
     metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
+    if trainer.is_world_process_zero():  # a run may have been killed while it removed a checkpoint
+        best = trainer.state.best_model_checkpoint
+        rotate_checkpoints(args.output_dir, args.save_total_limit, best)
     trainer.save_model(_internal_call=True)  # without a push, which comes last
     trainer.save_metrics("train", metrics, combined=False)
     trainer.save_state()

@@ -113,6 +113,14 @@ def test_checkpoints_are_removed_while_a_run_is_resumed(whole, run):
     assert results["tokens_per_second"] > 0
 
 
+def test_the_removal_of_a_checkpoint_is_completed(whole, run):
+    folder, command = run
+    shutil.copytree(whole / "checkpoint-5", folder / "checkpoint-5")
+    (folder / "checkpoint-4").mkdir()
+    run_mlm.main([*command, "--save_total_limit", "1"])
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-5"]
+
+
 @pytest.mark.parametrize(
     "owner, name",
     [
