@@ -321,6 +321,8 @@ def test_a_question_that_ends_in_several_tokens_of_one_character_is_shortened():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytewise, cls_token="[CLS]")
     rows = encode_windows(tokenizer, ["ab\u20ac"], ["cd"], 9, 0, max_question_len=4)
     assert tokenizer.convert_ids_to_tokens(rows["input_ids"][0]) == ["a", "b", "c", "d"]
+    rows = encode_windows(tokenizer, ["abxyz"], ["cd"], 9, 0, max_question_len=4)
+    assert tokenizer.convert_ids_to_tokens(rows["input_ids"][0]) == ["a", "b", "x", "y", "c", "d"]
 
 
 @pytest.mark.parametrize(("threshold", "expected"), [(2.0, "two"), (1.75, ""), (2.25, "two")])
