@@ -18,5 +18,6 @@ def test_rows_interpolate_pictures_as_pillow_does(old, new, tokens):
     assert rows.shape == (tokens + new[0] * new[1], tokens + old[0] * old[1])
     values = torch.cat([torch.full((tokens,), 7.0), torch.from_numpy(picture).flatten()]).to(rows.dtype)
     found = rows @ values
-    torch.testing.assert_close(found[tokens:].float(), torch.from_numpy(resized.copy()).flatten(), rtol=1e-4, atol=1e-4)
+    expected = torch.from_numpy(resized.copy()).flatten()
+    torch.testing.assert_close(found[tokens:].float(), expected, rtol=1e-4, atol=1e-4)
     assert (found[:tokens] == 7).all()
