@@ -223,6 +223,9 @@ class _SynthesizerSuite(_EncoderSuite):
     has_attentions = True
     common_properties = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
 
+    def _has_tp_plan(self):
+        return True  # not in the configuration: the two sides of a model have their own
+
 
 class SynthesizerRandomVanillaTest(_SynthesizerSuite, _SplitEncoder, unittest.TestCase):
     config_kwargs = SYNTHESIZER_KWARGS
