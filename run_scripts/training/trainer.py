@@ -211,7 +211,7 @@ class ScriptTrainerMixin:
         repo_id, folder = self.hub_model_id or self.args.hub_model_id, self.args.output_dir
         script = f"tokenmixers push_to_hub --source {folder} --repo_id {repo_id} --update"
         ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
-        command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*' '_*/*'"
+        command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*' --exclude '_*/*'"
         with report_hub_errors(
             repo_id, f"The trained model is complete in {folder!r}; push it with `{command}`.", "push later"
         ):

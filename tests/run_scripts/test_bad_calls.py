@@ -167,7 +167,7 @@ TEXTS = [
             ("hidden_sizes=3", "'hidden_sizes', which is no field of GMLPConfig"),
             ("to_dict=3", "'to_dict', which is no field of GMLPConfig"),
             ("model_type=bert", "'model_type', which is no field of GMLPConfig"),
-            ("hidden_size=", "Field 'hidden_size' expected int, got NoneType"),
+            ("hidden_size=", "expected name=value"),
             ("hidden_size=[8,9]", r"Field 'hidden_size' expected int, got list \(value: \[8, 9\]\)"),
             ("hidden_dropout_prob=nan", "`hidden_dropout_prob` must be a probability from 0 to 1, got nan"),
             ("hidden_act=nope", "`hidden_act` must be one of gelu, .*; got 'nope'"),

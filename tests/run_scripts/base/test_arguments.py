@@ -128,7 +128,7 @@ def test_overrides_can_be_lists_and_mappings(written, recipe):
         (" a = 1 , b = [x, y] ", {"a": 1, "b": ["x", "y"]}),
         ("a=[[1,2],[3]],b='x,y',c=\"[\"", {"a": [[1, 2], [3]], "b": "x,y", "c": "["}),
         ("a={0: no, 1: 'yes, sir'},b=true", {"a": {0: False, 1: "yes, sir"}, "b": True}),
-        ("a=1e-5,b=[1e-5,2],c=null,d=", {"a": 1e-5, "b": [1e-5, 2], "c": None, "d": None}),
+        ("a=1e-5,b=[1e-5,2],c=null", {"a": 1e-5, "b": [1e-5, 2], "c": None}),
         ("{a: 1, b: [x, 1e-4]}", {"a": 1, "b": ["x", 1e-4]}),
         ("", {}),
     ],

@@ -88,7 +88,7 @@ def test_another_familys_model_is_pushed_by_hf_upload(train, hub, tmp_path):
     BertForMaskedLM(BertConfig(vocab_size=60, max_position_embeddings=32, **sizes)).save_pretrained(tmp_path / "bert")
     hub[0].drop_uploads = True
     message = train(config_name=tmp_path / "bert", config_overrides=None)
-    assert "push it with `hf upload me/model run . --exclude 'checkpoint-*/*'`" in message
+    assert "push it with `hf upload me/model run . --exclude 'checkpoint-*/*' --exclude '_*/*'`" in message
 
 
 def test_a_push_that_fails_during_training_does_not_end_it(hub, online, command, monkeypatch, caplog):
