@@ -174,7 +174,7 @@ def fitting_tokenizer(
         texts: Training texts of a new tokenizer; not read otherwise.
         args: The Trainer's arguments. Their `tokenizer_settings` are set if the tokenizer is new.
         saved_in: Folder with the tokenizer that an interrupted run has trained: training is not reproducible. Without
-            it, what `keep_tokenizer` has left in the output folder is used.
+            it, what `keep_tokenizer` has left in the output folder, or in that of the grid, is used.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:
@@ -186,7 +186,7 @@ def fitting_tokenizer(
         settings = {**vars(arguments), **vars(data_args), "max_length": length, "kind": kind}
         settings.pop("token")  # is secret
         args.tokenizer_settings = settings
-        kept = kept_tokenizer(args.output_dir, settings)
+        kept = kept_tokenizer(args.output_dir, settings) if args.grid is None else args.grid.kept_tokenizer()
         if saved_in is not None:
             arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
     tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind, kept)
