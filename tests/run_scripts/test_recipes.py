@@ -10,9 +10,10 @@ import datasets
 import pytest
 import torch
 import yaml
-from transformers import TrainingArguments
+from transformers import AutoModelForImageClassification, AutoModelForMaskedLM, TrainingArguments
 
 from tokenmixers.run_scripts import run_image_classification, run_qa, run_seq2seq
+from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
 from tokenmixers.run_scripts.base.shipped_files import RECIPES
 from tokenmixers.run_scripts.data.squad import load_squad_files
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
@@ -24,6 +25,7 @@ from tokenmixers.run_scripts.small_data import (
     python_docs_questions,
     python_docs_summaries,
 )
+from tokenmixers.run_scripts.training.model_loading import load_config
 from tokenmixers.run_scripts.training.trainer import ScriptTrainerMixin
 
 
@@ -54,6 +56,8 @@ def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     python_docs_questions.main(["--output_dir", str(folder / "made"), "--unanswerable_percentage", "30"])
     train, validation = (str(folder / "made" / f"{split}.json") for split in ("train", "validation"))
     small = {"max_train_samples": 20, "max_eval_samples": 10, "version_2_with_negative": "true"}
+    if "seeds" in recipe:
+        small |= {"seeds": 1, "batch_sizes": 4}
     if "config_name" in recipe:
         return {**small, "train_file": train, "validation_file": validation}
     for split, file in (("train", train), ("validation", validation)):
@@ -68,6 +72,8 @@ def texts_for(recipe: dict, corpus: Path) -> dict[str, str | int]:
         rows = datasets.Dataset.from_dict({"text": (corpus / f"{split}.txt").read_text().splitlines()})
         rows.to_parquet(Path(recipe["dataset_name"]) / f"{split}.parquet")
     sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={recipe['max_seq_length']}"
+    if "model_type" in recipe:
+        sizes += ",num_attention_heads=2"
     small = {"dataset_config_name": "default", "max_eval_samples": 5, "config_overrides": sizes}
     return {**small, "train_tokenizer": 60}
 
@@ -130,6 +136,7 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
         small["max_eval_samples"] = 10
         if "config_overrides" not in recipe:
             small["config_overrides"] = "image_size=32,hidden_size=8,intermediate_size=16,num_hidden_layers=2"
+            small["config_overrides"] += ",num_attention_heads=2" if "model_type" in recipe else ""
     if "docstrings" in recipe["output_dir"]:
         docstring_tasks.main(["--output_dir", "outputs/docstrings"])
         small |= {"max_train_samples": 200, "max_eval_samples": 20, "train_tokenizer": 300}
@@ -157,10 +164,15 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
 )
 def test_a_few_steps(name, corpus, tmp_path):
     results, recipe = run_small(name, corpus, tmp_path), yaml.safe_load((RECIPES / name).read_text())
+    folder = tmp_path / recipe["output_dir"]
+    if "seeds" in recipe:
+        (results,) = results["runs"]
+        folder /= results.pop("folder")
     assert all(value >= 0 for key, value in results.items() if not key.endswith(("thresh", "signature")))
     assert results
-    assert (tmp_path / recipe["output_dir"] / "model.safetensors").is_file()
-    assert {key for key in recipe if hasattr(TrainingArguments, key)} >= {"max_steps", "learning_rate", "seed"}
+    assert (folder / "model.safetensors").is_file()
+    assert {key for key in recipe if hasattr(TrainingArguments, key)} >= {"max_steps", "learning_rate"}
+    assert "seed" in recipe or "seeds" in recipe
 
 
 @pytest.mark.usefixtures("part_of_the_library")
@@ -192,9 +204,83 @@ def test_papers_recipes_name_a_tiny_twin_of_the_same_script(path):
     assert script_of(twin) is script_of(path.name)
 
 
-@pytest.mark.parametrize("size", ["ti", "s", "b"])
-def test_imagenet_recipes_are_300_epochs_of_4096_pictures(size):
-    recipe = yaml.safe_load((RECIPES / f"imagenet_gmlp_{size}16.yaml").read_text())
+#: Recipe and row -> parameters in millions that the paper gives for it, where our count is to agree with it.
+PAPERS_COUNTS = {
+    ("realnews_mlm_ablations.yaml", "Z1 * f(Z2), split"): 102,
+    ("realnews_mlm_ablations.yaml", "gMLP, 18 layers"): 59,
+    ("realnews_mlm_ablations.yaml", "gMLP, 36 layers"): 102,
+    ("realnews_mlm_ablations.yaml", "gMLP, 72 layers"): 187,
+    ("realnews_mlm_ablations.yaml", "gMLP, 144 layers"): 357,
+    ("realnews_mlm_bert.yaml", "BERT-base"): 110,
+    ("realnews_mlm_transformer.yaml", "relative positions"): 110,
+    ("realnews_mlm_transformer.yaml", "6+6"): 67,
+    ("realnews_mlm_transformer.yaml", "12+12"): 110,
+    ("realnews_mlm_transformer.yaml", "24+24"): 195,
+    ("realnews_mlm_transformer.yaml", "48+48"): 365,
+    ("c4_mlm_bert.yaml", "BERT-base, 110M in the paper"): 110,
+    ("c4_mlm_bert.yaml", "BERT-large, 336M in the paper"): 336,
+    ("imagenet_vit_b16.yaml", "ViT-B/16, DeiT-B"): 86,
+    ("imagenet_vit_b16.yaml", "ViT-S/16, DeiT-S"): 22,
+}
+#: Recipe, name of the row, its arguments, and the parameters in millions, as the heads of the recipes say.
+ROWS = [
+    pytest.param(path.name, *row, id=f"{path.stem}, {row[0]}")
+    for path in sorted(RECIPES.glob("*.yaml"))
+    for row in re.findall(r"^#   (.+?): (--\S.*) -> ([\d.]+)M$", path.read_text(), flags=re.MULTILINE)
+]
+
+
+def test_rows_of_papers_are_found():
+    assert {row.values[:2] for row in ROWS} >= PAPERS_COUNTS.keys()
+    assert len(ROWS) > 20
+
+
+def config_of(name: str, arguments: str):
+    """The configuration of the model that a recipe with further arguments trains."""
+    recipe = yaml.safe_load((RECIPES / name).read_text())
+    fields = {key: value for key, value in recipe.items() if key in ("config_name", "model_type", "config_overrides")}
+    Path("model.json").write_text(json.dumps(fields))
+    (chosen,) = parse_arguments((ModelArguments,), ["model.json", *arguments.split()])
+    return load_config(chosen)
+
+
+@pytest.mark.parametrize(("name", "row", "arguments", "millions"), ROWS)
+def test_rows_of_papers_have_their_parameters(name, row, arguments, millions):
+    images, config = script_of(name) is run_image_classification, config_of(name, arguments)
+    if images:
+        config.num_labels = 1000
+    with torch.device("meta"):
+        model = (AutoModelForImageClassification if images else AutoModelForMaskedLM).from_config(config)
+    count = model.num_parameters() / 1e6
+    assert f"{count:.1f}" == millions
+    if not images:
+        assert config.vocab_size == 32000
+        length = yaml.safe_load((RECIPES / name).read_text())["max_seq_length"]
+        assert config.max_position_embeddings == length
+    dropout = [value for key, value in config.to_dict().items() if "drop" in key and value is not None]
+    assert not any(dropout), "pretraining has none"
+    # What the paper leaves open, biases and output layers, is less than one percent.
+    assert count == pytest.approx(PAPERS_COUNTS.get((name, row), count), rel=0.01)
+
+
+def test_rows_of_papers_are_of_the_kinds_that_they_name():
+    configs = {row.values[:2]: config_of(row.values[0], row.values[2]) for row in ROWS}
+    gates = {configs["realnews_mlm_ablations.yaml", title].gate_type for title in ("f(Z)", "Z + f(Z)", "Z * f(Z)")}
+    assert gates == {"linear", "additive", "multiplicative"}
+    sizes = [
+        configs["realnews_mlm_ablations.yaml", f"aMLP, attention size {size}"].attention_size for size in (64, 128)
+    ]
+    assert sizes == [64, 128]
+    transformers = [config for (name, _), config in configs.items() if name == "realnews_mlm_transformer.yaml"]
+    for config in transformers:
+        assert config.hidden_size == config.num_attention_heads * config.head_dim and not config.is_encoder_decoder
+        assert config.position_embedding_type == "none" and config.mixture == "sum"
+    assert [config.attention_components for config in transformers].count(["relative"]) == 1
+
+
+@pytest.mark.parametrize("model", ["gmlp_ti", "gmlp_s", "gmlp_b", "vit_b"])
+def test_imagenet_recipes_are_300_epochs_of_4096_pictures(model):
+    recipe = yaml.safe_load((RECIPES / f"imagenet_{model}16.yaml").read_text())
     rows = recipe["per_device_train_batch_size"] * recipe["gradient_accumulation_steps"]
     assert rows == 4096
     assert recipe["max_steps"] * rows / 1_281_167 == pytest.approx(300, abs=1e-2)
