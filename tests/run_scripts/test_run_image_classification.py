@@ -129,6 +129,15 @@ def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
     assert evaluated["eval_loss"] == pytest.approx(resumed["eval_loss"], rel=1e-5)
 
 
+def test_a_model_type_needs_no_configuration_file(command, tmp_path):
+    sizes = "image_size=8,patch_size=4,hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1"
+    options = {"config_name": None, "model_type": "vit", "config_overrides": sizes, "max_steps": 1}
+    run_image_classification.main(command(**options))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["model_type"], config["hidden_size"]) == ("vit", 8)
+    assert list(config["label2id"]) == ["bottom", "top"]
+
+
 @pytest.fixture
 def vit(tmp_path):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
