@@ -4,14 +4,13 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from .image_inputs import ImageInputs
-from .self_contained import SelfContainedConfig
 from .validation import (
-    check_inherited,
+    ValidatedConfig,
     check_least,
     check_not_negative,
     check_rates,
     check_token_ids,
+    standard_names,
     strict_configuration,
 )
 
@@ -92,7 +91,7 @@ TensorFlow computes.
 
 
 @strict_configuration
-class SynthesizerConfig(ImageInputs, SelfContainedConfig):
+class SynthesizerConfig(ValidatedConfig):
     r"""Configuration of a Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743).
 
     The backbone is T5's: RMS norms before each sublayer, no biases, relative position biases. With
@@ -262,7 +261,6 @@ class SynthesizerConfig(ImageInputs, SelfContainedConfig):
         num_labels: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        check_inherited(self, kwargs)
         self.attention_components = list(self.attention_components)
         if self.decoder_attention_components is not None:
             self.decoder_attention_components = list(self.decoder_attention_components)
@@ -272,8 +270,6 @@ class SynthesizerConfig(ImageInputs, SelfContainedConfig):
             self.num_decoder_layers = self.num_hidden_layers
         if self.scale_decoder_outputs is None:
             self.scale_decoder_outputs = self.tie_word_embeddings
-        if self.image_size is not None:
-            self.set_image_size(self.image_size)
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -285,11 +281,11 @@ class SynthesizerConfig(ImageInputs, SelfContainedConfig):
             overrides: Fields to set differently, e.g. `is_encoder_decoder=False` for the encoder alone.
 
         Raises:
-            ValueError: If there is no such preset.
+            ValueError: If there is no such preset, or a field is wrong.
         """
         if name not in PRESETS:
             raise ValueError(f"There is no Synthesizer preset {name!r}. Presets: {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[name], **overrides})
+        return cls(**{**PRESETS[name], **standard_names(cls, overrides)})
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "SynthesizerConfig":
         """The configuration of one side of an encoder-decoder, with that side's fields in the plain names.
@@ -375,16 +371,14 @@ class SynthesizerConfig(ImageInputs, SelfContainedConfig):
             raise ValueError(f"`mixture='sigmoid'` mixes two components, but `{name}` is {components}: use 'softmax'.")
 
     def _validate_numbers(self) -> None:
-        positive = "vocab_size hidden_size intermediate_size num_hidden_layers num_decoder_layers num_attention_heads "
-        positive += "head_dim max_position_embeddings factorized_random_rank decoder_num_attention_heads patch_size "
-        positive += "decoder_head_dim decoder_max_position_embeddings cross_attention_num_heads num_channels "
+        positive = "num_decoder_layers num_attention_heads head_dim factorized_random_rank cross_attention_num_heads "
+        positive += "decoder_num_attention_heads decoder_head_dim decoder_max_position_embeddings "
         positive += "cross_attention_head_dim"
         check_least(self, 1, *positive.split())
-        check_least(self, 0, "type_vocab_size")
-        check_rates(self, "hidden_dropout_prob", "attention_dropout", "classifier_dropout")
-        check_not_negative(self, "layer_norm_eps", "initializer_factor", "random_initializer_range")
+        check_rates(self, "attention_dropout")
+        check_not_negative(self, "initializer_factor", "random_initializer_range")
         if self.image_size is None:
-            check_token_ids(self, "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+            check_token_ids(self, "decoder_start_token_id")
         if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 2:
             raise ValueError(
                 "`relative_attention_num_buckets` must be even and at least 4, got "

@@ -9,6 +9,9 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
+from .image_inputs import ImageInputs
+from .self_contained import SelfContainedConfig
+
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 Config = TypeVar("Config", bound=PreTrainedConfig)
@@ -24,9 +27,33 @@ def strict_configuration(config_class: type[Config]) -> type[Config]:
     As `strict` of huggingface_hub, whose errors are no `ValueError`; here they are `ConfigurationError`.
     """
     config_class = strict(config_class)
-    for name in ("__init__", "__setattr__", "validate"):
-        setattr(config_class, name, _with_value_errors(getattr(config_class, name)))
+    make: Callable = config_class.__init__
+
+    @functools.wraps(make)
+    def init(self: Config, *args: Any, **kwargs: Any) -> None:
+        standard_names(config_class, kwargs)
+        make(self, *args, **kwargs)
+
+    methods = {"__init__": init, "__setattr__": config_class.__setattr__, "validate": config_class.validate}
+    for name, method in methods.items():
+        setattr(config_class, name, _with_value_errors(method))
     return config_class
+
+
+def standard_names(config_class: type[PreTrainedConfig], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a configuration under their first names, where the class also takes others (`attribute_map`).
+
+    Raises:
+        ValueError: If a field has two names with different values.
+    """
+    found: dict[str, Any] = {}
+    for key, value in fields.items():
+        name = config_class.attribute_map.get(key, key)
+        if name in found and found[name] != value:
+            other = next(key for key in fields if config_class.attribute_map.get(key, key) == name)
+            raise ValueError(f"`{other}={found[name]}` and `{key}={value}` are names of one field: give one of them.")
+        found[name] = value
+    return found
 
 
 def _with_value_errors(method: Callable) -> Callable:
@@ -115,3 +142,24 @@ def _check_dtype(dtype: Any) -> None:
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not (isinstance(found, torch.dtype) and found.is_floating_point):
         raise ValueError(f"`dtype` must be a floating point type of PyTorch such as 'bfloat16', got {dtype!r}.")
+
+
+class ValidatedConfig(ImageInputs, SelfContainedConfig):
+    """Base class of all configurations, with the checks of the fields that all have."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        check_inherited(self, kwargs)
+        if self.image_size is not None:
+            self.set_image_size(self.image_size)
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """Check the sizes; called by strict validation at construction and when saving."""
+        super().validate_architecture()
+        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
+        check_least(self, 1, *sizes, "patch_size", "num_channels")
+        check_least(self, 0, "type_vocab_size")
+        check_rates(self, "hidden_dropout_prob", "classifier_dropout")
+        check_not_negative(self, "layer_norm_eps")
+        if self.image_size is None:
+            check_token_ids(self, "pad_token_id", "bos_token_id", "eos_token_id")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from accelerate.utils import parse_flag_from_env, patch_environment
+from torch.utils.checkpoint import checkpoint
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
@@ -35,6 +36,11 @@ RANGES = (
     ("at least 0", "dataloader_num_workers"),
     ("from 0 to 4294967295", "seed data_seed"),  # NumPy's
 )
+
+#: Of `torch.compile`.
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+#: What Transformers' gradient checkpointing takes besides the arguments of `torch.utils.checkpoint.checkpoint`.
+CHECKPOINTING_EXTRAS = ("every_n_layers", "offload")
 
 
 @dataclass(repr=False)  # Transformers' hides tokens
@@ -116,6 +122,15 @@ class ScriptTrainingArguments(TrainingArguments):
                     raise UserError(
                         f"--lr_scheduler_kwargs has {name!r}, which {self.lr_scheduler_type} does not take."
                     )
+        known = {*inspect.signature(checkpoint).parameters, *CHECKPOINTING_EXTRAS} - {"function", "args", "kwargs"}
+        for argument in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+            value = getattr(self, argument, None)  # Transformers 5.17 has the first alone
+            for name in json.loads(value) if isinstance(value, str) else ():
+                if name not in known:
+                    raise UserError(f"--{argument} has {name!r}; there are {', '.join(sorted(known))}.")
+        if self.torch_compile_mode not in (None, *COMPILE_MODES):
+            modes = ", ".join(COMPILE_MODES)
+            raise UserError(f"--torch_compile_mode {self.torch_compile_mode} is unknown; there are {modes}.")
         if self.dataloader_persistent_workers and not self.dataloader_num_workers:
             raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers of at least 1.")
         for argument in (self.optim_args or "").split(","):

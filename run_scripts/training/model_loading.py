@@ -18,6 +18,7 @@ from transformers import (
 from transformers.distributed import DistributedConfig
 from transformers.utils import logging
 
+from ...configuration.validation import standard_names
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.arguments import ModelArguments
 from ..base.config_overrides import parse_overrides
@@ -58,7 +59,7 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         if key not in fields:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:
-        return type(config)(**{**config.to_diff_dict(), **overrides})
+        return type(config)(**{**config.to_diff_dict(), **standard_names(type(config), overrides)})
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise

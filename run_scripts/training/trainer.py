@@ -110,8 +110,8 @@ class ScriptTrainerMixin:
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log. The mean loss at the end is that of all steps, not only of those since a resumed checkpoint."""
-        if "train_loss" in logs:
-            logs["train_loss"] = mean_training_loss(self.state.log_history)
+        if "train_loss" in logs and not math.isnan(mean := mean_training_loss(self.state.log_history)):
+            logs["train_loss"] = mean
         super().log(logs, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
