@@ -10,7 +10,6 @@ from .validation import (
     check_not_negative,
     check_rates,
     check_token_ids,
-    standard_names,
     strict_configuration,
 )
 
@@ -261,6 +260,10 @@ class SynthesizerConfig(ValidatedConfig):
         num_labels: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
+        for other, name in self.attribute_map.items():
+            value = getattr(self, name)
+            if other in kwargs and value not in (getattr(type(self), name), kwargs[other]):
+                raise ValueError(f"`{other}={kwargs[other]}` and `{name}={value}` are two names of one field.")
         self.attention_components = list(self.attention_components)
         if self.decoder_attention_components is not None:
             self.decoder_attention_components = list(self.decoder_attention_components)
@@ -285,7 +288,7 @@ class SynthesizerConfig(ValidatedConfig):
         """
         if name not in PRESETS:
             raise ValueError(f"There is no Synthesizer preset {name!r}. Presets: {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[name], **standard_names(cls, overrides)})
+        return cls(**{**PRESETS[name], **{cls.attribute_map.get(key, key): overrides[key] for key in overrides}})
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "SynthesizerConfig":
         """The configuration of one side of an encoder-decoder, with that side's fields in the plain names.

@@ -27,33 +27,9 @@ def strict_configuration(config_class: type[Config]) -> type[Config]:
     As `strict` of huggingface_hub, whose errors are no `ValueError`; here they are `ConfigurationError`.
     """
     config_class = strict(config_class)
-    make: Callable = config_class.__init__
-
-    @functools.wraps(make)
-    def init(self: Config, *args: Any, **kwargs: Any) -> None:
-        standard_names(config_class, kwargs)
-        make(self, *args, **kwargs)
-
-    methods = {"__init__": init, "__setattr__": config_class.__setattr__, "validate": config_class.validate}
-    for name, method in methods.items():
-        setattr(config_class, name, _with_value_errors(method))
+    for name in ("__init__", "__setattr__", "validate"):
+        setattr(config_class, name, _with_value_errors(getattr(config_class, name)))
     return config_class
-
-
-def standard_names(config_class: type[PreTrainedConfig], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a configuration under their first names, where the class also takes others (`attribute_map`).
-
-    Raises:
-        ValueError: If a field has two names with different values.
-    """
-    found: dict[str, Any] = {}
-    for key, value in fields.items():
-        name = config_class.attribute_map.get(key, key)
-        if name in found and found[name] != value:
-            other = next(key for key in fields if config_class.attribute_map.get(key, key) == name)
-            raise ValueError(f"`{other}={found[name]}` and `{key}={value}` are names of one field: give one of them.")
-        found[name] = value
-    return found
 
 
 def _with_value_errors(method: Callable) -> Callable:

@@ -18,7 +18,6 @@ from transformers import (
 from transformers.distributed import DistributedConfig
 from transformers.utils import logging
 
-from ...configuration.validation import standard_names
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.arguments import ModelArguments
 from ..base.config_overrides import parse_overrides
@@ -59,7 +58,8 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         if key not in fields:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:
-        return type(config)(**{**config.to_diff_dict(), **standard_names(type(config), overrides)})
+        names = type(config).attribute_map
+        return type(config)(**config.to_diff_dict() | {names.get(key, key): overrides[key] for key in overrides})
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise
