@@ -8,7 +8,8 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, AutoModelForSeq2SeqLM
 
 import tokenmixers
-from tokenmixers.run_scripts.training.model_card import CITATIONS
+from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
+from tokenmixers.run_scripts.training.model_card import CITATIONS, GLU_VARIANTS
 
 
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
@@ -103,11 +104,13 @@ def test_the_numbers_of_the_synthesizer_cards_are_true(name):
         assert f"the length of {length} tokens: longer sequences run" in limits
         assert model(**inputs).logits.shape[:2] == (1, 1)
     ours = text.replace("\n", " ")
-    if "mesh" in name:
-        heads = re.search(r"(\d+) heads of (\d+) in self-attention, (\d+) of (\d+) in cross-attention", ours)
+    heads = re.search(r"(\d+) heads of (\d+) in self-attention, (\d+) of (\d+) in cross-attention", ours)
+    assert (heads is not None) == (config.cross_attention_num_heads is not None)
+    if heads:
         stated = [int(number) for number in heads.groups()]
         cross = [config.cross_attention_num_heads, config.cross_attention_head_dim]
         assert stated == [config.num_attention_heads, config.head_dim, *cross]
+    if "mesh" in name:
         published = int(re.search(r"published count is (\d+)M", ours)[1])
         assert abs(published * 1e6 - parameters) < 1e6  # cut or rounded there
         assert f"| {published}M |" in text
@@ -123,6 +126,42 @@ def test_the_numbers_of_the_synthesizer_cards_are_true(name):
                 AutoConfig.from_pretrained(FOLDER / "synthesizer-random-vanilla")
             )
         assert abs(parameters / mixed.num_parameters() - 1) < 0.05
+
+
+@pytest.mark.parametrize("kind", FEED_FORWARD_TYPES)
+def test_the_numbers_of_the_feed_forward_cards_are_true(kind):
+    config = AutoConfig.from_pretrained(FOLDER / f"synthesizer-t5-base-{kind}")
+    text = (FOLDER / f"synthesizer-t5-base-{kind}" / "README.md").read_text()
+    shape = re.search(
+        r"(\d+) \+ (\d+) layers of width (\d+), (\d+) heads of (\d+), feed-forward layers of width (\d+)", text
+    )
+    sizes = ("num_hidden_layers", "num_decoder_layers", "hidden_size", "num_attention_heads", "head_dim")
+    assert [int(size) for size in shape.groups()] == [getattr(config, key) for key in (*sizes, "intermediate_size")]
+    activation, gated = FEED_FORWARD_TYPES[kind]
+    formula = re.search(r"`(\(?)(.*?)x W1?\)?( \* x V\))? W2`", text)
+    assert (formula[1] == "(") == (formula[3] is not None) == gated
+    written = {"max(0, ": "relu", "GELU(": "gelu", "Swish(": "silu", "sigmoid(": "sigmoid", "": "_linear"}
+    assert written[formula[2]] == activation.__name__
+
+
+@pytest.mark.parametrize("kind", FEED_FORWARD_TYPES)
+def test_the_feed_forward_cards_quote_whole_rows(kind):
+    """Each table has the baseline and the row of the card. The paper's averages are below the means of its columns."""
+    text = (FOLDER / f"synthesizer-t5-base-{kind}" / "README.md").read_text()
+    baseline = (FOLDER / "synthesizer-t5-base-relu" / "README.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| (\d.+) \|$", text, flags=re.MULTILINE)
+    names = [name.lower() for name, _ in rows]
+    assert names == ["relu"] * 4 if kind == "relu" else ["relu", kind] * 4
+    assert {row for row in rows if row[0] == "ReLU"} == set(
+        re.findall(r"^\| (ReLU) \| (.+) \|$", baseline, re.MULTILINE)
+    )
+    for _, cells in rows:
+        average, *scores = [
+            [float(part) for part in cell.split("/")] for cell in re.sub(r" \(.*?\)", "", cells).split(" | ")
+        ]
+        if len(scores) == 8:
+            mean = sum(sum(score) / len(score) for score in scores) / 8
+            assert 0 < mean - average[0] < 2.5
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -151,5 +190,7 @@ def test_every_card_has_flops_limits_and_a_citation(name):
     text = (FOLDER / name / "README.md").read_text()
     assert re.search(r"FLOPs.* \| [\d.]+ B \||takes [\d.]+ B FLOPs", text)  # compared with the model above
     assert len(text.split("## Limits\n")[1].split("##")[0].split()) > 10
-    title = re.search(r"title += (.+)", CITATIONS[AutoConfig.from_pretrained(FOLDER / name).model_type])[1]
+    feed_forward = name.removeprefix("synthesizer-t5-base-") in FEED_FORWARD_TYPES
+    citation = GLU_VARIANTS if feed_forward else CITATIONS[AutoConfig.from_pretrained(FOLDER / name).model_type]
+    title = re.search(r"title += (.+)", citation)[1]
     assert title in text.split("## Citation\n\n```bibtex\n")[1]

@@ -98,6 +98,14 @@ CITATIONS = {
         }""",
 }
 CITATIONS["amlp"] = CITATIONS["gmlp"]
+#: Of the feed-forward layers other than ReLU.
+GLU_VARIANTS = """
+        @article{shazeer2020glu,
+          title   = {{GLU} Variants Improve Transformer},
+          author  = {Shazeer, Noam},
+          journal = {arXiv preprint arXiv:2002.05202},
+          year    = {2020}
+        }"""
 
 #: Fields of configurations in the table of the architecture, in this order.
 SIZES = (
@@ -247,8 +255,20 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         history=history_table(trainer.state.log_history),
         versions=versions(),
         limits=limits(config),
-        citation=textwrap.dedent(CITATIONS.get(config.model_type, "")).strip(),
+        citation=citations(config),
     )
+
+
+def citations(config: PreTrainedConfig) -> str:
+    """The BibTeX entries of a model's papers, `""` if it is none of ours.
+
+    Args:
+        config: Its configuration; one with feed-forward layers other than ReLU cites their paper too.
+    """
+    entries = [CITATIONS.get(config.model_type, "")]
+    if getattr(config, "feed_forward_type", "relu") != "relu":
+        entries.append(GLU_VARIANTS)
+    return "\n".join(textwrap.dedent(entry).strip() for entry in entries)
 
 
 def metadata(
