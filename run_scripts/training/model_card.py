@@ -129,13 +129,17 @@ SIZES = (
 HYPER_PARAMETERS = (
     "learning_rate",
     "lr_scheduler_type",
+    "lr_scheduler_kwargs",
     "warmup_steps",
+    "constant_warmup",
+    "final_decay_steps",
     "max_steps",
     "num_train_epochs",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "world_size",
     "optim",
+    "optim_args",
     "weight_decay",
     "adam_beta1",
     "adam_beta2",
@@ -396,7 +400,7 @@ def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
     values = {key: getattr(value, "value", value) for key, value in values.items()}
     values.pop("num_train_epochs" if args.max_steps > 0 else "max_steps")
     values |= facts.hyper_parameters
-    rows = [(f"`{key}`", str(value)) for key, value in values.items() if value is not False]
+    rows = [(f"`{key}`", str(value)) for key, value in values.items() if value is not False and value is not None]
     notes = [f"{steps:,} steps.", facts.notes]
     return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)
 
