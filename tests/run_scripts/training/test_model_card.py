@@ -222,13 +222,13 @@ def test_every_family_is_cited():
     ],
 )
 def test_the_papers_of_a_model_are_cited(config, titles):
-    found = re.findall(r"title += \{(.+)\},", citations(config))
+    found = re.findall(r" title += \{(.+)\},", citations(config))
     assert len(found) == len(titles) and all(title in text for title, text in zip(titles, found, strict=True))
 
 
 def test_the_training_table_has_what_is_set(tmp_path):
     settings = {"optim": "adafactor", "optim_args": "scale_parameter=true", "final_decay_steps": 0.1}
     text = training(ScriptTrainingArguments(str(tmp_path), **settings), 3, CardFacts("fill-mask", data="", metrics={}))
-    rows = dict(re.findall(r"^\| (.+?) +\| (.+?) +\|$", text, flags=re.MULTILINE))
+    rows = dict(re.findall(r"^\| (.+?) +\| +(.+?) +\|$", text, flags=re.MULTILINE))
     assert {f"`{key}`": str(value) for key, value in settings.items()}.items() <= rows.items()
     assert not {"`constant_warmup`", "`lr_scheduler_kwargs`"} & rows.keys()
