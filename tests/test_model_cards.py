@@ -23,6 +23,14 @@ def test_there_are_cards():
     assert {"gmlp-base", "gmlp-large", "gmlp-xlarge", "amlp-base", "amlp-large", "gmlp-ti16-224"} <= set(CARDS)
 
 
+def test_the_guides_count_the_cards():
+    guides = [(FOLDER.parent / name).read_text() for name in ("README.md", "model_cards/README.md")]
+    assert re.search(r"(\d+) configurations of the papers", guides[0])[1] == str(len(CARDS))
+    synthesizers = [name for name in CARDS if name.startswith("synthesizer-")]
+    assert re.search(r"and (\d+) \[`synthesizer-\*`\]", guides[1])[1] == str(len(synthesizers))
+    assert all(f"(`{name}`)" in guides[1] or f"[`{name}`]" in guides[1] for name in {*CARDS} - {*synthesizers})
+
+
 def table(name: str) -> dict[str, str]:
     """The two-column table of a card."""
     text = (FOLDER / name / "README.md").read_text()
