@@ -76,8 +76,8 @@ class ModelArguments:
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
-#: Arguments that all set the precision: any of them on the command line replaces all of them in a recipe.
-PRECISION_ARGUMENTS = ("precision", "bf16", "fp16")
+#: Arguments that set the same thing: any of them on the command line replaces all of its group in a recipe.
+ALTERNATIVES = (("precision", "bf16", "fp16"), ("train_tokenizer", "tokenizer_name"))
 
 
 def check_output_folder(path: str) -> Path:
@@ -131,8 +131,9 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
     if arguments and arguments[0].endswith(RECIPE_ENDINGS):
         names = [f.name for dataclass_type in dataclass_types for f in dataclasses.fields(dataclass_type) if f.init]
         recipe = read_recipe(arguments.pop(0), names)
-        if any(argument.partition("=")[0].removeprefix("--") in PRECISION_ARGUMENTS for argument in arguments):
-            recipe = {name: value for name, value in recipe.items() if name not in PRECISION_ARGUMENTS}
+        given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+        replaced = {name for group in ALTERNATIVES if given & {*group} for name in group}
+        recipe = {name: value for name, value in recipe.items() if name not in replaced}
     overrides = recipe.pop("config_overrides", None)
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(
