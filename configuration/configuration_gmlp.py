@@ -2,21 +2,11 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from .image_inputs import ImageInputs
-from .self_contained import SelfContainedConfig
-from .validation import (
-    check_activation,
-    check_inherited,
-    check_least,
-    check_not_negative,
-    check_rates,
-    check_token_ids,
-    strict_configuration,
-)
+from .validation import ValidatedConfig, check_activation, check_not_negative, strict_configuration
 
 
 @strict_configuration
-class GMLPConfig(ImageInputs, SelfContainedConfig):
+class GMLPConfig(ValidatedConfig):
     r"""Configuration of a gMLP encoder for text or images ("Pay Attention to MLPs", arXiv 2105.08050).
 
     The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters. With `image_size` set the
@@ -133,11 +123,8 @@ class GMLPConfig(ImageInputs, SelfContainedConfig):
         num_labels: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        check_inherited(self, kwargs)
         if self.spatial_weight_type is None:
             self.spatial_weight_type = "toeplitz" if self.image_size is None else "full"
-        if self.image_size is not None:
-            self.set_image_size(self.image_size)
         super().__post_init__(**kwargs)
 
     @property
@@ -148,15 +135,8 @@ class GMLPConfig(ImageInputs, SelfContainedConfig):
     def validate_architecture(self) -> None:
         """Check the sizes; called by strict validation at construction and when saving."""
         super().validate_architecture()
-        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
-        check_least(self, 1, *sizes, "patch_size", "num_channels")
-        check_least(self, 0, "type_vocab_size")
-        check_rates(self, "hidden_dropout_prob", "classifier_dropout")
-        check_not_negative(self, "layer_norm_eps", "gate_layer_norm_eps", "initializer_range")
-        check_not_negative(self, "spatial_initializer_range")
+        check_not_negative(self, "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range")
         check_activation(self.hidden_act)
-        if self.image_size is None:
-            check_token_ids(self, "pad_token_id", "bos_token_id", "eos_token_id")
         if self.gate_type == "split" and self.intermediate_size % 2:
             raise ValueError(
                 f"`intermediate_size` must be even, got {self.intermediate_size}: the spatial gating unit splits it "

@@ -4,10 +4,8 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from .image_inputs import ImageInputs
-from .self_contained import SelfContainedConfig
 from .validation import (
-    check_inherited,
+    ValidatedConfig,
     check_least,
     check_not_negative,
     check_rates,
@@ -61,6 +59,28 @@ _MESH = {
     "dense_bias": False,
     "factorized_random_rank": 16,
 }
+# The same shapes with the layers of the paper's own formulas.
+_C4 = {
+    "is_encoder_decoder": True,
+    "cross_attention_num_heads": 12,
+    "cross_attention_head_dim": 64,
+    "num_attention_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 512,
+    "attention_dropout": 0.0,
+}
+# T5-base, with which "GLU Variants Improve Transformer" compares feed-forward layers. Gated ones have three matrices
+# instead of two, so two thirds of the width gives them the same number of weights.
+_T5_BASE = {
+    "is_encoder_decoder": True,
+    "attention_components": ["vanilla"],
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "head_dim": 64,
+}
+_GATED = {**_T5_BASE, "intermediate_size": 2048}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "vanilla": {**_TRANSLATION, "attention_components": ["vanilla"]},
@@ -81,18 +101,30 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mesh_random_plus_alpha": {**_MESH, "attention_components": ["random", "vanilla"], "mixture": "sigmoid"},
     "mesh_dense_plus": {**_MESH, "attention_components": ["dense", "vanilla"], "mixture": "sum"},
     "mesh_dense_plus_alpha": {**_MESH, "attention_components": ["dense", "vanilla"], "mixture": "sigmoid"},
+    "t5_base_factorized_dense": {**_C4, "attention_components": ["factorized_dense"]},
+    "t5_base_factorized_random": {**_C4, "attention_components": ["factorized_random"]},
+    "t5_base_relu": {**_T5_BASE, "feed_forward_type": "relu"},
+    "t5_base_gelu": {**_T5_BASE, "feed_forward_type": "gelu"},
+    "t5_base_swish": {**_T5_BASE, "feed_forward_type": "swish"},
+    "t5_base_glu": {**_GATED, "feed_forward_type": "glu"},
+    "t5_base_bilinear": {**_GATED, "feed_forward_type": "bilinear"},
+    "t5_base_reglu": {**_GATED, "feed_forward_type": "reglu"},
+    "t5_base_geglu": {**_GATED, "feed_forward_type": "geglu"},
+    "t5_base_swiglu": {**_GATED, "feed_forward_type": "swiglu"},
 }
 """Settings of the named models, for `SynthesizerConfig.from_preset`.
 
-The first eleven are the rows of the paper's translation and language modelling table (its two unwidened Transformer
-rows are one model, `vanilla`; `vanilla_wide` is the control with as many parameters as `random_vanilla`), and
-Factorized Random + Vanilla of the encoder-only experiments. The `mesh_` ones compute what the authors' code in Mesh
-TensorFlow computes.
+The first eleven are the rows of the Synthesizer paper's translation and language modelling table (its two unwidened
+Transformer rows are one model, `vanilla`; `vanilla_wide` is the control with as many parameters as `random_vanilla`),
+and Factorized Random + Vanilla of the encoder-only experiments. The `mesh_` ones compute what the authors' code in
+Mesh TensorFlow computes, of T5-base size. `t5_base_factorized_dense` and `t5_base_factorized_random` have the shapes
+of the `mesh_` ones and the paper's formulas, which that code does not have. The other eight `t5_base_` ones are the
+models of "GLU Variants Improve Transformer" (arXiv 2002.05202): T5-base with each of its feed-forward layers.
 """
 
 
 @strict_configuration
-class SynthesizerConfig(ImageInputs, SelfContainedConfig):
+class SynthesizerConfig(ValidatedConfig):
     r"""Configuration of a Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743).
 
     The backbone is T5's: RMS norms before each sublayer, no biases, relative position biases. With
@@ -134,8 +166,8 @@ class SynthesizerConfig(ImageInputs, SelfContainedConfig):
         relative_attention_num_buckets (`int`, defaults to 32): Number of buckets of relative positions.
         relative_attention_max_distance (`int`, defaults to 128): Distance from which all share the last bucket.
         dense_first_layer (`"own"` or `"query"`, defaults to `"own"`):
-            First layer of `"dense"`: a `hidden_size x hidden_size` layer of its own, or, as in the authors' code, the
-            query projection.
+            First layer of `"dense"`: one of its own, from `hidden_size` to `num_attention_heads * head_dim` (both d in
+            the paper), or, as in the authors' code, the query projection.
         dense_shared_across_heads (`bool`, defaults to `False`):
             Whether one second layer serves all heads, as in the authors' code. With `False` each head has its own,
             from its `head_dim` part of the first layer's output, which gives the paper's `d * d + d * N` weights.
@@ -262,7 +294,10 @@ class SynthesizerConfig(ImageInputs, SelfContainedConfig):
         num_labels: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        check_inherited(self, kwargs)
+        for other, name in self.attribute_map.items():
+            value = getattr(self, name)
+            if other in kwargs and value not in (getattr(type(self), name), kwargs[other]):
+                raise ValueError(f"`{other}={kwargs[other]}` and `{name}={value}` are two names of one field.")
         self.attention_components = list(self.attention_components)
         if self.decoder_attention_components is not None:
             self.decoder_attention_components = list(self.decoder_attention_components)
@@ -272,24 +307,22 @@ class SynthesizerConfig(ImageInputs, SelfContainedConfig):
             self.num_decoder_layers = self.num_hidden_layers
         if self.scale_decoder_outputs is None:
             self.scale_decoder_outputs = self.tie_word_embeddings
-        if self.image_size is not None:
-            self.set_image_size(self.image_size)
         super().__post_init__(**kwargs)
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "SynthesizerConfig":
-        """The configuration of a model of the paper or of its authors' code.
+        """The configuration of a model of the papers or of the Synthesizer authors' code.
 
         Args:
-            name: A key of `PRESETS`, e.g. `"random_vanilla"` or `"mesh_dense_plus"`.
+            name: A key of `PRESETS`, e.g. `"random_vanilla"`, `"mesh_dense_plus"` or `"t5_base_swiglu"`.
             overrides: Fields to set differently, e.g. `is_encoder_decoder=False` for the encoder alone.
 
         Raises:
-            ValueError: If there is no such preset.
+            ValueError: If there is no such preset, or a field is wrong.
         """
         if name not in PRESETS:
             raise ValueError(f"There is no Synthesizer preset {name!r}. Presets: {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[name], **overrides})
+        return cls(**{**PRESETS[name], **{cls.attribute_map.get(key, key): overrides[key] for key in overrides}})
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "SynthesizerConfig":
         """The configuration of one side of an encoder-decoder, with that side's fields in the plain names.
@@ -375,16 +408,14 @@ class SynthesizerConfig(ImageInputs, SelfContainedConfig):
             raise ValueError(f"`mixture='sigmoid'` mixes two components, but `{name}` is {components}: use 'softmax'.")
 
     def _validate_numbers(self) -> None:
-        positive = "vocab_size hidden_size intermediate_size num_hidden_layers num_decoder_layers num_attention_heads "
-        positive += "head_dim max_position_embeddings factorized_random_rank decoder_num_attention_heads patch_size "
-        positive += "decoder_head_dim decoder_max_position_embeddings cross_attention_num_heads num_channels "
+        positive = "num_decoder_layers num_attention_heads head_dim factorized_random_rank cross_attention_num_heads "
+        positive += "decoder_num_attention_heads decoder_head_dim decoder_max_position_embeddings "
         positive += "cross_attention_head_dim"
         check_least(self, 1, *positive.split())
-        check_least(self, 0, "type_vocab_size")
-        check_rates(self, "hidden_dropout_prob", "attention_dropout", "classifier_dropout")
-        check_not_negative(self, "layer_norm_eps", "initializer_factor", "random_initializer_range")
+        check_rates(self, "attention_dropout")
+        check_not_negative(self, "initializer_factor", "random_initializer_range")
         if self.image_size is None:
-            check_token_ids(self, "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+            check_token_ids(self, "decoder_start_token_id")
         if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 2:
             raise ValueError(
                 "`relative_attention_num_buckets` must be even and at least 4, got "

@@ -9,6 +9,9 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
+from .image_inputs import ImageInputs
+from .self_contained import SelfContainedConfig
+
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 Config = TypeVar("Config", bound=PreTrainedConfig)
@@ -115,3 +118,24 @@ def _check_dtype(dtype: Any) -> None:
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not (isinstance(found, torch.dtype) and found.is_floating_point):
         raise ValueError(f"`dtype` must be a floating point type of PyTorch such as 'bfloat16', got {dtype!r}.")
+
+
+class ValidatedConfig(ImageInputs, SelfContainedConfig):
+    """Base class of all configurations, with the checks of the fields that all have."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        check_inherited(self, kwargs)
+        if self.image_size is not None:
+            self.set_image_size(self.image_size)
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """Check the sizes; called by strict validation at construction and when saving."""
+        super().validate_architecture()
+        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
+        check_least(self, 1, *sizes, "patch_size", "num_channels")
+        check_least(self, 0, "type_vocab_size")
+        check_rates(self, "hidden_dropout_prob", "classifier_dropout")
+        check_not_negative(self, "layer_norm_eps")
+        if self.image_size is None:
+            check_token_ids(self, "pad_token_id", "bos_token_id", "eos_token_id")

@@ -41,6 +41,9 @@ NOT_PUSHED = {
     ],
 }
 
+# Names that Transformers and PEFT give, or gave, to weights.
+OTHER_WEIGHTS = r"(pytorch|adapter)_model.*\.bin|model.*\.pth?|tf_model.*\.h5|flax_model.*\.msgpack|.*\.safetensors"
+
 
 @dataclass
 class PushArguments:
@@ -133,7 +136,7 @@ def check_weights(folder: Path, names: list[str], left: dict[str, str]) -> None:
             _check_parts(folder / name, tensors, Path(name).parent)
     if tensors:
         return
-    weights = [name for name in left if re.fullmatch(r"(pytorch|adapter)_model.*\.bin|.*\.safetensors", name)]
+    weights = [name for name in left if re.fullmatch(OTHER_WEIGHTS, name)]
     if weights:
         raise UserError(
             f"{str(folder)!r} has its weights in {weights[0]} only, which is {left[weights[0]]} and stays behind: "

@@ -86,7 +86,7 @@ class ModelArguments:
 MODEL_SOURCES = ("model_name_or_path", "config_name", "model_type")
 
 #: Arguments that set the same thing: any of them on the command line replaces all of its group in a recipe.
-ALTERNATIVES = (("precision", "bf16", "fp16"), MODEL_SOURCES)
+ALTERNATIVES = (("precision", "bf16", "fp16"), ("train_tokenizer", "tokenizer_name"), MODEL_SOURCES)
 
 
 def check_output_folder(path: str) -> Path:

@@ -22,18 +22,14 @@ class ClassificationTrainer(ScriptTrainer):
     """
 
     def prediction_step(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
+        self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """Loss over the labels that the model has, logits and all labels."""
         labels = inputs.get("labels")
         if labels is None or labels.is_floating_point():
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            return super().prediction_step(model, inputs, *args, **kwargs)
         known = inputs | {"labels": labels.masked_fill(labels >= self.model.config.num_labels, IGNORED_LABEL)}
-        loss, logits, _ = super().prediction_step(model, known, prediction_loss_only, ignore_keys)
+        loss, logits, _ = super().prediction_step(model, known, *args, **kwargs)
         if loss is not None and (known["labels"] == IGNORED_LABEL).all():
             loss = torch.zeros_like(loss)  # not the mean of nothing, NaN
         return loss, logits, None if logits is None else labels.to(self.args.device)

@@ -260,7 +260,7 @@ def _run_once(build: Callable[..., Trainer], card: CardFacts, args: ScriptTraini
     resume_from = checkpoint_to_resume(args)
     args.include_num_input_tokens_seen = "non_padding"
     # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
-    args.eval_on_start = args.do_train and args.do_eval and resume_from is None
+    args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `train_and_evaluate`
     set_seed(args.seed)
     with report_bad_data():
         trainer = build(args, resume_from)

@@ -57,7 +57,8 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         if key not in fields:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:
-        return type(config)(**{**config.to_diff_dict(), **overrides})
+        names = type(config).attribute_map
+        return type(config)(**config.to_diff_dict() | {names.get(key, key): overrides[key] for key in overrides})
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise

@@ -82,3 +82,10 @@ def test_scale_follows_tying():
     assert SynthesizerConfig().scale_decoder_outputs
     assert not SynthesizerConfig(tie_word_embeddings=False).scale_decoder_outputs
     assert SynthesizerConfig(tie_word_embeddings=False, scale_decoder_outputs=True).scale_decoder_outputs
+
+
+def test_two_names_of_a_field_must_agree():
+    assert SynthesizerConfig(d_model=64, hidden_size=64).hidden_size == 64
+    assert SynthesizerConfig.from_preset("random", d_model=64).hidden_size == 64  # whose preset has 512
+    with pytest.raises(ValueError, match="`d_model=64` and `hidden_size=128` are two names of one field"):
+        SynthesizerConfig(d_model=64, hidden_size=128)

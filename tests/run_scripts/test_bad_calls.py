@@ -128,6 +128,8 @@ TEXTS = [
     (ONE, "--lr_scheduler_kwargs {", "--lr_scheduler_kwargs '{' is no valid JSON"),
     (ONE, "--lr_scheduler_kwargs nope", "--lr_scheduler_kwargs 'nope' is no valid JSON"),
     (ONE, '--lr_scheduler_kwargs {"a":1}', "--lr_scheduler_kwargs has 'a', which linear does not take"),
+    (ONE, '--gradient_checkpointing_kwargs {"a":1}', "--gradient_checkpointing_kwargs has 'a'; there are context_fn"),
+    (ONE, "--torch_compile_mode x", "--torch_compile_mode x is unknown; there are default, reduce-overhead"),
     (ONE, "--accelerator_config nope.json", "No such file or directory: 'nope.json'"),
     (ONE, '--accelerator_config {"a":1}', "unexpected keyword argument 'a'"),
     (ONE, "--report_to nope", "--report_to nope is unknown or not installed; there are none, all"),

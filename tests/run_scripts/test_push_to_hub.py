@@ -397,12 +397,13 @@ def test_a_card_in_another_encoding(checkpoint):
         assert collect_files(str(checkpoint), "me/model")["README.md"] == card.encode()
 
 
-def test_weights_in_a_pickle_alone_are_refused(checkpoint):
-    (checkpoint / "pytorch_model.bin").write_bytes(b"a pickle")
-    assert "pytorch_model.bin" not in collect_files(str(checkpoint), "me/model")
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "tf_model.h5", "flax_model.msgpack"])
+def test_weights_in_another_format_alone_are_refused(name, checkpoint):
+    (checkpoint / name).write_bytes(b"weights")
+    assert name not in collect_files(str(checkpoint), "me/model")
     (checkpoint / "model.safetensors").unlink()
     message = refused("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
-    assert "has its weights in pytorch_model.bin only" in message and "save it again" in message
+    assert f"has its weights in {name} only" in message and "save it again" in message
 
 
 def test_dry_run_lists_and_sends_nothing(checkpoint, capsys):

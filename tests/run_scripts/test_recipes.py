@@ -10,13 +10,28 @@ import datasets
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForImageClassification, AutoModelForMaskedLM, TrainingArguments
+from transformers import (
+    Adafactor,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    TrainingArguments,
+)
 
-from tokenmixers.run_scripts import run_image_classification, run_qa, run_seq2seq
+from tokenmixers.configuration.configuration_synthesizer import PRESETS
+from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
+from tokenmixers.run_scripts import run_glue, run_image_classification, run_qa, run_seq2seq
 from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
-from tokenmixers.run_scripts.base.shipped_files import RECIPES
+from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS, RECIPES
+from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
+from tokenmixers.run_scripts.data.span_corruption import span_corruption_lengths
 from tokenmixers.run_scripts.data.squad import load_squad_files
+from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
+from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
+from tokenmixers.run_scripts.run_span_corruption import SpanCorruptionArguments
 from tokenmixers.run_scripts.small_data import (
     digits_images,
     docstring_tasks,
@@ -25,8 +40,10 @@ from tokenmixers.run_scripts.small_data import (
     python_docs_questions,
     python_docs_summaries,
 )
+from tokenmixers.run_scripts.training.hyperparameter_grid import GridArguments
+from tokenmixers.run_scripts.training.model_card import CardArguments
 from tokenmixers.run_scripts.training.model_loading import load_config
-from tokenmixers.run_scripts.training.trainer import ScriptTrainerMixin
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer, ScriptTrainerMixin
 
 
 #: Of papers: they are run with data and checkpoints of one's own, by the tests of their scripts.
@@ -75,7 +92,21 @@ def texts_for(recipe: dict, corpus: Path) -> dict[str, str | int]:
     if "model_type" in recipe:
         sizes += ",num_attention_heads=2"
     small = {"dataset_config_name": "default", "max_eval_samples": 5, "config_overrides": sizes}
+    if "noise_density" in recipe:  # the vocabulary has a hundred sentinels
+        return {**small, "train_tokenizer": 160, "config_overrides": f"{SMALL_SIZES},num_decoder_layers=1"}
     return {**small, "train_tokenizer": 60}
+
+
+def classes_for(recipe: dict) -> dict[str, str | int]:
+    """Texts of two classes where the recipe expects a data set of the Hub with the splits train and test."""
+    rows = [
+        {"text": " ".join([word] * 9 + [str(number)]), "label": word}
+        for number in range(9)
+        for word in ("bad", "good")
+    ]
+    for split in ("train", "test"):
+        datasets.Dataset.from_list(rows).to_parquet(Path(recipe["dataset_name"]) / f"{split}.parquet")
+    return {"train_tokenizer": 60}
 
 
 def pairs_for(recipe: dict, folder: Path) -> dict[str, str]:
@@ -144,6 +175,8 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
         small |= questions_for(recipe, tmp_path)
     elif recipe.get("dataset_name") == "allenai/c4":
         small |= texts_for(recipe, corpus)
+    elif script_of(name) is run_glue and "dataset_name" in recipe:
+        small |= classes_for(recipe)
     elif script_of(name) is run_seq2seq:
         small |= pairs_for(recipe, tmp_path) | {"train_tokenizer": 160, "generation_max_length": 5}
     elif "train_file" in recipe:
@@ -153,7 +186,8 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
         digits_images.main(["--output_dir", recipe["dataset_name"]])
     if "train_tokenizer" in recipe and "Tiny twin" in (RECIPES / name).read_text():  # a large model
         small |= {"config_overrides": SMALL_SIZES}  # beside the recipe's
-        small |= {"gradient_accumulation_steps": 1, "preprocessing_num_workers": 1}
+        small |= {"gradient_accumulation_steps": 1}
+        small |= {} if script_of(name) is run_glue else {"preprocessing_num_workers": 1}
     arguments = [part for key, value in small.items() for part in (f"--{key}", str(value))]
     return script_of(name).main([name, *arguments])
 
@@ -284,6 +318,98 @@ def test_imagenet_recipes_are_300_epochs_of_4096_pictures(model):
     rows = recipe["per_device_train_batch_size"] * recipe["gradient_accumulation_steps"]
     assert rows == 4096
     assert recipe["max_steps"] * rows / 1_281_167 == pytest.approx(300, abs=1e-2)
+
+
+def arguments_of(recipe: str, *own: type, **changes: str) -> list:
+    """A recipe of pretraining with a few changes: model, data, own, card and training arguments."""
+    types = (ModelArguments, TextDataArguments, *own, CardArguments, ScriptTrainingArguments)
+    return list(parse_arguments(types, [recipe, *(part for key in changes for part in (f"--{key}", changes[key]))]))
+
+
+def head_of(recipe: str) -> str:
+    return "".join(line for line in (RECIPES / recipe).read_text().splitlines(keepends=True) if line.startswith("#"))
+
+
+def built(auto_class: type, config):
+    with torch.device("meta"):
+        return auto_class.from_config(config)
+
+
+C4 = ["c4_span_corruption_glu.yaml", "c4_span_corruption_synthesizer.yaml"]
+
+
+@pytest.mark.parametrize("recipe", C4)
+def test_c4_recipes_train_as_mesh_tensorflow_does(recipe):
+    """128 inputs of 512 tokens, targets of 114; Adafactor relative to the parameters, and the schedule's formula."""
+    _, data, spans, _, args = arguments_of(recipe, SpanCorruptionArguments, eval_strategy="no")
+    assert data.max_seq_length == 512
+    assert span_corruption_lengths(512, spans.noise_density, spans.mean_noise_span_length) == (568, 114)
+    assert 8 * args.per_device_train_batch_size * args.gradient_accumulation_steps == 128  # "eight devices"
+    trainer = ScriptTrainer(torch.nn.Linear(1, 1), args)
+    trainer.create_optimizer_and_scheduler(args.max_steps)
+    assert isinstance(trainer.optimizer, Adafactor)
+    expected = {"lr": 0.01, "scale_parameter": True, "relative_step": False, "clip_threshold": 1.0, "decay_rate": -0.8}
+    expected |= {"eps": (1e-30, 1e-3), "beta1": None, "weight_decay": 0.0}
+    assert {key: trainer.optimizer.defaults[key] for key in expected} == expected
+    assert args.max_grad_norm == 0
+    steps = args.max_steps
+    assert steps == 2**19
+    for step in (0, 1, 9_999, 10_000, 10_001, 300_000, 471_858, 471_860, 500_000, steps - 1):
+        decay = min(1.0, (steps - step) / (0.1 * steps)) if "glu" in recipe else 1.0
+        found = 0.01 * trainer.lr_scheduler.lr_lambdas[0](step)
+        assert found == pytest.approx(max(step, 10_000) ** -0.5 * decay, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", FEED_FORWARD_TYPES)
+def test_the_glu_recipe_has_the_papers_models_without_dropout(kind):
+    name = f"synthesizer-t5-base-{kind}"
+    model, *_ = arguments_of(C4[0], SpanCorruptionArguments, config_name=name)
+    config = load_config(model)
+    assert built(AutoModelForSeq2SeqLM, config).num_parameters() == 222_903_552
+    assert (config.feed_forward_type, config.hidden_dropout_prob, config.attention_dropout) == (kind, 0, 0)
+    short, deviation, long = re.search(rf" {kind} ([\d.]+) \(([\d.]+)\), ([\d.]+)", head_of(C4[0])).groups()
+    assert f"| {short} ({deviation}) | {long} |" in (MODEL_CARDS / name / "README.md").read_text()
+
+
+def test_the_rows_of_the_synthesizers_c4_table_are_built_as_they_are_quoted():
+    rows = re.findall(r"^#   (\S+) +(synthesizer-\S+) +(?:([\d.]+)  (\d+)M|no figure)", head_of(C4[1]), re.MULTILINE)
+    assert [row for row, *_ in rows] == ["V", "R", "D", "R+V", "D+V", "FD", "FR"]
+    for row, name, loss, millions in rows:
+        model, *_ = arguments_of(C4[1], SpanCorruptionArguments, config_name=name)
+        parameters = built(AutoModelForSeq2SeqLM, load_config(model)).num_parameters()
+        if loss:
+            assert abs(parameters / 1e6 - int(millions)) < 1
+            card = (MODEL_CARDS / ("synthesizer-mesh-dense" if row == "V" else name) / "README.md").read_text()
+            assert (f"(Transformer: {loss}," if row == "V" else f"| Synthesizer ({row}) | {loss} |") in card
+
+
+def test_the_language_modelling_recipe_builds_every_row_of_the_papers_table():
+    head = head_of("lm1b_synthesizer.yaml")
+    quoted = dict(re.findall(r"(synthesizer-\S+) +([\d.]+)  \d+M", head))
+    names = [f"synthesizer-{name.replace('_', '-')}" for name in list(PRESETS)[:11]]
+    assert {*quoted} | {*re.search(r"#   (synthesizer.+): no figure", head)[1].split(", ")} == {*names}
+    for name in names:
+        model, data, _, args = arguments_of("lm1b_synthesizer.yaml", config_name=name)
+        config = load_config(model)
+        decoder = built(AutoModelForCausalLM, config)
+        assert decoder.config.is_decoder and not decoder.config.is_encoder_decoder
+        ids = torch.zeros((1, data.max_seq_length), dtype=torch.long, device="meta")
+        assert decoder(ids).logits.shape == (1, data.max_seq_length, config.vocab_size)
+        assert args.max_steps == 300_000
+        text = (MODEL_CARDS / name / "README.md").read_text()
+        figures = re.findall(r"^" + r"\| [^|]+ " * 5 + r"\| ([\d.]+) \|$", text, re.MULTILINE)  # of six columns
+        assert figures == ([quoted[name]] if name in quoted else [])
+
+
+@pytest.mark.parametrize("recipe", ["ag_news_synthesizer.yaml", "movie_reviews_synthesizer.yaml"])
+@pytest.mark.parametrize("name", ["factorized-random", "factorized-random-vanilla"])
+def test_the_papers_encoders_classify_texts(recipe, name):
+    types = (ModelArguments, TextClassificationArguments, GridArguments, CardArguments, ScriptTrainingArguments)
+    model, data, *_ = parse_arguments(types, [recipe, "--config_name", f"synthesizer-{name}"])
+    classifier = built(AutoModelForSequenceClassification, load_config(model))
+    assert not classifier.config.is_encoder_decoder
+    ids = torch.ones((1, data.max_seq_length), dtype=torch.long, device="meta")
+    assert classifier(ids).logits.shape == (1, 2)
 
 
 @pytest.mark.slow
