@@ -29,6 +29,7 @@ PAGES = {
     "run_scripts/README.md": 350,
     "modeling/README.md": 200,
     "model_cards/README.md": 200,
+    "model_cards/papers.md": 300,
     "model_cards/benchmarks/README.md": 250,
     "tests/README.md": 80,
 }

@@ -1,0 +1,176 @@
+"""`model_cards/papers.md`: no row of a paper is missing, figures are theirs, commands make models of these sizes."""
+
+import importlib
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    HfArgumentParser,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
+from tokenmixers.run_scripts.base.commands import module_of
+from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
+from tokenmixers.run_scripts.training.model_loading import load_config
+
+
+PAGE = (MODEL_CARDS / "papers.md").read_text(encoding="utf-8")
+#: Table -> the names of its columns and its rows, the name of the row first; `null` where no second source is known.
+FIGURES = json.loads(Path(__file__).with_name("paper_figures.json").read_text(encoding="utf-8"))
+#: A collection of the papers' figures and their sources, where it is at hand.
+COLLECTION = Path(__file__).parents[2] / "shared" / "papers.md"
+CLASSES = {
+    "run_mlm": AutoModelForMaskedLM,
+    "run_clm": AutoModelForCausalLM,
+    "run_seq2seq": AutoModelForSeq2SeqLM,
+    "run_span_corruption": AutoModelForSeq2SeqLM,
+    "run_image_classification": AutoModelForImageClassification,
+}
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The tables of a page as rows of cells, without the line under their heads."""
+    found = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:4] != "|---"]
+        for table in found
+    ]
+
+
+def sections() -> dict[str, list[list[str]]]:
+    """Heading -> the first table below it."""
+    parts = re.findall(r"^### (.+)\n((?:(?!^##).*\n?)*)", PAGE, flags=re.MULTILINE)
+    return {heading: tables(text)[0] for heading, text in parts}
+
+
+SECTIONS = sections()
+
+
+def section(name: str) -> list[list[str]]:
+    (found,) = [table for heading, table in SECTIONS.items() if heading.startswith(name)]
+    return found
+
+
+COMMANDS = sorted(set(re.findall(r"`tokenmixers (run_[^`]+)`", PAGE)))
+
+
+class _Types(Exception):  # noqa: N818 - ends a command that has said which arguments it takes
+    pass
+
+
+def model_arguments(command: str, monkeypatch: pytest.MonkeyPatch) -> ModelArguments:
+    """What a command says about its model, read as the command itself would."""
+    name, *arguments = shlex.split(command)
+
+    def tell(parser, *args, **kwargs):
+        raise _Types(parser.dataclass_types)
+
+    with monkeypatch.context() as patch, pytest.raises(_Types) as told:
+        patch.setattr(HfArgumentParser, "parse_args_into_dataclasses", tell)
+        importlib.import_module(module_of(name)).main(arguments)
+    parsed = parse_arguments(told.value.args[0], arguments)
+    return next(part for part in parsed if isinstance(part, ModelArguments))
+
+
+def config_of(command: str, monkeypatch: pytest.MonkeyPatch) -> PreTrainedConfig | None:
+    """The configuration that a command trains from scratch; `None` if it finetunes."""
+    arguments = model_arguments(command, monkeypatch)
+    if arguments.model_name_or_path is not None or command.startswith("run_qa"):
+        return None
+    config = load_config(arguments)
+    if command.startswith("run_image_classification"):
+        config.num_labels = 1000
+    return config
+
+
+def model_of(command: str, monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
+    with torch.device("meta"):
+        return CLASSES[command.split()[0]].from_config(config_of(command, monkeypatch))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_row_and_figure_of_a_paper_is_there(name):
+    head, *rows = section(name)
+    columns = FIGURES[name]["columns"]
+    assert head[1 : len(columns) + 1] == columns
+    expected = [["?" if value is None else value for value in row] for row in FIGURES[name]["rows"]]
+    assert [row[: len(columns) + 1] for row in rows] == expected
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_row_has_a_command_or_says_why_not(name):
+    for row in section(name)[1:]:
+        assert row[-1], row[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_make_models(command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = config_of(command, monkeypatch)
+    if config is not None:
+        config.validate()
+
+
+SIZED = [
+    (heading, row[0], dict(zip(table[0], row, strict=True)))
+    for heading, table in SECTIONS.items()
+    for row in table[1:]
+    if any(name.startswith("ours") for name in table[0]) and "`tokenmixers" in row[-1]
+]
+
+
+@pytest.mark.parametrize(("heading", "row", "cells"), SIZED, ids=[f"{h.split(':')[0]}-{r}" for h, r, _ in SIZED])
+def test_our_sizes_are_those_of_the_commands(heading, row, cells, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    model = model_of(re.search(r"`tokenmixers (run_[^`]+)`", cells["command"])[1], monkeypatch)
+    assert cells["ours: parameters (M)"] == f"{model.num_parameters() / 1e6:.1f}"
+    flops = cells.get("ours: FLOPs (B)")
+    if flops:
+        text = heading.startswith("gMLP, Table 5")
+        body = model.base_model if text else model
+        found = body.forward_flops(1, 512) if text else body.forward_flops()
+        assert flops == f"{found / 1e9:.1f}"
+
+
+def test_the_eight_feed_forwards_have_as_many_parameters(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for row in section("GLU, Table 1")[1:]:
+        command = re.search(r"`tokenmixers (run_[^`]+)`", row[-1])[1]
+        assert model_of(command, monkeypatch).num_parameters() == 222_903_552
+
+
+def test_configurations_named_in_tables_exist():
+    names = set(re.findall(r"`((?:synthesizer|gmlp|amlp|mlp-mixer)-[\w-]+)`", PAGE))
+    assert names
+    for name in names:
+        AutoConfig.from_pretrained(MODEL_CARDS / name)
+
+
+@pytest.mark.skipif(not COLLECTION.is_file(), reason="the collection of the papers' figures is not at hand")
+def test_figures_are_those_of_the_collection():
+    """Every row of ours stands, with its figures in this order, in one line of the collection."""
+    text = COLLECTION.read_text(encoding="utf-8").replace("**", "")
+    lines = [re.findall(r"[\d.,]+(?:/[\d.]+)?(?: \([\d.]+\))?", line) for line in text.splitlines()]
+    for name, table in FIGURES.items():
+        for row, *values in table["rows"]:
+            wanted = [value for value in values if value not in (None, "-")]
+
+            def holds(line, wanted=wanted):
+                rest = iter(line)
+                return all(value in rest for value in wanted)
+
+            if name != "GLU, Table 4":
+                assert any(map(holds, lines)), (name, row)
+            else:
+                assert f"{wanted[0]}" in text, (name, row)
