@@ -10,7 +10,7 @@ Works for every checkpoint that `AutoModelForSequenceClassification` loads, for 
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ from .data.text_classification import (
     read_examples,
     tokenize,
 )
-from .metrics import check_packages, load_metric
+from .metrics import check_packages
+from .metrics.task_scores import SCORES, compute_scores
 from .training import hyperparameter_grid
 from .training.classification import ClassificationTrainer, unseen_labels
 from .training.model_card import CardArguments, CardFacts, describe_data
@@ -57,18 +58,7 @@ from .training.model_loading import (
     set_label_names,
 )
 from .training.run_folder import checkpoint_to_resume, keep_tokenizer
-from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
-
-
-#: Name of a result -> the metric that computes it, and the metric's arguments.
-SCORES: dict[str, tuple[str, dict[str, Any]]] = {
-    "accuracy": ("accuracy", {}),
-    "f1": ("f1", {}),
-    "macro_f1": ("f1", {"average": "macro"}),
-    "matthews_correlation": ("matthews_correlation", {}),
-    "pearson": ("pearsonr", {}),
-    "spearman": ("spearmanr", {}),
-}
+from .training.trainer import ScriptTrainer, compare_by_first_set, leave_processes, train_and_evaluate
 
 
 @dataclass
@@ -192,8 +182,8 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         ignore_mismatched_sizes=args.do_train,  # a checkpoint for another task gets a new head
     )
     several = len(experiment.validation) > 1
-    if several and args.metric_for_best_model == "loss":
-        args.metric_for_best_model = f"{next(iter(experiment.validation))}_loss"
+    if several:
+        compare_by_first_set(args, experiment.validation)
     trainer_class = ScriptTrainer if task.multiple_choice else ClassificationTrainer
     return trainer_class(
         model=model,
@@ -210,24 +200,6 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
 def task_metrics(prediction: EvalPrediction, task: TextTask) -> dict[str, float]:
     """The task's metrics of logits."""
     return compute_scores(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
-
-
-def compute_scores(names: Iterable[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Several scores at once.
-
-    Args:
-        names: Keys of `SCORES`.
-        predictions: Class indices or numbers, shape `(rows,)`.
-        labels: The labels, shape `(rows,)`.
-
-    Returns:
-        Fractions, not percentages; correlations lie in [-1, 1].
-    """
-    results = {}
-    for name in names:
-        metric, options = SCORES[name]
-        results[name] = load_metric(metric).compute(predictions=predictions, references=labels, **options)[metric]
-    return results
 
 
 def answers(logits: np.ndarray, task: TextTask) -> np.ndarray:

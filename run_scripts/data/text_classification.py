@@ -8,7 +8,7 @@ import torch
 from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..base.errors import UserError
-from .glue import TASKS, GlueTask, TextTask, columns, find_task
+from .glue import CLASSIFIED, GlueTask, TextTask, columns, find_task
 from .loading import DatasetArguments
 from .table_files import Table, load_split, read_table
 
@@ -17,7 +17,7 @@ from .table_files import Table, load_split, read_table
 class TextClassificationArguments(DatasetArguments):
     """Which task, or which texts and labels."""
 
-    task_name: str | None = field(default=None, metadata={"help": f"One of {', '.join(TASKS)}."})
+    task_name: str | None = field(default=None, metadata={"help": f"One of {', '.join(CLASSIFIED)}."})
     data_dir: str | None = field(
         default=None,
         metadata={"help": "Folder with the task's files as the benchmark offers them; its Hub data by default."},
@@ -174,11 +174,7 @@ def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Data
             raise table.error(number, f"there is no column {error}; the columns are {', '.join(row)}.") from error
         except ValueError as error:
             raise table.error(number, str(error)) from error
-        for text in texts:
-            if not isinstance(text, str):
-                raise table.error(number, f"a text is {text!r} instead of text.")
-        if not any(text.strip() for text in texts):
-            raise table.error(number, "the text is empty.")
+        table.check_texts(number, texts)
         index = row.get("idx", position) if isinstance(task, GlueTask) else position
         examples.append({"index": index, "texts": list(texts), **label})
     return datasets.Dataset.from_list(examples)

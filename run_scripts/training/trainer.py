@@ -2,7 +2,7 @@
 
 import errno
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -149,6 +149,14 @@ class ScriptTrainerMixin:
         ]
         return torch.stack([count(labels, device) for labels in positions], dim=-1)
 
+    def overall_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Further metrics of an evaluation of several sets, made from those of all; none by default."""
+        return {}
+
+    def best_metrics(self) -> dict[str, float]:
+        """The best of the evaluations of the run, under names that start with `best_`; none by default."""
+        return {}
+
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card from `card`; the arguments of Transformers' method have no effect then."""
         if self.card is None:
@@ -229,6 +237,17 @@ class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
     """The same for `Seq2SeqTrainer`."""
 
 
+def compare_by_first_set(args: TrainingArguments, names: Iterable[str]) -> None:
+    """Let the loss of the first of several evaluation sets decide which checkpoint is best, unless a metric is given.
+
+    Args:
+        args: Changed in place.
+        names: Names of the sets.
+    """
+    if args.metric_for_best_model == "loss":
+        args.metric_for_best_model = f"{next(iter(names))}_loss"
+
+
 @report_bad_data()
 def train_and_evaluate(
     trainer: ScriptTrainer,
@@ -273,6 +292,7 @@ def train_and_evaluate(
             results |= speed
         if args.do_eval:
             results |= _evaluate(trainer, write_predictions)
+            results |= trainer.best_metrics()
             trainer.save_metrics("eval", results, combined=False)
         if predict is not None:
             results |= predict()
@@ -327,7 +347,7 @@ def _report_full_disk(folder: str) -> Iterator[None]:
         ) from error
 
 
-def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = None) -> dict[str, float]:
+def _evaluate(trainer: ScriptTrainer, write_predictions: Callable[..., None] | None = None) -> dict[str, float]:
     if write_predictions is None:
         return trainer.evaluate()
     sets, metrics = trainer.eval_dataset, {}
@@ -337,6 +357,7 @@ def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = 
         metrics |= output.metrics
         if trainer.is_world_process_zero():
             write_predictions(output, *([name] if several else []))
+    metrics |= trainer.overall_metrics(metrics)
     trainer.log(dict(metrics))
     return metrics
 
