@@ -395,8 +395,14 @@ def load_table(
         return _load_questions(split, arguments, token)
     folder = arguments.data_dir
     if folder is not None:
-        inside = [Path(folder, name) for name in _FOLDERS[task.benchmark_task.benchmark]]
-        folder = next((str(path) for path in inside if path.is_dir()), folder)
+        places = [Path(folder, name) for name in (*_FOLDERS[task.benchmark_task.benchmark], ".")]
+        found = [path for path in places if (path / task.benchmark_task.folder).is_dir()]
+        if not found:
+            raise UserError(
+                f"--data_dir {folder!r} has no folder {task.benchmark_task.folder} with the files of {task.name}, nor "
+                f"has its folder {_FOLDERS[task.benchmark_task.benchmark][0]}."
+            )
+        folder = str(found[0])
     return task.benchmark_task.read(split, part, folder, token)
 
 

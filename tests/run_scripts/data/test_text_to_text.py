@@ -309,7 +309,9 @@ class TestRealFiles:
 
     def test_answers_to_a_question_belong_together(self):
         arguments = TextToTextArguments(data_dir=str(SHARED / "superglue" / "fewglue_32"))
-        examples = read_text_examples(TEXT_TASKS["multirc"], load_table(TEXT_TASKS["multirc"], "train", "", arguments), 1)
+        examples = read_text_examples(
+            TEXT_TASKS["multirc"], load_table(TEXT_TASKS["multirc"], "train", "", arguments), 1
+        )
         sizes = [sum(example.group == group for example in examples) for group in {e.group for e in examples}]
         assert max(sizes) > 1 and "<" not in "".join(example.source for example in examples)
 
