@@ -234,7 +234,7 @@ TEXTS = [
     (
         ("run_text_to_text",),
         "--do_train --config_name synthesizer-random --tasks rte --data_dir nope",
-        "there is no file 'nope/RTE/train.tsv'",
+        "--data_dir 'nope' has no folder RTE with the files of rte, nor has its folder glue",
     ),
     (
         ("run_text_to_text",),
@@ -383,7 +383,7 @@ def files(tmp_path_factory):
         "floats.tsv": "text\tlabel\na\t0.5\nb\t1.0\n",
         "nan.tsv": "text\tlabel\na\tno\nb\tnan\n",
         "same.tsv": "text\tlabel\na\ta\nb\ta\n",
-        "tasks/CB/train.jsonl": '{"premise": "a", "hypothesis": "b", "label": "neutral"}\n{"premise": "a", "label": 0}\n',
+        "tasks/CB/train.jsonl": '{"premise": "a", "hypothesis": "b", "label": 1}\n{"premise": "a", "label": 0}\n',
         "tasks/CoLA/train.tsv": "gj04\t1\t\tHe ran.\ngj04\t2\t*\tRan he.\n",
         "floats.jsonl": json.dumps({"tokens": ["a"], "ner_tags": [0.5]}),
     }

@@ -203,8 +203,9 @@ def test_submissions_of_nested_data(tmp_path):
     indices.append({"paragraph": 5, "question": 8, "answer": 11})
     TASKS["multirc"].write_submission(np.array([1, 0, 1]), indices, tmp_path / "MultiRC.jsonl")
     assert (tmp_path / "MultiRC.jsonl").read_text() == (
-        '{"idx": 4, "passage": {"questions": [{"idx": 7, "answers": [{"idx": 9, "label": 1}, {"idx": 10, "label": 0}]}]}}'
-        '\n{"idx": 5, "passage": {"questions": [{"idx": 8, "answers": [{"idx": 11, "label": 1}]}]}}\n'
+        '{"idx": 4, "passage": {"questions": [{"idx": 7, "answers": [{"idx": 9, "label": 1}, '
+        '{"idx": 10, "label": 0}]}]}}\n'
+        '{"idx": 5, "passage": {"questions": [{"idx": 8, "answers": [{"idx": 11, "label": 1}]}]}}\n'
     )
     TASKS["record"].write_submission(["Bo", ""], [{"passage": 4, "query": n} for n in (7, 8)], tmp_path / "R.jsonl")
     assert (tmp_path / "R.jsonl").read_text() == '{"idx": 7, "label": "Bo"}\n{"idx": 8, "label": ""}\n'

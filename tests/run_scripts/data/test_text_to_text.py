@@ -93,7 +93,8 @@ TEXTS = {
     ),
     "record": (
         {"query": "It was @placeholder.", "entities": ["C", "A", "B"], "passage": PASSAGE, "answers": ["C", "A"]},
-        "record query: It was @placeholder. entities: A, B, C passage: The first part. A bird sang. It said 'hi' The end",
+        "record query: It was @placeholder. entities: A, B, C passage: The first part. A bird sang. It said 'hi' "
+        "The end",
         ["A", "C"],
     ),
     "squad": (
@@ -152,11 +153,11 @@ def test_numbers_are_parsed_as_they_are():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('"This  is a string with "punctuation (1845-1986) ".', '" This is a string with " punctuation ( 1845 - 1986 ) " .'),
+        ('"A  string with "punctuation (1845-1986) ".', '" A string with " punctuation ( 1845 - 1986 ) " .'),
         ("vídeo\t[é]|~^_`@", "vídeo [ é ] | ~ ^ _ ` @"),
-        ("“quoted” – dash", "“quoted” – dash"),  # not ASCII
+        ("“quoted” … end", "“quoted” … end"),  # not ASCII
     ],
-)  # fmt: skip
+)
 def test_spaces_around_punctuation(text, expected):
     assert separate_punctuation(text) == expected
 
@@ -235,16 +236,19 @@ def test_groups_and_names():
     assert len(find_tasks(["glue", "rte", "super_glue", "squad"])) == 17
     with pytest.raises(UserError, match=r"--tasks 'sst' is no task. Groups: glue, super_glue. Tasks: cola"):
         find_tasks(["rte", "sst"])
-    with pytest.raises(UserError, match="give the tasks of the mixture with --tasks. Groups: glue"):
+    with pytest.raises(UserError, match="give the tasks of the mixture with --tasks"):
         find_tasks([])
 
 
 class TestFolders:
     def test_benchmarks_in_folders_of_their_own(self, tmp_path):
-        for folder, content in (("glue/RTE/train.tsv", "sentence1\tsentence2\tlabel\na\tb\tentailment\n"),
-                                ("super_glue/RTE/train.jsonl", '{"premise": "c", "hypothesis": "d", "label": "x"}\n')):  # fmt: skip
-            (tmp_path / folder).parent.mkdir(parents=True)
-            (tmp_path / folder).write_text(content)
+        files = {
+            "glue/RTE/train.tsv": "sentence1\tsentence2\tlabel\na\tb\tentailment\n",
+            "super_glue/RTE/train.jsonl": '{"premise": "c", "hypothesis": "d", "label": "x"}\n',
+        }
+        for name, content in files.items():
+            (tmp_path / name).parent.mkdir(parents=True)
+            (tmp_path / name).write_text(content)
         arguments = TextToTextArguments(data_dir=str(tmp_path))
         assert load_table(TEXT_TASKS["rte"], "train", "", arguments).rows[0][1]["sentence1"] == "a"
         table = load_table(TEXT_TASKS["superglue_rte"], "train", "", arguments)
@@ -259,14 +263,15 @@ class TestFolders:
             content = {"data": [{"paragraphs": [{"context": context, "qas": [question]}]}]}
             (tmp_path / "squad" / f"{name}.json").write_text(json.dumps(content))
         for split, answer in (("train", "It"), ("validation", "He")):
+            file = str(tmp_path / "squad" / f"{names[split != 'train']}.json")
             for arguments in (
                 TextToTextArguments(data_dir=str(tmp_path)),
-                TextToTextArguments(**{f"squad_{split}_file": [str(tmp_path / "squad" / f"{names[split != 'train']}.json")]}),
-            ):  # fmt: skip
+                TextToTextArguments(**{f"squad_{split}_file": [file]}),
+            ):
                 table = load_table(TEXT_TASKS["squad"], split, "", arguments)
                 (example,) = read_text_examples(TEXT_TASKS["squad"], table, True)
                 assert example.targets == (answer,)
-        with pytest.raises(UserError, match="there is no file .*squad/train"):
+        with pytest.raises(UserError, match=r"there is no file .*squad/train"):
             load_table(TEXT_TASKS["squad"], "train", "", TextToTextArguments(data_dir=str(tmp_path / "other")))
 
     def test_the_hubs_data_by_default(self, monkeypatch):
@@ -290,16 +295,16 @@ class TestRealFiles:
     @pytest.mark.parametrize(
         ("name", "folder", "count", "source", "target"),
         [
-            ("cola", "glue", 8551, "cola sentence: Our friends won't buy this analysis, let alone the next one we", "acce"),
-            ("stsb", "glue", 5749, "stsb sentence1: A plane is taking off. sentence2: An air plane is taking off.", "5.0"),
-            ("mrpc", "glue", 3668, 'mrpc sentence1: Amrozi accused his brother , whom he called " the witness " , of', "equiv"),
-            ("rte", "glue", 2490, "rte sentence1: No Weapons of Mass Destruction Found in Iraq Yet. sentence2: Weapons", "not_e"),
-            ("copa", "superglue", 368, "copa choice1: The sun was rising. choice2: The grass was cut. premise: My", "choice1"),
+            ("cola", "glue", 8551, "cola sentence: Our friends won't buy this analysis, let alone", "acceptable"),
+            ("stsb", "glue", 5749, "stsb sentence1: A plane is taking off. sentence2: An air plane", "5.0"),
+            ("mrpc", "glue", 3668, 'mrpc sentence1: Amrozi accused his brother , whom he called "', "equivalent"),
+            ("rte", "glue", 2490, "rte sentence1: No Weapons of Mass Destruction Found in Iraq", "not_entailment"),
+            ("copa", "superglue", 368, "copa choice1: The sun was rising. choice2: The grass was cut.", "choice1"),
             ("boolq", "superglue/fewglue_32", 32, "boolq passage: Ghost in the Shell -- Animation studio", ""),
-            ("wsc", "superglue/fewglue_32", 32, "wsc: The actress used to be named Terpsichore , but she changed", "Tina"),
+            ("wsc", "superglue/fewglue_32", 32, "wsc: The actress used to be named Terpsichore , but", "Tina"),
             ("record", "superglue/fewglue_32", 32, "record query: Speaking after the game, Mourinho said: 'The", ""),
         ],
-    )  # fmt: skip
+    )
     def test_training_files(self, name, folder, count, source, target):
         table = load_table(TEXT_TASKS[name], "train", "", TextToTextArguments(data_dir=str(SHARED / folder)))
         examples = read_text_examples(TEXT_TASKS[name], table, True)
