@@ -257,6 +257,21 @@ def test_a_bad_row_is_named(row, message, mixture, data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("recipe", ["text_to_text_glu.yaml", "text_to_text_synthesizer.yaml"])
+def test_the_papers_recipes(recipe, mixture, tmp_path):
+    run_text_to_text.main(mixture(max_steps=1, do_eval=None, output_dir=tmp_path / "start"))
+    small = dict.fromkeys(("do_train", "do_eval", "learning_rate", "config_overrides", "config_name"))
+    small |= {"per_device_train_batch_size": 4, "max_source_length": 48, "preprocessing_num_workers": 1}
+    small |= {"model_name_or_path": tmp_path / "start", "tokenizer_name": None, "max_steps": 2}
+    results = run_text_to_text.main([recipe, *mixture("cb copa", **small)])
+    assert "eval_cb_accuracy" in results
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["hidden_dropout_prob"] == config["attention_dropout"] == 0.1
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "run"))
+    frozen = torch.equal(before["model.shared.weight"], after["model.shared.weight"])
+    assert frozen == (recipe == "text_to_text_glu.yaml")
+
+
 def test_a_diverging_loss_and_a_full_disk_are_survived(survives, mixture):
     survives(run_text_to_text.main, mixture)
 
