@@ -45,7 +45,7 @@ from .data.text_classification import (
     tokenize,
 )
 from .metrics import check_packages
-from .metrics.task_scores import SCORES, compute_scores
+from .metrics.task_scores import SCORES, compute_scores, metric_type
 from .training import hyperparameter_grid
 from .training.classification import ClassificationTrainer, unseen_labels
 from .training.model_card import CardArguments, CardFacts, describe_data
@@ -86,9 +86,15 @@ class Experiment:
         guess = np.bincount(self.train["label"]).argmax()
         results = {}
         for part, rows in self.validation.items():
-            scores = compute_scores(self.task.metrics, np.full(len(rows), guess), np.asarray(rows["label"]))
+            labels = np.asarray(rows["label"])
+            scores = compute_scores(self.task.metrics, np.full(len(rows), guess), labels, groups_of(rows))
             results |= {_joined("majority", part, name): value for name, value in scores.items()}
         return results
+
+
+def groups_of(rows: datasets.Dataset | None) -> list[str] | None:
+    """Which rows belong together in a task's metric, if the task has groups."""
+    return list(rows["group"]) if rows is not None and "group" in rows.column_names else None
 
 
 def _joined(*parts: str) -> str:
@@ -145,7 +151,7 @@ def load_experiment(
     card = CardFacts(
         "multiple-choice" if task.multiple_choice else "text-classification",
         **_data_facts(data_args, task),
-        metrics={_joined(part, name): SCORES[name][0] for part, name in names},
+        metrics={_joined(part, name): metric_type(name) for part, name in names},
         base_model=model_args.model_name_or_path,
         author=card_args,
         text_pairs=any(len(found[0]["texts"]) > 1 for parts in examples.values() for found in parts.values() if found),
@@ -184,6 +190,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
     several = len(experiment.validation) > 1
     if several:
         compare_by_first_set(args, experiment.validation)
+    groups = groups_of(experiment.validation.get(""))
     trainer_class = ScriptTrainer if task.multiple_choice else ClassificationTrainer
     return trainer_class(
         model=model,
@@ -192,14 +199,20 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         eval_dataset=experiment.validation if several else experiment.validation.get(""),
         data_collator=ChoiceCollator(tokenizer) if task.multiple_choice else DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=lambda prediction: task_metrics(prediction, task),
+        compute_metrics=lambda prediction: task_metrics(prediction, task, groups),
         preprocess_logits_for_metrics=lambda logits, labels: logits[0] if isinstance(logits, tuple) else logits,
     )
 
 
-def task_metrics(prediction: EvalPrediction, task: TextTask) -> dict[str, float]:
-    """The task's metrics of logits."""
-    return compute_scores(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
+def task_metrics(prediction: EvalPrediction, task: TextTask, groups: list[str] | None = None) -> dict[str, float]:
+    """The task's metrics of logits.
+
+    Args:
+        prediction: Logits and labels.
+        task: Names its metrics.
+        groups: Which rows belong together, if the task has groups.
+    """
+    return compute_scores(task.metrics, answers(prediction.predictions, task), prediction.label_ids, groups)
 
 
 def answers(logits: np.ndarray, task: TextTask) -> np.ndarray:

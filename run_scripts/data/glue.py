@@ -29,6 +29,7 @@ class TextTask:
         score_range: Lowest and highest label of a regression task, if limited.
         label_column: Column of the label.
         by_index: Whether a label may also be a class's index.
+        group: Which rows belong together in the metric "exact_match"; `None` if the task has none.
         unseen: Names of further labels in evaluation data, whose indices follow those of the classes.
     """
 
@@ -39,6 +40,7 @@ class TextTask:
     score_range: tuple[float, float] | None = None
     label_column: str = "label"
     by_index: bool = True
+    group: Callable[[Row], str] | None = None
     unseen: tuple[str, ...] = ()
 
     @property
@@ -238,8 +240,18 @@ def _wsc_rows(line: Row) -> list[Row]:
     return [line | line["target"]]
 
 
+def without_tags(text: str) -> str:
+    """A text of MultiRC without its HTML tags."""
+    return text.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
+
+
 def _multirc(row: Row) -> tuple[str, ...]:
-    return f"{row['paragraph']} {row['question']}", row["answer"]
+    """The paragraph stands alone: it is the longer text, which is cut first."""
+    return without_tags(row["paragraph"]), f"{row['question']} {row['answer']}"
+
+
+def _multirc_question(row: Row) -> str:
+    return f"{row['idx']['paragraph']} {row['idx']['question']}"
 
 
 def _multirc_rows(line: Row) -> list[Row]:
@@ -413,6 +425,7 @@ TASKS: dict[str, GlueTask] = {
         _multirc,
         ("False", "True"),
         ("f1", "exact_match"),
+        group=_multirc_question,
         folder="MultiRC",
         hub_config="multirc",
         superglue=True,

@@ -154,7 +154,7 @@ def _name_of(label: Any, task: TextTask) -> str:
 
 
 def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset:
-    """Check rows, and convert them to the columns `index`, `texts` and, if labelled, `label`.
+    """Check rows, and convert them to the columns `index`, `texts`, and, as far as there are any, `label` and `group`.
 
     Args:
         table: The rows of a file or split.
@@ -169,6 +169,7 @@ def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Data
     for position, (number, row) in enumerate(table.rows):
         try:
             texts = task.texts(row)
+            group = {} if task.group is None else {"group": task.group(row)}
             label = {"label": task.read_label(table.value(number, row, task.label_column))} if labelled else {}
         except KeyError as error:
             raise table.error(number, f"there is no column {error}; the columns are {', '.join(row)}.") from error
@@ -176,7 +177,7 @@ def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Data
             raise table.error(number, str(error)) from error
         table.check_texts(number, texts)
         index = row.get("idx", position) if isinstance(task, GlueTask) else position
-        examples.append({"index": index, "texts": list(texts), **label})
+        examples.append({"index": index, "texts": list(texts), **group, **label})
     return datasets.Dataset.from_list(examples)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
 from .glue import TASKS as GLUE_TASKS
-from .glue import GlueTask
+from .glue import GlueTask, without_tags
 from .loading import find_files, load_named
 from .squad import check_questions, load_squad_files
 from .table_files import Row, Table
@@ -33,7 +33,6 @@ _SQUAD_FILES = {"train": "train*.json*", "validation": "[dv]*.json*"}  # dev-v1.
 #: ASCII, as in T5's code.
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _SPACES = re.compile(r"[ \t\n\f\r]+")
-_TAGS = ((re.compile("<br>"), " "), (re.compile("</?b>"), ""))
 #: A highlight in ReCoRD's passages becomes a sentence: with a full stop before it where there is no other end.
 _HIGHLIGHTS = ((re.compile("([.?!\"'])\n@highlight\n"), r"\1 "), (re.compile("\n@highlight\n"), ". "))
 _DETERMINER = re.compile(
@@ -116,7 +115,7 @@ class TextToTextTask:
 
     def group(self, row: Row) -> Hashable:
         """Rows with the same value belong together."""
-        return None
+        return self.benchmark_task.group(row) if self.benchmark_task and self.benchmark_task.group else None
 
     def convert(self, row: Row, position: int, labelled: bool) -> Example:
         """A row as texts.
@@ -148,13 +147,7 @@ class MultiRCTask(TextToTextTask):
     """Each answer to a question is true or false. The texts have HTML tags, which are removed."""
 
     def source(self, row: Row) -> str:
-        text = super().source(row)
-        for pattern, replacement in _TAGS:
-            text = pattern.sub(replacement, text)
-        return text
-
-    def group(self, row: Row) -> Hashable:
-        return row["idx"]["paragraph"], row["idx"]["question"]
+        return without_tags(super().source(row))
 
 
 class NumberTask(TextToTextTask):

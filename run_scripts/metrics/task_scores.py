@@ -23,6 +23,11 @@ SCORES: dict[str, tuple[str, dict[str, Any]]] = {
 UNPARSEABLE = -1
 
 
+def metric_type(name: str) -> str:
+    """What the Hub calls the metric of a result."""
+    return SCORES[name][0] if name in SCORES else name
+
+
 def compute_scores(
     names: Iterable[str], predictions: np.ndarray, labels: np.ndarray, groups: Sequence[Any] | None = None
 ) -> dict[str, float]:

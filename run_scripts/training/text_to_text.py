@@ -13,7 +13,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from ..data.text_to_text import GROUPS, Example, TextToTextTask
-from ..metrics.task_scores import SCORES, UNPARSEABLE, answer_scores, compute_scores_with_unparseable
+from ..metrics.task_scores import UNPARSEABLE, answer_scores, compute_scores_with_unparseable, metric_type
 from .generation import GenerationTrainer, generated_texts, in_order
 
 
@@ -175,7 +175,11 @@ class MixtureEvaluation:
 
     def metric_types(self) -> dict[str, str]:
         """Name of a metric in results, without `eval_` -> what the Hub calls it."""
-        types = {key: SCORES.get(m, (m, {}))[0] for s in self.sets.values() for key, m in _keyed_metrics(s)}
+        types = {
+            key: metric_type(metric)
+            for found in self.sets.values()
+            for key, metric in zip(found.metric_names, found.task.metrics, strict=True)
+        }
         return types | {group: group for group, names in GROUPS.items() if {*names} <= self._metrics_by_task().keys()}
 
     def _metrics_by_task(self) -> dict[str, list[str]]:
@@ -183,10 +187,6 @@ class MixtureEvaluation:
         for found in self.sets.values():
             names.setdefault(found.task.name, []).extend(found.metric_names)
         return names
-
-
-def _keyed_metrics(found: EvaluationSet) -> list[tuple[str, str]]:
-    return list(zip(found.metric_names, found.task.metrics, strict=True))
 
 
 class TextToTextTrainer(GenerationTrainer):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from accelerate import PartialState
 from safetensors import SafetensorError
 from torch.distributed import ProcessGroup
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
     ProgressCallback,
     Seq2SeqTrainer,
@@ -231,6 +231,12 @@ class ScriptTrainer(ScriptTrainerMixin, Trainer):
 
     `train_and_evaluate` sets the facts for the card.
     """
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler | None:
+        """Rows in their order, also with `group_by_length`: predictions are matched to rows by their place."""
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_eval_sampler(eval_dataset)
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
 
 
 class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):

@@ -108,9 +108,9 @@ OFFICIAL = {
     ),
     "multirc": (
         "MultiRC/train.jsonl",
-        '{"idx": 4, "passage": {"text": "It ran.", "questions": [{"question": "Did it?", "idx": 7, "answers": '
+        '{"idx": 4, "passage": {"text": "<b>It</b> ran.", "questions": [{"question": "Did it?", "idx": 7, "answers": '
         '[{"text": "Yes", "idx": 9, "label": 1}, {"text": "No", "idx": 10, "label": 0}]}]}}\n',
-        ("It ran. Did it?", "Yes"),
+        ("It ran.", "Did it? Yes"),
         [1, 0],
     ),
 }
