@@ -5,8 +5,8 @@
 - `mentions/{train,validation}.conll`: paragraphs with tags for built-in exceptions (`ERROR`), the constants `True`,
   `False` and `None` (`CONSTANT`) and standards such as "RFC 2822" (`STANDARD`). The tags come from rules: the data
   show that training works, not how well a model finds real entities.
-- `mixture/CoLA/{train,dev}.tsv` in CoLA's format: short paragraphs (`1`), and the same with the words in another order
-  (`0`).
+- `mixture/CoLA/{train,dev}.tsv` in CoLA's format: short paragraphs (`1`), and the same with the words in the opposite
+  order (`0`).
 - `mixture/squad/{train,dev}.json` in SQuAD's format: a list of the packages with such a paragraph is the context, and
   the right package the answer.
 
@@ -15,7 +15,6 @@
 
 import builtins
 import json
-import random
 import re
 import sysconfig
 from collections.abc import Iterator
@@ -76,10 +75,8 @@ def tag(text: str) -> list[tuple[str, str]]:
 
 
 def acceptability(text: str) -> list[str]:
-    """Two lines in CoLA's format: a text, and its words in another order."""
-    words = text.split()
-    random.Random(text).shuffle(words)
-    other = " ".join(words)
+    """Two lines in CoLA's format: a text, and its words in the opposite order."""
+    other = " ".join(reversed(text.split()))
     return [f"doc\t1\t\t{text}", f"doc\t0\t*\t{other}"] if other != text else []
 
 

@@ -1,5 +1,6 @@
 """Encoder-decoders that write texts: lengths, generation settings, the Trainer, and what it generated."""
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     Seq2SeqTrainingArguments,
 )
-from transformers.trainer_utils import PredictionOutput
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..base.errors import UserError, report_unreadable
 from ..data.text_pairs import rows_of_length
@@ -49,6 +50,18 @@ class GenerationTrainer(ScriptSeq2SeqTrainer):
         if self.args.predict_with_generate:
             predictions.append(super().prediction_step(model, inputs, False, ignore_keys, **gen_kwargs)[1])
         return outputs["loss"].detach().mean(), tuple(predictions), labels
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate, and put back the model's generation settings, in which generating fills in all defaults.
+
+        What a run saves then does not depend on whether it has evaluated before.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        settings = copy.deepcopy(model.generation_config)
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        finally:
+            model.generation_config = settings
 
 
 _Trainer = TypeVar("_Trainer", bound=GenerationTrainer)
