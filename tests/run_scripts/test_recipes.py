@@ -237,7 +237,7 @@ def test_the_whole_mixture_recipe_is_better_than_the_most_frequent_texts():
     docstring_tasks.main(["--output_dir", "outputs/docstrings"])
     results = script_of("text_to_text_tiny.yaml").main(["text_to_text_tiny.yaml", "--disable_tqdm", "true"])
     for metric in ("cola_matthews_correlation", "squad_exact_match"):
-        assert results[f"eval_{metric}"] > results[f"majority_{metric}"] + 15
+        assert results[f"eval_{metric}"] > results[f"majority_{metric}"] + 25
 
 
 @pytest.mark.slow

@@ -147,14 +147,6 @@ def test_the_saved_model_writes_what_was_scored(mixture, tmp_path):
         assert " ".join(text.split()) == row["prediction"]
 
 
-@pytest.mark.slow
-def test_learns(mixture):
-    options = {"max_steps": 600, "learning_rate": 5e-3, "lr_scheduler_type": "linear"}
-    results = run_text_to_text.main(mixture("cb", **options, per_device_train_batch_size=16))
-    assert results["eval_cb_accuracy"] > 80 > results["majority_cb_accuracy"] + 40
-    assert results["eval_cb_unparseable"] <= 1
-
-
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 def test_an_interrupted_run_goes_on_where_it_was(mixture, tmp_path, strategy):
     options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5, "train_sampling_strategy": strategy}
