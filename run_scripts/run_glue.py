@@ -10,7 +10,7 @@ Works for every checkpoint that `AutoModelForSequenceClassification` loads, for 
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ from .data.text_classification import (
     read_examples,
     tokenize,
 )
-from .metrics import check_packages, load_metric
+from .metrics import check_packages
+from .metrics.task_scores import SCORES, compute_scores, metric_type
 from .training.classification import ClassificationTrainer, unseen_labels
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
@@ -57,18 +58,7 @@ from .training.model_loading import (
     set_label_names,
 )
 from .training.run_folder import checkpoint_to_resume
-from .training.trainer import ScriptTrainer, train_and_evaluate
-
-
-#: Name of a result -> the metric that computes it, and the metric's arguments.
-SCORES: dict[str, tuple[str, dict[str, Any]]] = {
-    "accuracy": ("accuracy", {}),
-    "f1": ("f1", {}),
-    "macro_f1": ("f1", {"average": "macro"}),
-    "matthews_correlation": ("matthews_correlation", {}),
-    "pearson": ("pearsonr", {}),
-    "spearman": ("spearmanr", {}),
-}
+from .training.trainer import ScriptTrainer, compare_by_first_set, train_and_evaluate
 
 
 @dataclass
@@ -96,9 +86,15 @@ class Experiment:
         guess = np.bincount(self.train["label"]).argmax()
         results = {}
         for part, rows in self.validation.items():
-            scores = compute_scores(self.task.metrics, np.full(len(rows), guess), np.asarray(rows["label"]))
+            labels = np.asarray(rows["label"])
+            scores = compute_scores(self.task.metrics, np.full(len(rows), guess), labels, groups_of(rows))
             results |= {_joined("majority", part, name): value for name, value in scores.items()}
         return results
+
+
+def groups_of(rows: datasets.Dataset | None) -> list[str] | None:
+    """Which rows belong together in a task's metric, if the task has groups."""
+    return list(rows["group"]) if rows is not None and "group" in rows.column_names else None
 
 
 def _joined(*parts: str) -> str:
@@ -155,7 +151,7 @@ def load_experiment(
     card = CardFacts(
         "multiple-choice" if task.multiple_choice else "text-classification",
         **_data_facts(data_args, task),
-        metrics={_joined(part, name): SCORES[name][0] for part, name in names},
+        metrics={_joined(part, name): metric_type(name) for part, name in names},
         base_model=model_args.model_name_or_path,
         author=card_args,
         text_pairs=any(len(found[0]["texts"]) > 1 for parts in examples.values() for found in parts.values() if found),
@@ -192,8 +188,9 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         ignore_mismatched_sizes=args.do_train,  # a checkpoint for another task gets a new head
     )
     several = len(experiment.validation) > 1
-    if several and args.metric_for_best_model == "loss":
-        args.metric_for_best_model = f"{next(iter(experiment.validation))}_loss"
+    if several:
+        compare_by_first_set(args, experiment.validation)
+    groups = groups_of(experiment.validation.get(""))
     trainer_class = ScriptTrainer if task.multiple_choice else ClassificationTrainer
     return trainer_class(
         model=model,
@@ -202,32 +199,20 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         eval_dataset=experiment.validation if several else experiment.validation.get(""),
         data_collator=ChoiceCollator(tokenizer) if task.multiple_choice else DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=lambda prediction: task_metrics(prediction, task),
+        compute_metrics=lambda prediction: task_metrics(prediction, task, groups),
         preprocess_logits_for_metrics=lambda logits, labels: logits[0] if isinstance(logits, tuple) else logits,
     )
 
 
-def task_metrics(prediction: EvalPrediction, task: TextTask) -> dict[str, float]:
-    """The task's metrics of logits."""
-    return compute_scores(task.metrics, answers(prediction.predictions, task), prediction.label_ids)
-
-
-def compute_scores(names: Iterable[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Several scores at once.
+def task_metrics(prediction: EvalPrediction, task: TextTask, groups: list[str] | None = None) -> dict[str, float]:
+    """The task's metrics of logits.
 
     Args:
-        names: Keys of `SCORES`.
-        predictions: Class indices or numbers, shape `(rows,)`.
-        labels: The labels, shape `(rows,)`.
-
-    Returns:
-        Fractions, not percentages; correlations lie in [-1, 1].
+        prediction: Logits and labels.
+        task: Names its metrics.
+        groups: Which rows belong together, if the task has groups.
     """
-    results = {}
-    for name in names:
-        metric, options = SCORES[name]
-        results[name] = load_metric(metric).compute(predictions=predictions, references=labels, **options)[metric]
-    return results
+    return compute_scores(task.metrics, answers(prediction.predictions, task), prediction.label_ids, groups)
 
 
 def answers(logits: np.ndarray, task: TextTask) -> np.ndarray:

@@ -9,21 +9,16 @@ Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads.
 """
 
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
-import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
-    DataCollatorForSeq2Seq,
     EvalPrediction,
     PreTrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainingArguments,
     set_seed,
@@ -33,7 +28,7 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments, parse_arguments
-from .base.errors import UserError, report_unreadable
+from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import GenerationTrainingArguments, check_has_work
@@ -42,22 +37,25 @@ from .data.text_pairs import (
     Seq2SeqDataArguments,
     iterate_pair_texts,
     load_pairs,
-    rows_of_length,
     tokenize_pairs,
 )
 from .metrics import load_metric
-from .training.hyperparameter_grid import Comparison, GridArguments, run_command
-from .training.language_modeling import perplexity, row_losses
-from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import (
-    build_model,
-    check_train_tokenizer,
-    fitting_tokenizer,
-    load_config,
-    sequence_length,
+from .training.generation import (
+    GenerationTrainer,
+    build_trainer,
+    generated_texts,
+    in_order,
+    one_line,
+    print_truncation,
+    set_generation,
+    text_lengths,
 )
+from .training.hyperparameter_grid import Comparison, GridArguments, run_command
+from .training.language_modeling import perplexity
+from .training.model_card import CardArguments, CardFacts, describe_data
+from .training.model_loading import build_model, check_train_tokenizer, fitting_tokenizer, load_config
 from .training.run_folder import checkpoint_to_resume
-from .training.trainer import ScriptSeq2SeqTrainer, train_and_evaluate
+from .training.trainer import train_and_evaluate
 
 
 #: What `--metric` adds to the results -> what the Hub calls it.
@@ -84,33 +82,6 @@ class MetricArguments:
             raise UserError(f"--metric {' '.join(self.metric)} is not possible; there are {', '.join(METRICS)}.")
 
 
-class GenerationTrainer(ScriptSeq2SeqTrainer):
-    """A Trainer whose predictions say which example they belong to, and how likely the right text was.
-
-    Evaluation may see the examples sorted by length, and with several processes some of them twice. Its rows have the
-    column `example`, their index.
-    """
-
-    def prediction_step(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-        **gen_kwargs: Any,
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
-        """Loss, `(examples, row losses, generated ids)` and labels; without `predict_with_generate` no ids."""
-        inputs = self._prepare_inputs(inputs)
-        examples, labels = inputs.pop("example"), inputs.pop("labels")
-        inputs.pop("decoder_input_ids", None)  # made for label smoothing, which evaluation does without
-        with torch.no_grad(), self.compute_loss_context_manager():
-            outputs = model(**inputs, labels=labels)
-        predictions = [examples, row_losses(outputs["logits"], labels)]
-        if self.args.predict_with_generate:
-            predictions.append(super().prediction_step(model, inputs, False, ignore_keys, **gen_kwargs)[1])
-        return outputs["loss"].detach().mean(), tuple(predictions), labels
-
-
 class GenerationEvaluation:
     """Turns what `GenerationTrainer` predicts into texts and metrics.
 
@@ -135,21 +106,16 @@ class GenerationEvaluation:
             some = list({len(texts): texts for texts in self.references}.values())
             _, self.signature = score_texts([texts[0] for texts in some], some, arguments)
 
-    def texts(self, ids: np.ndarray) -> list[str]:
-        """Generated ids, padded with -100 or the padding token, as texts of one line."""
-        ids = np.where(ids == -100, self.tokenizer.pad_token_id, ids)
-        return [_one_line(text) for text in self.tokenizer.batch_decode(ids, skip_special_tokens=True)]
-
     def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         """Perplexity of the tokens of the (truncated) targets, and what `--metric` asks for.
 
         Raises:
             ValueError: If an example has no prediction.
         """
-        (losses, *generated), labels = self._in_order(prediction)
+        (losses, *generated), labels = in_order(prediction, len(self.references))
         metrics = perplexity(EvalPrediction(losses, labels))
         if generated:
-            metrics |= score_texts(self.texts(generated[0]), self.references, self.arguments)[0]
+            metrics |= score_texts(generated_texts(generated[0], self.tokenizer), self.references, self.arguments)[0]
         return metrics
 
     def write(self, output: PredictionOutput, folder: str, prefix: str = "") -> None:
@@ -160,27 +126,15 @@ class GenerationEvaluation:
             folder: Where to write.
             prefix: Of the names of the files.
         """
-        (_, *generated), _ = self._in_order(output)
+        (_, *generated), _ = in_order(output, len(self.references))
         if not generated:
             return
         lines = {
-            "predictions": self.texts(generated[0]),
-            "references": ["\t".join(map(_one_line, texts)) for texts in self.references],
+            "predictions": generated_texts(generated[0], self.tokenizer),
+            "references": ["\t".join(map(one_line, texts)) for texts in self.references],
         }
         for name, texts in lines.items():
             Path(folder, f"{prefix}{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-
-    def _in_order(self, output: EvalPrediction | PredictionOutput) -> tuple[list[np.ndarray], np.ndarray]:
-        """Predictions (without the column of examples) and labels: one row for each example, in their order."""
-        examples, *predictions = output.predictions
-        found, rows = np.unique(examples, return_index=True)
-        if len(found) != len(self.references):
-            raise ValueError(f"there are {len(self.references)} examples, but predictions for {len(found)}.")
-        return [array[rows] for array in predictions], output.label_ids[rows]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def score_texts(
@@ -231,12 +185,7 @@ def load_rows(
     check_train_tokenizer(model_args, args)
     texts = iterate_pair_texts(loaded["train"][0]) if model_args.train_tokenizer is not None else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, "encoder-decoder")
-    for role in ("pad", "eos"):
-        if getattr(tokenizer, f"{role}_token_id") is None:
-            raise UserError(f"the tokenizer has no {role}_token, which this script needs: set one and save it again.")
-    decoder = config.get_text_config(decoder=True)
-    source_length = sequence_length(data_args.max_source_length, config, tokenizer, "--max_source_length")
-    target_length = sequence_length(data_args.max_target_length, decoder, tokenizer, "--max_target_length")
+    source_length, target_length = text_lengths(data_args, config, tokenizer)
     rows = {}
     with args.main_process_first(local=False, desc="tokenizing"):
         for name, (pairs, truncation_side) in loaded.items():
@@ -276,59 +225,10 @@ def build(
     }
     model = build_model(model_args, config, AutoModelForSeq2SeqLM)
     set_generation(model, args, target_length, config.get_text_config(decoder=True))
-    args.remove_unused_columns = False  # evaluation needs the column `example`
     validation, evaluation = evaluations.get("validation", (None, None))
-    with (
-        report_unreadable(f"--generation_config {args.generation_config}") if args.generation_config else nullcontext()
-    ):
-        trainer = GenerationTrainer(
-            model=model,
-            args=args,
-            train_dataset=rows.get("train"),
-            eval_dataset=validation,
-            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model if args.label_smoothing_factor else None),
-            processing_class=tokenizer,
-            compute_metrics=None if evaluation is None else evaluation.metrics,
-        )
+    metrics = None if evaluation is None else evaluation.metrics
+    trainer = build_trainer(GenerationTrainer, model, args, tokenizer, rows.get("train"), validation, metrics)
     return trainer, evaluations
-
-
-def print_truncation(rows: Mapping[str, datasets.Dataset], source_length: int, target_length: int) -> None:
-    """Print how many texts fill the length limits, and may have been truncated."""
-    for name, split in rows.items():
-        for kind, column, length in (("source", "input_ids", source_length), ("target", "labels", target_length)):
-            full = rows_of_length(split, column, length)
-            if full:
-                limit = f"--max_{kind}_length {length}"
-                print(f"{full:,} of {len(split):,} {name} {kind}s fill {limit}: what is longer was cut")
-
-
-def set_generation(
-    model: PreTrainedModel, args: Seq2SeqTrainingArguments, target_length: int, config: PreTrainedConfig
-) -> None:
-    """Set the generated length, of evaluations and of the saved checkpoint, to the length of the targets.
-
-    `--generation_max_length` and `--generation_num_beams` take precedence; with `--generation_config` nothing is set.
-
-    Args:
-        model: Its `generation_config` is changed.
-        args: The Trainer's arguments.
-        target_length: Most tokens of a target, without the decoder's start token.
-        config: Configuration of the decoder.
-
-    Raises:
-        UserError: If the decoder has fewer positions.
-    """
-    longest = getattr(config, "max_position_embeddings", None)
-    if longest is not None and (args.generation_max_length or 0) > longest + 1:
-        raise UserError(
-            f"--generation_max_length {args.generation_max_length} does not fit the model: at most {longest + 1}, its "
-            f"{longest} positions and the start token."
-        )
-    if args.generation_config is None:
-        model.generation_config.max_length = args.generation_max_length or target_length + 1
-        if args.generation_num_beams is not None:
-            model.generation_config.num_beams = args.generation_num_beams
 
 
 def metric_names(metric_args: MetricArguments, args: Seq2SeqTrainingArguments) -> dict[str, str]:

@@ -13,6 +13,7 @@ TRAINING_COMMANDS = (
     "run_clm",
     "run_span_corruption",
     "run_seq2seq",
+    "run_text_to_text",
     "run_qa",
     "run_glue",
     "run_token_classification",

@@ -1,4 +1,4 @@
-"""The tasks of GLUE and the classification tasks of SuperGLUE: their data, labels, metrics and submission files.
+"""The tasks of GLUE and SuperGLUE: their data, labels, metrics and submission files.
 
 Data come in the benchmarks' own download format or from the Hub, and have the Hub's column names from then on.
 """
@@ -6,7 +6,7 @@ Data come in the benchmarks' own download format or from the Hub, and have the H
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ class TextTask:
     Args:
         texts: Returns a row's text, pair of texts, or question and choices. Raises `KeyError` if a column is missing.
         labels: Names of the classes in the order of their indices; `None` for regression.
-        metrics: Names of the metrics, keys of `SCORES` in `run_glue.py`.
+        metrics: Names of the metrics, see `metrics.task_scores.compute_scores`.
         multiple_choice: Whether the label is the index of the right choice.
         score_range: Lowest and highest label of a regression task, if limited.
         label_column: Column of the label.
         by_index: Whether a label may also be a class's index.
+        group: Which rows belong together in the metric "exact_match"; `None` if the task has none.
         unseen: Names of further labels in evaluation data, whose indices follow those of the classes.
     """
 
@@ -39,6 +40,7 @@ class TextTask:
     score_range: tuple[float, float] | None = None
     label_column: str = "label"
     by_index: bool = True
+    group: Callable[[Row], str] | None = None
     unseen: tuple[str, ...] = ()
 
     @property
@@ -107,6 +109,10 @@ class GlueTask(TextTask):
         drop_incomplete: Whether the download is known to have broken lines.
         sets: Names of the evaluation sets, if there are several.
         submitted_labels: Class names in submission files; `None` for class indices.
+        submission_objects: Makes the objects of the submission file from indices and answers; by default there is one
+            with `idx` and `label` for each.
+        expand: The rows, with the Hub's column names, of one line of the download; by default the line itself.
+        varying_choices: Whether the rows have different numbers of choices, which only `run_text_to_text` takes.
     """
 
     folder: str = ""
@@ -117,6 +123,9 @@ class GlueTask(TextTask):
     drop_incomplete: bool = False
     sets: tuple[str, ...] = ("",)
     submitted_labels: tuple[str, ...] | None = None
+    submission_objects: Callable[[Sequence[Any], Sequence[Any]], list[Row]] | None = None
+    expand: Callable[[Row], list[Row]] | None = None
+    varying_choices: bool = False
 
     @property
     def benchmark(self) -> str:
@@ -151,10 +160,20 @@ class GlueTask(TextTask):
             name = f"{'dev' if split == 'validation' else split}{suffix}.tsv"
             header = self.headerless if split != "test" else None
             table = read_table(folder / name, header, self.drop_incomplete)
+        if self.expand is not None:
+            return dataclasses.replace(table, rows=list(self._expanded(table)))
         renamed = [(number, {self.local_names.get(key, key): row[key] for key in row}) for number, row in table.rows]
-        if self.folder == "WSC":  # its spans are in a nested object
-            renamed = [(number, row | row.get("target", {})) for number, row in renamed]
         return dataclasses.replace(table, rows=renamed)
+
+    def _expanded(self, table: Table) -> Iterator[tuple[int, Row]]:
+        for number, line in table.rows:
+            try:
+                rows = self.expand(line)
+            except KeyError as error:
+                raise table.error(number, f"there is no column {error}, which {self.folder}'s lines have.") from error
+            except (TypeError, AttributeError, IndexError) as error:
+                raise table.error(number, f"it has not the form of {self.folder}'s lines: {error}.") from error
+            yield from ((number, row) for row in rows)
 
     def _load(self, split: str, token: str | None) -> Table:
         if self.superglue:  # a loading script, which datasets no longer runs: the Hub's conversion has the same rows
@@ -170,20 +189,26 @@ class GlueTask(TextTask):
         short = {"matched": "-m", "mismatched": "-mm"}.get(part, "")
         return f"{self.folder}{short}.tsv"
 
-    def write_submission(self, predictions: np.ndarray, indices: Sequence[int], path: Path) -> None:
+    def write_submission(self, predictions: np.ndarray | Sequence[Any], indices: Sequence[Any], path: Path) -> None:
         """Write predictions for a test set in the format of the benchmark's server.
 
         Args:
-            predictions: Class indices or scores, shape `(rows,)`.
+            predictions: Class indices or scores, shape `(rows,)`; of ReCoRD texts.
             indices: The benchmark's index of each row.
             path: The file to write.
         """
-        if self.labels is None:
+        if self.varying_choices:
+            answers = list(predictions)
+        elif self.labels is None:
             answers = [f"{score:.4f}" for score in predictions]
         elif self.submitted_labels is None:
             answers = [int(number) for number in predictions]
         else:
             answers = [self.submitted_labels[number] for number in predictions]
+        if self.submission_objects is not None:
+            lines = list(map(json.dumps, self.submission_objects(indices, answers)))
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            return
         rows = zip(map(int, indices), answers, strict=True)
         if self.superglue:
             lines = [json.dumps({"idx": index, "label": answer}) for index, answer in rows]
@@ -208,6 +233,68 @@ def _wsc(row: Row) -> tuple[str, ...]:
         words[first] = f"{mark} {words[first]}"
         words[last] = f"{words[last]} {mark}"
     return (" ".join(words),)
+
+
+def _wsc_rows(line: Row) -> list[Row]:
+    """The spans are in a nested object."""
+    return [line | line["target"]]
+
+
+def without_tags(text: str) -> str:
+    """A text of MultiRC without its HTML tags."""
+    return text.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
+
+
+def _multirc(row: Row) -> tuple[str, ...]:
+    """The paragraph stands alone: it is the longer text, which is cut first."""
+    return without_tags(row["paragraph"]), f"{row['question']} {row['answer']}"
+
+
+def _multirc_question(row: Row) -> str:
+    return f"{row['idx']['paragraph']} {row['idx']['question']}"
+
+
+def _multirc_rows(line: Row) -> list[Row]:
+    """A row for each answer to each question about a paragraph."""
+    passage, rows = line["passage"], []
+    for question in passage["questions"]:
+        texts = {"paragraph": passage["text"], "question": question["question"]}
+        for answer in question["answers"]:
+            index = {"paragraph": line["idx"], "question": question["idx"], "answer": answer["idx"]}
+            rows.append({**texts, "answer": answer["text"], "idx": index, "label": answer.get("label")})
+    return rows
+
+
+def _multirc_objects(indices: Sequence[Row], answers: Sequence[int]) -> list[Row]:
+    """An object for each paragraph, with its questions, with their answers."""
+    paragraphs: dict[int, dict[int, list[Row]]] = {}
+    for index, answer in zip(indices, answers, strict=True):
+        questions = paragraphs.setdefault(index["paragraph"], {})
+        questions.setdefault(index["question"], []).append({"idx": index["answer"], "label": answer})
+    return [
+        {"idx": paragraph, "passage": {"questions": [{"idx": idx, "answers": a} for idx, a in questions.items()]}}
+        for paragraph, questions in paragraphs.items()
+    ]
+
+
+def _record_objects(indices: Sequence[Row], answers: Sequence[str]) -> list[Row]:
+    return [{"idx": index["query"], "label": answer} for index, answer in zip(indices, answers, strict=True)]
+
+
+def _record_rows(line: Row) -> list[Row]:
+    """A row for each question about a passage, with the different entities and answers in alphabetical order."""
+    text = line["passage"]["text"]
+    entities = sorted({text[entity["start"] : entity["end"] + 1] for entity in line["passage"]["entities"]})
+    return [
+        {
+            "passage": text,
+            "query": question["query"],
+            "entities": entities,
+            "answers": sorted({answer["text"] for answer in question.get("answers", ())}),
+            "idx": {"passage": line["idx"], "query": question["idx"]},
+        }
+        for question in line["qas"]
+    ]
 
 
 def _copa(row: Row) -> tuple[str, ...]:
@@ -332,16 +419,47 @@ TASKS: dict[str, GlueTask] = {
         hub_config="wsc",
         superglue=True,
         submitted_labels=("False", "True"),
+        expand=_wsc_rows,
+    ),
+    "multirc": GlueTask(
+        _multirc,
+        ("False", "True"),
+        ("f1", "exact_match"),
+        group=_multirc_question,
+        folder="MultiRC",
+        hub_config="multirc",
+        superglue=True,
+        submission_objects=_multirc_objects,
+        expand=_multirc_rows,
+    ),
+    "record": GlueTask(
+        columns("query", "passage"),
+        (),
+        ("f1", "exact_match"),
+        folder="ReCoRD",
+        hub_config="record",
+        superglue=True,
+        submission_objects=_record_objects,
+        expand=_record_rows,
+        varying_choices=True,
     ),
 }
 
+#: The tasks with one number of choices, or none: those that a classifier takes.
+CLASSIFIED = tuple(name for name, task in TASKS.items() if not task.varying_choices)
+
 
 def find_task(name: str) -> GlueTask:
-    """The task of that name.
+    """The task of that name, of those for a classifier.
 
     Raises:
         UserError: If there is none.
     """
     if name.lower() not in TASKS:
-        raise UserError(f"--task_name {name!r} is no task. Tasks: {', '.join(TASKS)}.")
+        raise UserError(f"--task_name {name!r} is no task. Tasks: {', '.join(CLASSIFIED)}.")
+    if TASKS[name.lower()].varying_choices:
+        raise UserError(
+            f"--task_name {name!r} has another number of choices in every row, which no classifier here takes: use "
+            f"tokenmixers run_text_to_text --tasks {name.lower()}."
+        )
     return TASKS[name.lower()]

@@ -47,6 +47,18 @@ class Table:
             raise self.error(number, f"there is no column {column!r}; the columns are {', '.join(map(repr, row))}.")
         return row[column]
 
+    def check_texts(self, number: int, texts: Sequence[Any]) -> None:
+        """Check a row's texts.
+
+        Raises:
+            UserError: If one is no text, or all are empty.
+        """
+        for text in texts:
+            if not isinstance(text, str):
+                raise self.error(number, f"a text is {text!r} instead of text.")
+        if not any(text.strip() for text in texts):
+            raise self.error(number, "the text is empty.")
+
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_incomplete: bool = False) -> Table:
     r"""Read a file of one of the `KINDS`.

@@ -8,7 +8,7 @@ import torch
 from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..base.errors import UserError
-from .glue import TASKS, GlueTask, TextTask, columns, find_task
+from .glue import CLASSIFIED, GlueTask, TextTask, columns, find_task
 from .loading import DatasetArguments
 from .table_files import Table, load_split, read_table
 
@@ -17,7 +17,7 @@ from .table_files import Table, load_split, read_table
 class TextClassificationArguments(DatasetArguments):
     """Which task, or which texts and labels."""
 
-    task_name: str | None = field(default=None, metadata={"help": f"One of {', '.join(TASKS)}."})
+    task_name: str | None = field(default=None, metadata={"help": f"One of {', '.join(CLASSIFIED)}."})
     data_dir: str | None = field(
         default=None,
         metadata={"help": "Folder with the task's files as the benchmark offers them; its Hub data by default."},
@@ -154,7 +154,7 @@ def _name_of(label: Any, task: TextTask) -> str:
 
 
 def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset:
-    """Check rows, and convert them to the columns `index`, `texts` and, if labelled, `label`.
+    """Check rows, and convert them to the columns `index`, `texts`, and, as far as there are any, `label` and `group`.
 
     Args:
         table: The rows of a file or split.
@@ -169,18 +169,15 @@ def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Data
     for position, (number, row) in enumerate(table.rows):
         try:
             texts = task.texts(row)
+            group = {} if task.group is None else {"group": task.group(row)}
             label = {"label": task.read_label(table.value(number, row, task.label_column))} if labelled else {}
         except KeyError as error:
             raise table.error(number, f"there is no column {error}; the columns are {', '.join(row)}.") from error
         except ValueError as error:
             raise table.error(number, str(error)) from error
-        for text in texts:
-            if not isinstance(text, str):
-                raise table.error(number, f"a text is {text!r} instead of text.")
-        if not any(text.strip() for text in texts):
-            raise table.error(number, "the text is empty.")
+        table.check_texts(number, texts)
         index = row.get("idx", position) if isinstance(task, GlueTask) else position
-        examples.append({"index": index, "texts": list(texts), **label})
+        examples.append({"index": index, "texts": list(texts), **group, **label})
     return datasets.Dataset.from_list(examples)
 
 

@@ -1,10 +1,14 @@
-"""Write a text and a token classification task, made from Python's docstrings.
+"""Write text and token classification tasks, and a mixture of tasks, made from Python's docstrings.
 
 - `packages/{train,validation}.jsonl`: the first paragraph of a docstring (`text`), and its package in the standard
   library (`label`).
 - `mentions/{train,validation}.conll`: paragraphs with tags for built-in exceptions (`ERROR`), the constants `True`,
   `False` and `None` (`CONSTANT`) and standards such as "RFC 2822" (`STANDARD`). The tags come from rules: the data
   show that training works, not how well a model finds real entities.
+- `mixture/CoLA/{train,dev}.tsv` in CoLA's format: short paragraphs (`1`), and the same with the words in the opposite
+  order (`0`).
+- `mixture/squad/{train,dev}.json` in SQuAD's format: a list of the packages with such a paragraph is the context, and
+  the right package the answer.
 
     tokenmixers docstring_tasks --output_dir outputs/docstrings
 """
@@ -16,6 +20,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..base.arguments import check_new_folder, parse_arguments
 from ..base.ranges import check_ranges
@@ -23,6 +28,11 @@ from .python_docs import docstrings, is_held_out
 
 
 PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")
+#: Most words of a text in the mixture of tasks.
+LONGEST_IN_MIXTURE = 16
+
+#: Split -> its name in the files of GLUE and SQuAD.
+OFFICIAL = {"train": "train", "validation": "dev"}
 
 _ERRORS = {name for name, value in vars(builtins).items() if isinstance(value, type) and name.endswith("Error")}
 
@@ -64,24 +74,52 @@ def tag(text: str) -> list[tuple[str, str]]:
     return list(zip(words, tags, strict=True))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((DocstringArguments,), argv)
-    folder = check_new_folder(arguments.output_dir)
+def acceptability(text: str) -> list[str]:
+    """Two lines in CoLA's format: a text, and its words in the opposite order."""
+    other = " ".join(reversed(text.split()))
+    return [f"doc\t1\t\t{text}", f"doc\t0\t*\t{other}"] if other != text else []
+
+
+def question(text: str, package: str, number: int) -> dict[str, Any]:
+    """A paragraph in SQuAD's format, with the question which package a text is from."""
+    names = ", ".join(PACKAGES)
+    answer = {"text": package, "answer_start": names.index(package)}
+    asked = {"id": str(number), "question": "Which package is it?", "answers": [answer]}
+    return {"context": f"{names}: {text}", "qas": [asked]}
+
+
+def collect(validation_percentage: float) -> dict[str, list[str]]:
+    """The lines of every file."""
     lines: dict[str, list[str]] = {}
     for package, parts in paragraphs():
-        split = "validation" if is_held_out(" ".join(parts), arguments.validation_percentage) else "train"
-        if len(parts[0].split()) > 3:
+        split = "validation" if is_held_out(" ".join(parts), validation_percentage) else "train"
+        words = len(parts[0].split())
+        if words > 3:
             row = json.dumps({"text": parts[0], "label": package})
             lines.setdefault(f"packages/{split}.jsonl", []).append(row)
+        if 3 < words <= LONGEST_IN_MIXTURE:
+            lines.setdefault(f"mixture/CoLA/{OFFICIAL[split]}.tsv", []).extend(acceptability(parts[0]))
+            asked = lines.setdefault(f"mixture/squad/{OFFICIAL[split]}.json", [])
+            asked.append(json.dumps(question(parts[0], package, len(asked))))
         for part in parts:
             tagged = tag(part)
             if any(name != "O" for _, name in tagged):
                 sentence = "\n".join(f"{word} {name}" for word, name in tagged)
                 lines.setdefault(f"mentions/{split}.conll", []).append(sentence + "\n")
-    for name, texts in sorted(lines.items()):
+    return lines
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((DocstringArguments,), argv)
+    folder = check_new_folder(arguments.output_dir)
+    for name, texts in sorted(collect(arguments.validation_percentage).items()):
+        content = "\n".join(texts)
+        if name.endswith(".json"):
+            articles = [{"title": "docstrings", "paragraphs": list(map(json.loads, texts))}]
+            content = json.dumps({"version": "made here", "data": articles})
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+        (folder / name).write_text(content + "\n", encoding="utf-8")
         print(f"{name}: {len(texts):,} texts")
 
 

@@ -273,6 +273,27 @@ def sequence_length(
     return requested
 
 
+def freeze_embeddings(model: PreTrainedModel) -> int:
+    """Exclude the input and output embedding matrices of all parts of a model from training.
+
+    They get no gradient and no optimizer state. Position embeddings train.
+
+    Args:
+        model: Changed in place.
+
+    Returns:
+        The number of parameters that do not train; a matrix that is used twice counts once.
+    """
+    parts = [model]
+    if model.config.is_encoder_decoder:
+        parts += [model.get_encoder(), model.get_decoder()]
+    modules = [part.get_input_embeddings() for part in parts] + [model.get_output_embeddings()]
+    matrices = {id(module.weight): module.weight for module in modules if module is not None}
+    for matrix in matrices.values():
+        matrix.requires_grad_(False)
+    return sum(matrix.numel() for matrix in matrices.values())
+
+
 def build_model(
     arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
 ) -> PreTrainedModel:

@@ -2,7 +2,7 @@
 
 import errno
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
     Adafactor,
     PreTrainedModel,
@@ -171,6 +171,14 @@ class ScriptTrainerMixin:
         ]
         return torch.stack([count(labels, device) for labels in positions], dim=-1)
 
+    def overall_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Further metrics of an evaluation of several sets, made from those of all; none by default."""
+        return {}
+
+    def best_metrics(self) -> dict[str, float]:
+        """The best of the evaluations of the run, under names that start with `best_`; none by default."""
+        return {}
+
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card from `card`; the arguments of Transformers' method have no effect then."""
         if self.card is None:
@@ -246,9 +254,26 @@ class ScriptTrainer(ScriptTrainerMixin, Trainer):
     `train_and_evaluate` sets the facts for the card.
     """
 
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler | None:
+        """Rows in their order, also with `group_by_length`: predictions are matched to rows by their place."""
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_eval_sampler(eval_dataset)
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+
 
 class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
     """The same for `Seq2SeqTrainer`."""
+
+
+def compare_by_first_set(args: TrainingArguments, names: Iterable[str]) -> None:
+    """Let the loss of the first of several evaluation sets decide which checkpoint is best, unless a metric is given.
+
+    Args:
+        args: Changed in place.
+        names: Names of the sets.
+    """
+    if args.metric_for_best_model == "loss":
+        args.metric_for_best_model = f"{next(iter(names))}_loss"
 
 
 @report_bad_data()
@@ -295,6 +320,7 @@ def train_and_evaluate(
             results |= speed
         if args.do_eval:
             results |= _evaluate(trainer, write_predictions)
+            results |= trainer.best_metrics()
             trainer.save_metrics("eval", results, combined=False)
         if predict is not None:
             results |= predict()
@@ -354,7 +380,7 @@ def _report_full_disk(folder: str) -> Iterator[None]:
         ) from error
 
 
-def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = None) -> dict[str, float]:
+def _evaluate(trainer: ScriptTrainer, write_predictions: Callable[..., None] | None = None) -> dict[str, float]:
     if write_predictions is None:
         return trainer.evaluate()
     sets, metrics = trainer.eval_dataset, {}
@@ -364,6 +390,7 @@ def _evaluate(trainer: Trainer, write_predictions: Callable[..., None] | None = 
         metrics |= output.metrics
         if trainer.is_world_process_zero():
             write_predictions(output, *([name] if several else []))
+    metrics |= trainer.overall_metrics(metrics)
     trainer.log(dict(metrics))
     return metrics
 

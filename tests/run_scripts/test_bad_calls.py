@@ -47,6 +47,9 @@ NUMBERS = [
     (ONE, "neftune_noise_alpha", ["-1", "nan"], AT_LEAST_0),
     (ONE, "ddp_timeout", ["0"], AT_LEAST_1),
     (ONE, "train_tokenizer", ["0", "-5"], AT_LEAST_1),
+    (("run_text_to_text",), "mixing_limit", ["0", "-1"], AT_LEAST_1),
+    (("run_text_to_text",), "mixing_temperature", ["0", "-1", "nan", "inf"], ABOVE_0),
+    (("run_text_to_text",), "max_eval_samples", ["0"], AT_LEAST_1),
     (ONE, "fsdp_size", ["0"], AT_LEAST_1),
     (ONE, "mlm_probability", ["0", "-1", "1.1", "nan"], "must be a share above 0, up to 1, got "),
     (ONE, "mask_replace_prob", ["-0.1", "nan"], "must be a share from 0 to 1, got "),
@@ -240,6 +243,46 @@ TEXTS = [
     (("run_seq2seq",), "--metric nope", "--metric nope is not possible; there are bleu"),
     (("run_seq2seq",), "--source_truncation_side up", "invalid choice: 'up'"),
     (
+        ("run_text_to_text",),
+        "--do_train --config_name synthesizer-random",
+        "give the tasks of the mixture with --tasks",
+    ),
+    (
+        ("run_text_to_text",),
+        "--do_train --config_name synthesizer-random --tasks rte nope",
+        "--tasks 'nope' is no task. Groups: glue, super_glue. Tasks: cola, ",
+    ),
+    (
+        ("run_text_to_text",),
+        "--do_train --config_name synthesizer-random --tasks rte --data_dir nope",
+        "--data_dir 'nope' has no folder RTE with the files of rte, nor has its folder glue",
+    ),
+    (
+        ("run_text_to_text",),
+        "--do_train --config_name synthesizer-random --tasks cb --data_dir tasks",
+        "tasks/CB/train.jsonl, line 2: there is no column 'hypothesis'; the columns are premise, label",
+    ),
+    (
+        ("run_text_to_text",),
+        "--do_train --config_name synthesizer-random --tasks cola --data_dir tasks",
+        "tasks/CoLA/train.tsv, line 2: the label '2' is not one of 'unacceptable', 'acceptable'",
+    ),
+    (
+        ("run_text_to_text",),
+        "--do_train --config_name synthesizer-random --tasks squad --squad_train_file nope.json",
+        "there is no file 'nope.json'",
+    ),
+    (
+        ("run_text_to_text",),
+        "--do_predict --predict_with_generate false",
+        "--do_predict writes what the model generates",
+    ),
+    (
+        ("run_glue",),
+        "--task_name record --config_name gmlp-base --do_train",
+        "has another number of choices in every row",
+    ),
+    (
         ("run_image_classification",),
         "--do_train --config_name gmlp-s16-224 --config_overrides num_channels=1",
         "num_channels=1 is not possible: all images are read as RGB",
@@ -361,10 +404,12 @@ def files(tmp_path_factory):
         "floats.tsv": "text\tlabel\na\t0.5\nb\t1.0\n",
         "nan.tsv": "text\tlabel\na\tno\nb\tnan\n",
         "same.tsv": "text\tlabel\na\ta\nb\ta\n",
+        "tasks/CB/train.jsonl": '{"premise": "a", "hypothesis": "b", "label": 1}\n{"premise": "a", "label": 0}\n',
+        "tasks/CoLA/train.tsv": "gj04\t1\t\tHe ran.\ngj04\t2\t*\tRan he.\n",
         "floats.jsonl": json.dumps({"tokens": ["a"], "ner_tags": [0.5]}),
     }
     for name, content in contents.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     Image.new("RGB", (4, 4)).save(folder / "image.png")
     return folder

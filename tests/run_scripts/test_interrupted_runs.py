@@ -25,6 +25,9 @@ SCRIPTS = {
     },
     "run_seq2seq": {"config_name": "synthesizer-random", "config_overrides": "num_attention_heads=2,head_dim=8"}
     | {"do_predict": True, "generation_max_length": 8},
+    "run_text_to_text": {"config_name": "synthesizer-random", "config_overrides": "num_attention_heads=2,head_dim=8"}
+    | {"tasks": ["cb", "squad"], "freeze_embeddings": True, "generation_max_length": 8}
+    | {"eval_strategy": "steps", "eval_steps": 2},
     "run_glue": {"do_predict": True, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2},
     "run_token_classification": {"do_predict": True, "train_tokenizer": 60, "eval_strategy": "epoch", "save_steps": 3},
     "run_qa": {"doc_stride": 4, "max_question_length": 8},
@@ -71,6 +74,15 @@ def data(tmp_path_factory):
         ]
         squad = {"version": "1.1", "data": [{"title": "animals", "paragraphs": paragraphs}]}
         (folder / f"{split}.json").write_text(json.dumps(squad))
+        for name in ("squad", "CB"):
+            (folder / name).mkdir(exist_ok=True)
+        (folder / "squad" / f"{split}.json").write_text(json.dumps(squad))
+        names = {"cat": "entailment", "dog": "neutral"}
+        pairs = (
+            {"premise": r["text"], "hypothesis": "A cat.", "label": names[r["label"]], "idx": r["id"]} for r in rows
+        )
+        name = {"validation": "val"}.get(split, split)
+        (folder / "CB" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, pairs)))
         for label, rows_lit in (("bottom", slice(4, 8)), ("top", slice(0, 4))):
             (folder / split / label).mkdir(parents=True)
             for index in range(count // 2):
@@ -89,7 +101,8 @@ def arguments(data):
     """`arguments(script, folder)`: those of a tiny run of the script that saves every second step."""
 
     def build(script: str, folder: Path) -> list[str]:
-        images, texts_to_texts = script == "run_image_classification", script in ("run_seq2seq", "run_span_corruption")
+        images, mixture = script == "run_image_classification", script == "run_text_to_text"
+        texts_to_texts = mixture or script in ("run_seq2seq", "run_span_corruption")
         ending = {
             "run_seq2seq": "_pairs.jsonl",
             "run_glue": ".jsonl",
@@ -115,8 +128,10 @@ def arguments(data):
             "disable_tqdm": True,
             **own,
         }
-        for split in ("train", "validation", *(["test"] if "do_predict" in settings else [])):
+        for split in ("train", "validation", *(["test"] if "do_predict" in settings else [])) if not mixture else ():
             settings[f"{split}_{'dir' if images else 'file'}"] = data / f"{split}{ending}"
+        if mixture:
+            settings["data_dir"] = data
         vocabulary = 160 if texts_to_texts else 60
         sizes = IMAGE_SIZES if images else f"{SIZES},vocab_size={vocabulary},hidden_dropout_prob=0.1"
         settings["config_overrides"] = ",".join(filter(None, [sizes, settings.get("config_overrides", "")]))

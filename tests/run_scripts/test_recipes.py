@@ -22,7 +22,7 @@ from transformers import (
 
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
 from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
-from tokenmixers.run_scripts import run_glue, run_image_classification, run_qa, run_seq2seq
+from tokenmixers.run_scripts import run_glue, run_image_classification, run_qa, run_seq2seq, run_text_to_text
 from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS, RECIPES
 from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
@@ -47,7 +47,7 @@ from tokenmixers.run_scripts.training.trainer import ScriptTrainer, ScriptTraine
 
 
 #: Of papers: they are run with data and checkpoints of one's own, by the tests of their scripts.
-OF_PAPERS = {"glue_gmlp.yaml"}
+OF_PAPERS = {"glue_gmlp.yaml", "text_to_text_glu.yaml", "text_to_text_synthesizer.yaml"}
 SMALL_SIZES = "hidden_size=16,intermediate_size=16,num_hidden_layers=1,num_attention_heads=2,head_dim=8"
 NAMES = sorted(path.name for path in RECIPES.glob("*.yaml") if path.name not in OF_PAPERS)
 
@@ -60,7 +60,7 @@ def script_of(name: str):
 
 #: One of each script is run by the fast tests.
 RUN = {"quickstart.yaml", "synthesizer_clm_tiny.yaml", "synthesizer_span_corruption_tiny.yaml", "digits.yaml"}
-RUN |= {"translation_tiny.yaml", "squad_tiny.yaml", "glue_tiny.yaml", "ner_tiny.yaml"}
+RUN |= {"translation_tiny.yaml", "squad_tiny.yaml", "glue_tiny.yaml", "ner_tiny.yaml", "text_to_text_tiny.yaml"}
 
 
 @pytest.fixture(autouse=True)
@@ -171,6 +171,9 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
     if "docstrings" in recipe["output_dir"]:
         docstring_tasks.main(["--output_dir", "outputs/docstrings"])
         small |= {"max_train_samples": 200, "max_eval_samples": 20, "train_tokenizer": 300}
+    elif script_of(name) is run_text_to_text:
+        docstring_tasks.main(["--output_dir", "outputs/docstrings"])
+        small |= {"max_train_samples": 60, "max_eval_samples": 10, "train_tokenizer": 300, "generation_max_length": 5}
     elif script_of(name) is run_qa:
         small |= questions_for(recipe, tmp_path)
     elif recipe.get("dataset_name") == "allenai/c4":
@@ -202,7 +205,9 @@ def test_a_few_steps(name, corpus, tmp_path):
     if "seeds" in recipe:
         (results,) = results["runs"]
         folder /= results.pop("folder")
-    assert all(value >= 0 for key, value in results.items() if not key.endswith(("thresh", "signature")))
+    assert all(
+        value >= 0 for key, value in results.items() if not key.endswith(("thresh", "signature", "correlation"))
+    )
     assert results
     assert (folder / "model.safetensors").is_file()
     assert {key for key in recipe if hasattr(TrainingArguments, key)} >= {"max_steps", "learning_rate"}
@@ -437,6 +442,14 @@ def test_whole_recipes_learn_from_docstrings(name, metric, least):
     docstring_tasks.main(["--output_dir", "outputs/docstrings"])
     results = script_of(name).main([name, "--disable_tqdm", "true"])
     assert results[f"eval_{metric}"] > least > results.get(f"majority_{metric}", 0.0) + 0.3
+
+
+@pytest.mark.slow
+def test_the_whole_mixture_recipe_is_better_than_the_most_frequent_texts():
+    docstring_tasks.main(["--output_dir", "outputs/docstrings"])
+    results = script_of("text_to_text_tiny.yaml").main(["text_to_text_tiny.yaml", "--disable_tqdm", "true"])
+    for metric in ("cola_matthews_correlation", "squad_exact_match"):
+        assert results[f"eval_{metric}"] > results[f"majority_{metric}"] + 25
 
 
 @pytest.mark.slow

@@ -184,6 +184,38 @@ def test_copa_is_multiple_choice(command, tmp_path):
     assert [row["idx"] for row in rows] == list(range(100, 106)) and {row["label"] for row in rows} <= {0, 1}
 
 
+def test_multirc_is_scored_by_answer_and_by_question(command, tmp_path):
+    (tmp_path / "MultiRC").mkdir()
+    for split in ("train", "val", "test"):
+        lines = []
+        for number in range(6):  # a question has a right and a wrong answer
+            answers = [{"text": text, "idx": index} for index, text in enumerate(("it is fine", "it is dull"))]
+            answers = [row | ({} if split == "test" else {"label": 1 - row["idx"]}) for row in answers]
+            questions = [{"question": "how is it", "idx": number, "answers": answers}]
+            lines.append(json.dumps({"idx": 7, "passage": {"text": "<b>a film</b>", "questions": questions}}))
+        (tmp_path / "MultiRC" / f"{split}.jsonl").write_text("\n".join(lines))
+    options = {"task_name": "multirc", "data_dir": tmp_path, "do_predict": True}
+    results = run_glue.main(command(**options, max_steps=1, learning_rate=0))
+    with (tmp_path / "run" / "predictions.csv").open() as file:
+        right = [row["label"] == row["prediction"] for row in csv.DictReader(file)]
+    assert results["eval_exact_match"] == sum(a and b for a, b in zip(right[::2], right[1::2], strict=True)) / 6
+    assert results["eval_f1"] in (0.0, pytest.approx(2 / 3))  # the same class for all, without training
+    assert results["majority_exact_match"] == 0.0
+    (line,) = (tmp_path / "run" / "MultiRC.jsonl").read_text().splitlines()
+    submitted = json.loads(line)
+    assert submitted["idx"] == 7
+    assert [len(question["answers"]) for question in submitted["passage"]["questions"]] == [2] * 6
+
+
+def test_submissions_are_in_order_where_training_groups_rows_by_length(command, tmp_path):
+    run_glue.main(command(**LEARN, task_name="stsb", do_predict=True))
+    options = {**TRAINED, "task_name": "stsb", "do_predict": True, "model_name_or_path": tmp_path / "run"}
+    options |= {"train_sampling_strategy": "group_by_length", "per_device_eval_batch_size": 1}
+    run_glue.main(command(**options, output_dir=tmp_path / "grouped"))
+    found, expected = ((tmp_path / name / "STS-B.tsv").read_text() for name in ("grouped", "run"))
+    assert found == expected
+
+
 def own_files(folder, suffix: str):
     for name, count in (("train", 60), ("validation", 18), ("test", 6)):
         rows = [{"body": text, "other": "it is", "kind": ("no", "yes")[label]} for text, label in sentences(count)]

@@ -161,6 +161,13 @@ def test_a_grid_compares_bleu_or_the_perplexity(changes, compared, writing, caps
     assert f"| {compared[5:]} " in capsys.readouterr().out
 
 
+def test_what_is_saved_does_not_depend_on_evaluations_before(writing, tmp_path):
+    run_seq2seq.main(writing(max_steps=2))
+    run_seq2seq.main(writing(max_steps=2, eval_strategy="steps", eval_steps=1, output_dir=tmp_path / "evaluated"))
+    settings = [(tmp_path / name / "generation_config.json").read_text() for name in ("run", "evaluated")]
+    assert settings[0] == settings[1]
+
+
 def test_without_generation_there_is_perplexity_alone(writing, tmp_path):
     results = run_seq2seq.main(writing(predict_with_generate=False))
     assert math.isfinite(results["eval_perplexity"])

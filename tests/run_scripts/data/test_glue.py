@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.data.glue import TASKS, find_task
+from tokenmixers.run_scripts.data.glue import CLASSIFIED, TASKS, find_task
 
 
 SHARED = Path(__file__).parents[3] / ".." / "shared" / "data"
@@ -106,11 +106,54 @@ OFFICIAL = {
         ("* Mr Fox * ran , # he # won",),
         [1, 0],
     ),
+    "multirc": (
+        "MultiRC/train.jsonl",
+        '{"idx": 4, "passage": {"text": "<b>It</b> ran.", "questions": [{"question": "Did it?", "idx": 7, "answers": '
+        '[{"text": "Yes", "idx": 9, "label": 1}, {"text": "No", "idx": 10, "label": 0}]}]}}\n',
+        ("It ran.", "Did it? Yes"),
+        [1, 0],
+    ),
 }
+RECORD = (
+    '{"idx": 4, "source": "x", "passage": {"text": "Bo met Al and Bo.", "entities": [{"start": 0, "end": 1}, '
+    '{"start": 7, "end": 8}, {"start": 14, "end": 15}]}, "qas": [{"query": "@placeholder met him", "idx": 7, '
+    '"answers": [{"start": 14, "end": 15, "text": "Bo"}, {"start": 0, "end": 1, "text": "Bo"}]}, '
+    '{"query": "he met @placeholder", "idx": 8}]}\n'
+)
 
 
 def test_every_task_is_covered():
-    assert OFFICIAL.keys() == TASKS.keys()
+    assert OFFICIAL.keys() == {*CLASSIFIED}
+    assert {*TASKS} - {*CLASSIFIED} == {"record"}
+
+
+def test_record_has_a_row_for_each_question(tmp_path):
+    (tmp_path / "train.jsonl").write_text(RECORD)
+    shared = {"passage": "Bo met Al and Bo.", "entities": ["Al", "Bo"]}
+    assert TASKS["record"].read("train", "", str(tmp_path)).rows == [
+        (1, {**shared, "query": "@placeholder met him", "answers": ["Bo"], "idx": {"passage": 4, "query": 7}}),
+        (1, {**shared, "query": "he met @placeholder", "answers": [], "idx": {"passage": 4, "query": 8}}),
+    ]
+    with pytest.raises(UserError, match=r"'record' has another number of choices in every row.*run_text_to_text"):
+        find_task("record")
+
+
+@pytest.mark.parametrize(
+    ("task", "line", "message"),
+    [
+        ("wsc", '{"text": "I saw it"}', "line 2: there is no column 'target', which WSC's lines have"),
+        ("multirc", '{"idx": 1, "passage": {"text": "A"}}', "line 2: there is no column 'questions', which MultiRC's"),
+        ("multirc", '{"idx": 1, "passage": "A"}', "line 2: it has not the form of MultiRC's lines"),
+        ("record", '{"idx": 1, "passage": {"text": "A", "entities": []}}', "line 2: there is no column 'qas', which"),
+        ("record", '{"idx": 1, "passage": {"text": "A", "entities": 3}}', "line 2: it has not the form of ReCoRD's"),
+    ],
+)
+def test_lines_without_a_tasks_columns_are_named(task, line, message, tmp_path):
+    first = RECORD if task == "record" else OFFICIAL[task][1].splitlines()[0] + "\n"
+    (tmp_path / "train.jsonl").write_text(first + line)
+    with pytest.raises(UserError) as caught:
+        TASKS[task].read("train", "", str(tmp_path))
+    assert f"train.jsonl, {message}" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
@@ -153,6 +196,19 @@ def test_submissions(name, predictions, files, tmp_path):
         assert task.submission(part) == file
         task.write_submission(np.array(predictions), [0, 3], tmp_path / file)
         assert (tmp_path / file).read_text() == content
+
+
+def test_submissions_of_nested_data(tmp_path):
+    indices = [{"paragraph": 4, "question": 7, "answer": 9}, {"paragraph": 4, "question": 7, "answer": 10}]
+    indices.append({"paragraph": 5, "question": 8, "answer": 11})
+    TASKS["multirc"].write_submission(np.array([1, 0, 1]), indices, tmp_path / "MultiRC.jsonl")
+    assert (tmp_path / "MultiRC.jsonl").read_text() == (
+        '{"idx": 4, "passage": {"questions": [{"idx": 7, "answers": [{"idx": 9, "label": 1}, '
+        '{"idx": 10, "label": 0}]}]}}\n'
+        '{"idx": 5, "passage": {"questions": [{"idx": 8, "answers": [{"idx": 11, "label": 1}]}]}}\n'
+    )
+    TASKS["record"].write_submission(["Bo", ""], [{"passage": 4, "query": n} for n in (7, 8)], tmp_path / "R.jsonl")
+    assert (tmp_path / "R.jsonl").read_text() == '{"idx": 7, "label": "Bo"}\n{"idx": 8, "label": ""}\n'
 
 
 @pytest.mark.parametrize(

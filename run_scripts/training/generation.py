@@ -1,0 +1,190 @@
+"""Encoder-decoders that write texts: lengths, generation settings, the Trainer, and what it generated."""
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+import datasets
+import numpy as np
+import torch
+from transformers import (
+    DataCollatorForSeq2Seq,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainingArguments,
+)
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
+
+from ..base.errors import UserError, report_unreadable
+from ..data.text_pairs import rows_of_length
+from .language_modeling import row_losses
+from .model_loading import sequence_length
+from .trainer import ScriptSeq2SeqTrainer
+
+
+class GenerationTrainer(ScriptSeq2SeqTrainer):
+    """A Trainer whose predictions say which example they belong to, and how likely the right text was.
+
+    Evaluation may see the examples sorted by length, and with several processes some of them twice. Its rows have the
+    column `example`, their index in all evaluation sets.
+    """
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
+        """Loss, `(examples, row losses, generated ids)` and labels; without `predict_with_generate` no ids."""
+        inputs = self._prepare_inputs(inputs)
+        examples, labels = inputs.pop("example"), inputs.pop("labels")
+        inputs.pop("decoder_input_ids", None)  # made for label smoothing, which evaluation does without
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs, labels=labels)
+        predictions = [examples, row_losses(outputs["logits"], labels)]
+        if self.args.predict_with_generate:
+            predictions.append(super().prediction_step(model, inputs, False, ignore_keys, **gen_kwargs)[1])
+        return outputs["loss"].detach().mean(), tuple(predictions), labels
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate, and put back the model's generation settings, in which generating fills in all defaults.
+
+        What a run saves then does not depend on whether it has evaluated before.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        settings = copy.deepcopy(model.generation_config)
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        finally:
+            model.generation_config = settings
+
+
+_Trainer = TypeVar("_Trainer", bound=GenerationTrainer)
+
+
+def build_trainer(
+    trainer_class: type[_Trainer],
+    model: PreTrainedModel,
+    args: Seq2SeqTrainingArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    train_rows: datasets.Dataset | None,
+    evaluation_rows: datasets.Dataset | Mapping[str, datasets.Dataset] | None,
+    compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None,
+) -> _Trainer:
+    """A Trainer of rows of `input_ids` and `labels`.
+
+    Args:
+        trainer_class: `GenerationTrainer` or a class derived from it.
+        model: An encoder-decoder.
+        args: Its arguments; `remove_unused_columns` is set.
+        tokenizer: Pads.
+        train_rows: Rows to train on.
+        evaluation_rows: One evaluation set or several, also with the column `example`.
+        compute_metrics: As for Transformers' Trainer.
+
+    Raises:
+        UserError: If `--generation_config` cannot be loaded.
+    """
+    args.remove_unused_columns = False  # evaluation needs the column `example`
+    with (
+        report_unreadable(f"--generation_config {args.generation_config}") if args.generation_config else nullcontext()
+    ):
+        return trainer_class(
+            model=model,
+            args=args,
+            train_dataset=train_rows,
+            eval_dataset=evaluation_rows,
+            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model if args.label_smoothing_factor else None),
+            processing_class=tokenizer,
+            compute_metrics=compute_metrics,
+        )
+
+
+def generated_texts(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Generated ids, padded with -100 or the padding token, as texts of one line."""
+    ids = np.where(ids == -100, tokenizer.pad_token_id, ids)
+    return [one_line(text) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+
+def one_line(text: str) -> str:
+    """A text with single spaces for all white space."""
+    return " ".join(text.split())
+
+
+def in_order(output: EvalPrediction | PredictionOutput, count: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Predictions of `GenerationTrainer` (without the column of examples) and labels: a row per example, in order.
+
+    Args:
+        output: What was predicted.
+        count: Number of examples.
+
+    Raises:
+        ValueError: If an example has no prediction.
+    """
+    examples, *predictions = output.predictions
+    found, rows = np.unique(examples, return_index=True)
+    if len(found) != count:
+        raise ValueError(f"there are {count} examples, but predictions for {len(found)}.")
+    return [array[rows] for array in predictions], output.label_ids[rows]
+
+
+def text_lengths(arguments: Any, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """Most tokens of a source and of a target.
+
+    Args:
+        arguments: With `max_source_length` and `max_target_length`.
+        config: The model's configuration.
+        tokenizer: Must have a padding and an end token.
+
+    Raises:
+        UserError: If it has not, or a length does not fit the model.
+    """
+    for role in ("pad", "eos"):
+        if getattr(tokenizer, f"{role}_token_id") is None:
+            raise UserError(f"the tokenizer has no {role}_token, which this script needs: set one and save it again.")
+    decoder = config.get_text_config(decoder=True)
+    source_length = sequence_length(arguments.max_source_length, config, tokenizer, "--max_source_length")
+    return source_length, sequence_length(arguments.max_target_length, decoder, tokenizer, "--max_target_length")
+
+
+def print_truncation(rows: Mapping[str, datasets.Dataset], source_length: int, target_length: int) -> None:
+    """Print how many texts fill the length limits, and may have been truncated."""
+    for name, split in rows.items():
+        for kind, column, length in (("source", "input_ids", source_length), ("target", "labels", target_length)):
+            full = rows_of_length(split, column, length)
+            if full:
+                limit = f"--max_{kind}_length {length}"
+                print(f"{full:,} of {len(split):,} {name} {kind}s fill {limit}: what is longer was cut")
+
+
+def set_generation(
+    model: PreTrainedModel, args: Seq2SeqTrainingArguments, target_length: int, config: PreTrainedConfig
+) -> None:
+    """Set the generated length, of evaluations and of the saved checkpoint, to the length of the targets.
+
+    `--generation_max_length` and `--generation_num_beams` take precedence; with `--generation_config` nothing is set.
+
+    Args:
+        model: Its `generation_config` is changed.
+        args: The Trainer's arguments.
+        target_length: Most tokens of a target, without the decoder's start token.
+        config: Configuration of the decoder.
+
+    Raises:
+        UserError: If the decoder has fewer positions.
+    """
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and (args.generation_max_length or 0) > longest + 1:
+        raise UserError(
+            f"--generation_max_length {args.generation_max_length} does not fit the model: at most {longest + 1}, its "
+            f"{longest} positions and the start token."
+        )
+    if args.generation_config is None:
+        model.generation_config.max_length = args.generation_max_length or target_length + 1
+        if args.generation_num_beams is not None:
+            model.generation_config.num_beams = args.generation_num_beams

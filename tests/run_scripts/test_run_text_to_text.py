@@ -1,0 +1,287 @@
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from tokenmixers.run_scripts import run_text_to_text
+from tokenmixers.run_scripts.data.text_to_text import TEXT_TASKS
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+pytest.importorskip("sklearn")
+
+WORDS = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
+SIZES = (
+    "hidden_size=16,intermediate_size=32,num_hidden_layers=1,num_decoder_layers=1,num_attention_heads=2,head_dim=8,"
+    "max_position_embeddings=48,hidden_dropout_prob=0.0,attention_dropout=0.0"
+)
+
+
+def write(file, lines):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """CB, COPA, STS-B, MultiRC, ReCoRD, WSC and SQuAD in their official formats, with sentences of our own."""
+    folder, draw = tmp_path_factory.mktemp("benchmarks"), random.Random(0)
+    for split, count in (("train", 24), ("val", 6), ("test", 4)):
+        sentences = [" ".join(draw.choices(WORDS, k=3)) for _ in range(count)]
+        hidden, rows = split == "test", {name: [] for name in ("CB", "COPA", "MultiRC", "ReCoRD", "WSC")}
+        for i, text in enumerate(sentences):
+            kind, word = (("entailment", "yes"), ("contradiction", "no"), ("neutral", "maybe"))[i % 3]
+            label = {} if hidden else {"label": kind}
+            rows["CB"].append({"premise": f"{word} {text}", "hypothesis": text, "idx": i, **label})
+            number = {} if hidden else {"label": i % 2}
+            choices = {"choice1": text, "choice2": "a norm", "question": "cause"}
+            rows["COPA"].append({"premise": text, **choices, "idx": i, **number})
+            answers = [{"text": word, "idx": 2 * i + k} | ({} if hidden else {"label": k}) for k in (0, 1)]
+            questions = [{"question": "which?", "idx": i, "answers": answers}]
+            rows["MultiRC"].append({"idx": i, "passage": {"text": f"<b>{text}</b>", "questions": questions}})
+            question = {"query": "@placeholder mixes", "idx": i} | (
+                {} if hidden else {"answers": [{"start": 0, "end": 1, "text": text.split()[0]}]})  # fmt: skip
+            entities = [{"start": 0, "end": len(text.split()[0]) - 1}]
+            rows["ReCoRD"].append({"idx": i, "passage": {"text": text, "entities": entities}, "qas": [question]})
+            spans = {"span1_text": "Ada", "span1_index": 0, "span2_text": "she", "span2_index": 3}
+            label = {} if hidden else {"label": i % 2 == 0}
+            rows["WSC"].append({"text": "Ada ran as she could .", "target": spans, "idx": i, **label})
+        for name, lines in rows.items():
+            write(folder / "super_glue" / name / f"{split}.jsonl", map(json.dumps, lines))
+        name = {"val": "dev"}.get(split, split)
+        scores = [] if hidden else ["score"]
+        lines = [f"{i}\t{text}\t{text}" + ("" if hidden else f"\t{i % 6}.0") for i, text in enumerate(sentences)]
+        write(
+            folder / "glue" / "STS-B" / f"{name}.tsv",
+            ["\t".join(["index", "sentence1", "sentence2", *scores]), *lines],
+        )
+        if not hidden:
+            paragraphs = [
+                {"context": text, "qas": [{"id": f"{i}", "question": "What?", "answers": [
+                    {"text": text.split()[0], "answer_start": 0}]}]} for i, text in enumerate(sentences)
+            ]  # fmt: skip
+            write(folder / "squad" / f"{name}-v1.1.json", [json.dumps({"data": [{"paragraphs": paragraphs}]})])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """Words and characters: training a tokenizer twice does not give the same."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    names = [label for task in TEXT_TASKS.values() if task.num_classes for label in task.benchmark_task.labels]
+    texts = [*WORDS, *names, "yes no maybe premise: hypothesis: cb 0123456789.", "Ada ran as *she* could"] * 3
+    made = train_unigram_tokenizer(texts, 300, 48, kind="encoder-decoder")
+    made.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def mixture(command, data, tokenizer):
+    """`mixture(name=value, ...)`: arguments of a tiny run; `tasks` is a text with spaces between."""
+
+    def build(tasks="cb copa", **changes):
+        defaults = {
+            "train_file": None,
+            "validation_file": None,
+            "data_dir": data,
+            "config_name": "synthesizer-random-vanilla",
+            "config_overrides": f"{SIZES},vocab_size={len(AutoTokenizer.from_pretrained(tokenizer))}",
+            "train_tokenizer": None,
+            "tokenizer_name": tokenizer,
+            "max_target_length": 12,
+        }
+        return [*command(**{**defaults, **changes}), *(["--tasks", *tasks.split()] if tasks else [])]
+
+    return build
+
+
+def test_trains_one_model_for_all_and_reports_each(mixture, tmp_path, capsys):
+    tasks = "cb stsb multirc record wsc squad"
+    options = {"eval_strategy": "steps", "eval_steps": 2, "do_predict": True, "train_tokenizer": 200}
+    options |= {"generation_max_length": 5}
+    options |= {"tokenizer_name": None, "config_overrides": SIZES}
+    results = run_text_to_text.main(mixture(tasks, **options))
+    run = tmp_path / "run"
+    assert json.loads((run / "all_results.json").read_text()).items() >= results.items()
+    printed = capsys.readouterr().out
+    assert "| in percent " in printed and "| squad exact match " in printed and "| wsc " in printed
+    history = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    for name in tasks.split():
+        task = TEXT_TASKS[name]
+        texts = [json.loads(line) for line in (run / f"predictions_{name}.jsonl").read_text().splitlines()]
+        assert results[f"eval_{name}_unparseable"] == sum(not row["parsed"] for row in texts)
+        assert len(texts) == (12 if name == "multirc" else 6)
+        for metric in task.metrics:
+            found = [entry[f"eval_{name}_{metric}"] for entry in history if f"eval_{name}_{metric}" in entry]
+            assert len(found) == 2
+            assert results[f"best_{name}_{metric}"] in found
+            assert f"majority_{name}_{metric}" in results
+        assert results[f"best_{name}_step"] in (2, 4)
+        if name != "squad":
+            assert (run / task.benchmark_task.submission()).is_file()
+            assert 0 <= results[f"test_{name}_unparseable"] <= 8
+    assert "eval_glue" not in results and "eval_super_glue" not in results
+    card = (run / "README.md").read_text()
+    assert "SuperGLUE's CB, GLUE's STS-B" in card and "SQuAD 1.1" in card
+    assert "freeze_embeddings" not in card and "`mixing_temperature`" in card
+    submitted = [json.loads(line) for line in (run / "MultiRC.jsonl").read_text().splitlines()]
+    assert [len(row["passage"]["questions"][0]["answers"]) for row in submitted] == [2] * 4
+
+
+def test_the_saved_model_writes_what_was_scored(mixture, tmp_path):
+    run_text_to_text.main(mixture("cb", max_steps=30))
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert model.generation_config.max_length == 13
+    for line in (tmp_path / "run" / "predictions_cb.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        ids = tokenizer(row["source"], truncation=True, max_length=48, return_tensors="pt")
+        text = tokenizer.decode(model.generate(**ids)[0], skip_special_tokens=True)
+        assert " ".join(text.split()) == row["prediction"]
+
+
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+def test_an_interrupted_run_goes_on_where_it_was(mixture, tmp_path, strategy):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5, "train_sampling_strategy": strategy}
+    options |= {"predict_with_generate": False, "freeze_embeddings": True}
+    run_text_to_text.main(mixture(**options))
+    whole = load_file(tmp_path / "run" / "model.safetensors")
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+    run_text_to_text.main(mixture(**options, output_dir=interrupted))
+    resumed = load_file(interrupted / "model.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize("tied", ["true", "false"])
+def test_frozen_embeddings_stay_as_they_are_and_all_else_changes(mixture, tmp_path, tied):
+    overrides = mixture()[mixture().index("--config_overrides") + 1] + f",tie_word_embeddings={tied}"
+    run_text_to_text.main(mixture(max_steps=1, do_eval=None, learning_rate=0, output_dir=tmp_path / "start",
+                                  config_overrides=overrides, seed=3))  # fmt: skip
+    options = {"max_steps": 4, "do_eval": None, "save_strategy": "steps", "save_steps": 4, "weight_decay": 0.1}
+    options |= {"config_overrides": None, "config_name": None, "model_name_or_path": tmp_path / "start"}
+    run_text_to_text.main(mixture(**options, freeze_embeddings=True))
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "run"))
+    frozen = {name for name in before if name.endswith(("shared.weight", "lm_head.weight", "embed_tokens.weight"))}
+    assert len(frozen) >= (1 if tied == "true" else 2)
+    assert {name for name in before if torch.equal(before[name], after[name])} == frozen
+    states = torch.load(tmp_path / "run" / "checkpoint-4" / "optimizer.pt", weights_only=True)["state"]
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+    parameters = [parameter for _, parameter in model.named_parameters()]
+    assert len(states) == len(parameters) - (1 if tied == "true" else 2)
+
+
+def test_epochs_are_steps_over_the_examples_that_count(mixture, tmp_path, capsys):
+    """16 of CB's 24 examples count, and 16 of COPA's: 32 in an epoch, 4 batches of 8."""
+    options = {"max_steps": None, "num_train_epochs": 2, "mixing_limit": 16, "do_eval": None}
+    run_text_to_text.main(mixture(**options))
+    assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 8
+    assert "| cb   |                24 |        50.00 % |" in capsys.readouterr().out
+
+
+def test_evaluates_a_checkpoint_alone(mixture, tmp_path):
+    first = run_text_to_text.main(mixture("cb"))
+    options = {"config_overrides": None, "config_name": None, "tokenizer_name": None, "do_train": None}
+    again = run_text_to_text.main(
+        mixture("cb", **options, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "evaluation")
+    )
+    assert again["eval_cb_loss"] == pytest.approx(first["eval_cb_loss"], rel=1e-5)
+    assert again["eval_cb_accuracy"] == first["eval_cb_accuracy"] and "majority_cb_accuracy" not in again
+
+
+def test_the_best_of_several_checkpoints_is_loaded(mixture, tmp_path):
+    options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    run_text_to_text.main(mixture(**options, load_best_model_at_end=True))
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    losses = {entry["step"]: entry["eval_cb_loss"] for entry in state["log_history"] if "eval_cb_loss" in entry}
+    assert state["best_metric"] == min(losses.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": ""}, "give the tasks of the mixture with --tasks. Groups: glue, super_glue. Tasks: cola"),
+        ({"tasks": "cb sst"}, "--tasks 'sst' is no task"),
+        ({"tasks": "sst2"}, "has no folder SST-2 with the files of sst2, nor has its folder glue"),
+        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
+        ({"mixing_limit": 0}, "--mixing_limit must be at least 1, got 0"),
+        ({"mixing_temperature": 0}, "--mixing_temperature must be a finite number above 0, got 0.0"),
+        ({"max_source_length": 49}, "--max_source_length 49 does not fit the model"),
+        ({"do_predict": True, "predict_with_generate": False}, "--do_predict writes what the model generates"),
+        ({"train_tokenizer": 200, "tokenizer_name": None, "do_train": None}, "--train_tokenizer needs --do_train"),
+    ],
+)
+def test_mistakes_are_one_sentence(mixture, tmp_path, changes, message):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_text_to_text.main(mixture(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"premise": "a", "hypothesis": "b", "label": "perhaps"},
+            "line 25: the label 'perhaps' is not one of 'ent",
+        ),
+        (
+            {"premise": "a", "label": "neutral"},
+            "line 25: there is no column 'hypothesis'; the columns are premise",
+        ),
+        ({"premise": "a", "hypothesis": "b"}, "line 25: there is no column 'label'"),
+    ],
+)
+def test_a_bad_row_is_named(row, message, mixture, data, tmp_path):
+    shutil.copytree(data / "super_glue" / "CB", tmp_path / "CB")
+    with (tmp_path / "CB" / "train.jsonl").open("a") as file:
+        file.write(json.dumps(row))
+    with pytest.raises(SystemExit) as caught:
+        run_text_to_text.main(mixture("cb", data_dir=tmp_path))
+    assert f"error: {tmp_path / 'CB' / 'train.jsonl'}, {message}" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("recipe", ["text_to_text_glu.yaml", "text_to_text_synthesizer.yaml"])
+def test_the_papers_recipes(recipe, mixture, tmp_path):
+    run_text_to_text.main(mixture(max_steps=1, do_eval=None, output_dir=tmp_path / "start"))
+    small = dict.fromkeys(("do_train", "do_eval", "learning_rate", "config_overrides", "config_name"))
+    small |= {"per_device_train_batch_size": 4, "max_source_length": 48, "preprocessing_num_workers": 1}
+    small |= {"model_name_or_path": tmp_path / "start", "tokenizer_name": None, "max_steps": 2}
+    results = run_text_to_text.main([recipe, *mixture("cb copa", **small)])
+    assert "eval_cb_accuracy" in results
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["hidden_dropout_prob"] == config["attention_dropout"] == 0.1
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "run"))
+    frozen = torch.equal(before["model.shared.weight"], after["model.shared.weight"])
+    assert frozen == (recipe == "text_to_text_glu.yaml")
+
+
+def test_a_diverging_loss_and_a_full_disk_are_survived(survives, mixture):
+    survives(run_text_to_text.main, mixture)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_twice_the_batch(mixture, tmp_path):
+    options = {"max_steps": 6, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "do_eval": None}
+    run_text_to_text.main(mixture(**options))
+    arguments = mixture(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
+    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_text_to_text", *arguments],
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    curves = []
+    for name in ("run", "launched"):
+        history = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
+        curves.append([entry["loss"] for entry in history if "loss" in entry])
+    assert len(curves[0]) == 6 and curves[0] == pytest.approx(curves[1], abs=2e-4)
