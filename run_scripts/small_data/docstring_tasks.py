@@ -1,4 +1,4 @@
-"""Write text and token classification tasks, and a mixture of tasks, made from Python's docstrings.
+"""Write classification tasks and a mixture of tasks, made from Python's docstrings.
 
 - `packages/{train,validation}.jsonl`: the first paragraph of a docstring (`text`), and its package in the standard
   library (`label`).
