@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, Trainer
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments
+from .base.training_arguments import ScriptTrainingArguments
 from .data.collators import pad_rows, precompute_labels
 from .data.text_corpus import TextDataArguments
 from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
@@ -35,7 +36,7 @@ def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
     causal_args: CausalArguments,
-    args: TrainingArguments,
+    args: ScriptTrainingArguments,
     resume_from: str | None = None,
 ) -> Trainer:
     """Load data, tokenizer and model, and build the Trainer.

@@ -10,7 +10,7 @@ Works for every checkpoint that `AutoModelForSequenceClassification` loads, for 
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ from .data.text_classification import (
     tokenize,
 )
 from .metrics import check_packages, load_metric
-from .training import hyperparameter_grid
 from .training.classification import ClassificationTrainer, unseen_labels
+from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
@@ -56,8 +56,8 @@ from .training.model_loading import (
     sequence_length,
     set_label_names,
 )
-from .training.run_folder import checkpoint_to_resume, keep_tokenizer
-from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
+from .training.run_folder import checkpoint_to_resume
+from .training.trainer import ScriptTrainer, train_and_evaluate
 
 
 #: Name of a result -> the metric that computes it, and the metric's arguments.
@@ -119,7 +119,7 @@ def load_experiment(
         data_args: Names the data.
         card_args: Entries of the model card.
         args: The training arguments.
-        saved_tokenizer: Folder with the tokenizer that an earlier run of the same command has trained.
+        saved_tokenizer: Folder with the tokenizer that an interrupted run has trained.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -235,18 +235,18 @@ def answers(logits: np.ndarray, task: TextTask) -> np.ndarray:
     return logits.reshape(-1) if task.is_regression else logits.argmax(axis=-1)
 
 
-def run_once(experiment: Experiment, args: TrainingArguments) -> dict[str, float]:
+def run_once(experiment: Experiment, args: TrainingArguments, resume_from: str | None) -> dict[str, float]:
     """One run: train, evaluate and predict as the arguments say.
 
     Args:
         experiment: Shared by all runs.
         args: Arguments of this run.
+        resume_from: Checkpoint to resume from.
 
     Returns:
         The metrics with the prefix `eval_`, those of the most frequent class with `majority_`, those of a labelled
         test set with `test_`.
     """
-    resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
     trainer = build_trainer(experiment, args)
     print_plan(trainer, resume_from)
@@ -264,7 +264,10 @@ def run_once(experiment: Experiment, args: TrainingArguments) -> dict[str, float
 
     known = experiment.majority_metrics()
     predicting = predict_all if experiment.test else None
-    return train_and_evaluate(trainer, experiment.card, resume_from, write, known, predicting)
+    results = train_and_evaluate(trainer, experiment.card, resume_from, write, known, predicting)
+    if trainer.is_world_process_zero():
+        print_results(results, experiment)
+    return results
 
 
 def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Dataset) -> dict[str, float]:
@@ -307,60 +310,31 @@ def print_results(results: Mapping[str, float], experiment: Experiment) -> None:
         print_table(head, rows)
 
 
-def run_grid(
-    load: Callable[[str | None], Experiment],
-    grid_args: hyperparameter_grid.GridArguments,
-    args: TrainingArguments,
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Perform several runs with the same data, see `hyperparameter_grid.run_all`.
-
-    Args:
-        load: `load_experiment` without its other arguments than `saved_tokenizer`.
-        grid_args: The values to combine.
-        args: All other arguments.
-        settings: Settings that must be equal in all runs of an output folder.
-    """
-    runs = hyperparameter_grid.plan(grid_args, args)
-    tokenizer_folder = Path(args.output_dir) / "tokenizer"  # training a tokenizer is not reproducible
-    experiment = load(str(tokenizer_folder) if tokenizer_folder.is_dir() else None)
-    with args.main_process_first(local=False, desc="output folder"):
-        hyperparameter_grid.check_folder(args, settings)
-    if args.process_index == 0 and not tokenizer_folder.is_dir():
-        keep_tokenizer(experiment.tokenizer, tokenizer_folder, settings)
-    return hyperparameter_grid.run_all(
-        runs, lambda run: run_once(experiment, run), experiment.metric_names, args.output_dir
-    )
+def compared_metrics(data_args: TextClassificationArguments) -> list[str]:
+    """Names of the metrics whose mean compares the runs of a grid; of a task of one's own all that it may have."""
+    if data_args.task_name is None:
+        return list(SCORES)
+    task = find_task(data_args.task_name)
+    return [_joined(part, name) for part in task.sets for name in task.metrics]
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
     model_args, data_args, grid_args, card_args, args = parse_arguments(
-        (
-            ModelArguments,
-            TextClassificationArguments,
-            hyperparameter_grid.GridArguments,
-            CardArguments,
-            ScriptTrainingArguments,
-        ),
-        argv,
+        (ModelArguments, TextClassificationArguments, GridArguments, CardArguments, ScriptTrainingArguments), argv
     )
     check_has_work(args, "do_train", "do_eval", "do_predict")
+    experiment: Experiment | None = None
 
-    def load(saved_tokenizer: str | None) -> Experiment:
-        return load_experiment(model_args, data_args, card_args, args, saved_tokenizer)
+    def run(run_args: TrainingArguments) -> dict[str, float]:
+        nonlocal experiment
+        resume_from = checkpoint_to_resume(run_args)
+        if experiment is None:
+            experiment = load_experiment(model_args, data_args, card_args, run_args, resume_from)
+        return run_once(experiment, run_args, resume_from)
 
-    if grid_args.is_used:
-        settings = {**vars(model_args), **vars(data_args)}
-        settings.pop("token")  # is secret
-        results = run_grid(load, grid_args, args, settings)
-    else:
-        experiment = load(checkpoint_to_resume(args))
-        results = run_once(experiment, args)
-        if args.process_index == 0:
-            print_results(results, experiment)
-    leave_processes()
-    return results
+    comparison = Comparison(compared_metrics(data_args), by_mean=True, scale=100)
+    return run_command(run, grid_args, args, (model_args, data_args), comparison)
 
 
 if __name__ == "__main__":

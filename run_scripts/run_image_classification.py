@@ -7,7 +7,9 @@ Training images can be augmented as in ImageNet recipes, see `data/image_augment
 that `AutoModelForImageClassification` loads, and needs no torchvision.
 """
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import (
     AutoModelForImageClassification,
@@ -28,10 +30,11 @@ from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
 from .data.row_seeds import SeededCollator
 from .metrics import load_metric
+from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, load_config, set_label_names
 from .training.run_folder import checkpoint_to_resume
-from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
+from .training.trainer import ScriptTrainer, train_and_evaluate
 
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:
@@ -87,12 +90,14 @@ def build(
     )
 
 
-def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Entry point; returns the evaluation metrics."""
-    model_args, data_args, augmentation, card_args, args = parse_arguments(
-        (ModelArguments, ImageDataArguments, AugmentationArguments, CardArguments, ScriptTrainingArguments), argv
-    )
-    check_has_work(args, "do_train", "do_eval")
+def run_once(
+    model_args: ModelArguments,
+    data_args: ImageDataArguments,
+    augmentation: AugmentationArguments,
+    card_args: CardArguments,
+    args: TrainingArguments,
+) -> dict[str, float]:
+    """One run: train and evaluate as the arguments say. Returns the evaluation metrics."""
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
     trainer = build(model_args, data_args, augmentation, args)
@@ -114,8 +119,16 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     if args.do_eval and trainer.is_world_process_zero():
         rows = [("accuracy", f"{metrics['eval_accuracy']:.2%}"), ("loss", f"{metrics['eval_loss']:.4f}")]
         print_table(("on the validation images", trainer.model.config.model_type), rows)
-    leave_processes()
     return metrics
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Entry point; returns the evaluation metrics, or for a grid the results of `hyperparameter_grid.run_all`."""
+    types = (ModelArguments, ImageDataArguments, AugmentationArguments, CardArguments)
+    *arguments, grid_args, args = parse_arguments((*types, GridArguments, ScriptTrainingArguments), argv)
+    check_has_work(args, "do_train", "do_eval")
+    comparison = Comparison(("accuracy",), scale=100)
+    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """Pretrain a masked language model, and report its perplexity.
 
-    tokenmixers run_mlm recipe.yaml --output_dir outputs/run
+    tokenmixers run_mlm recipe.yaml --output_dir outputs/run [--seeds 1 2 3] [--learning_rates 1e-3 2e-3]
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_mlm ...
     tokenmixers launch ddp.yaml run_mlm ...
 
 Works for every checkpoint that `AutoModelForMaskedLM` loads.
 """
 
-from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
+from transformers import AutoModelForMaskedLM, Trainer
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.heads.language_modeling import MaskedLMHead
 from .base.arguments import ModelArguments
 from .base.errors import UserError
+from .base.training_arguments import ScriptTrainingArguments
 from .data.collators import precompute_labels
 from .data.masking import MaskingArguments, MaskingCollator
 from .data.row_seeds import SeededCollator
@@ -26,7 +27,7 @@ def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
     masking_args: MaskingArguments,
-    args: TrainingArguments,
+    args: ScriptTrainingArguments,
     resume_from: str | None = None,
 ) -> Trainer:
     """Load data, tokenizer and model, and build the Trainer.
@@ -37,14 +38,15 @@ def build(
     corpus = load_corpus(model_args, data_args, args, resume_from)
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
     try:
-        mask = SeededCollator(MaskingCollator(corpus.tokenizer, **vars(masking_args)), args.seed)
+        collator = MaskingCollator(corpus.tokenizer, **vars(masking_args))
     except ValueError as error:
         raise UserError(f"masking is not possible: {error}") from error
     rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking_args.whole_word_mask)
     model = build_model(model_args, corpus.config, AutoModelForMaskedLM)
     if isinstance(model, MaskedLMHead):
         model.config.sparse_prediction = True  # training needs the logits of masked tokens only
-    return build_trainer(model, corpus, args, rows["train"], precompute_labels(rows["validation"], mask), mask)
+    evaluation = precompute_labels(rows["validation"], SeededCollator(collator, args.evaluation_seed))
+    return build_trainer(model, corpus, args, rows["train"], evaluation, SeededCollator(collator, args.seed))
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

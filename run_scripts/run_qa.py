@@ -28,6 +28,7 @@ from .base.reporting import print_plan, print_table
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows, question_texts
 from .metrics import load_metric
+from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
@@ -37,7 +38,7 @@ from .training.model_loading import (
     sequence_length,
 )
 from .training.run_folder import checkpoint_to_resume
-from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
+from .training.trainer import ScriptTrainer, train_and_evaluate
 
 
 #: Metric in the table -> its type on the Hub. The others are in `eval_results.json` only.
@@ -162,11 +163,10 @@ def build(
     return trainer, evaluation
 
 
-def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Entry point; returns the evaluation metrics."""
-    model_args, data_args, card_args, args = parse_arguments(
-        (ModelArguments, QuestionDataArguments, CardArguments, ScriptTrainingArguments), argv
-    )
+def run_once(
+    model_args: ModelArguments, data_args: QuestionDataArguments, card_args: CardArguments, args: TrainingArguments
+) -> dict[str, float]:
+    """One run: train and evaluate as the arguments say. Returns the evaluation metrics."""
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
     trainer, evaluation = build(model_args, data_args, args, resume_from)
@@ -187,8 +187,18 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         rows = [(name.replace("_", " "), f"{metrics[f'eval_{name}']:.2f}") for name in names]
         rows.append(("loss", f"{metrics['eval_loss']:.4f}"))
         print_table((f"{len(evaluation.questions):,} validation questions", trainer.model.config.model_type), rows)
-    leave_processes()
     return metrics
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Entry point; returns the evaluation metrics, or for a grid the results of `hyperparameter_grid.run_all`."""
+    model_args, data_args, grid_args, card_args, args = parse_arguments(
+        (ModelArguments, QuestionDataArguments, GridArguments, CardArguments, ScriptTrainingArguments), argv
+    )
+    names = V2_METRICS if data_args.version_2_with_negative else V1_METRICS
+    comparison = Comparison(sorted(names, key="f1".__ne__))  # F1 first, as in the papers
+    run = partial(run_once, model_args, data_args, card_args)
+    return run_command(run, grid_args, args, (model_args, data_args), comparison)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ from .data.text_pairs import (
     tokenize_pairs,
 )
 from .metrics import load_metric
+from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.language_modeling import perplexity, row_losses
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
@@ -56,7 +57,7 @@ from .training.model_loading import (
     sequence_length,
 )
 from .training.run_folder import checkpoint_to_resume
-from .training.trainer import ScriptSeq2SeqTrainer, leave_processes, train_and_evaluate
+from .training.trainer import ScriptSeq2SeqTrainer, train_and_evaluate
 
 
 #: What `--metric` adds to the results -> what the Hub calls it.
@@ -330,20 +331,32 @@ def set_generation(
             model.generation_config.num_beams = args.generation_num_beams
 
 
-def main(argv: list[str] | None = None) -> dict[str, float | str]:
-    """Entry point; returns the metrics of the evaluations and training tokens per second."""
-    model_args, data_args, metric_args, card_args, args = parse_arguments(
-        (ModelArguments, Seq2SeqDataArguments, MetricArguments, CardArguments, GenerationTrainingArguments), argv
-    )
+def metric_names(metric_args: MetricArguments, args: Seq2SeqTrainingArguments) -> dict[str, str]:
+    """The reported metrics, and what the Hub calls them."""
+    names = {"perplexity": "perplexity"}
+    for metric in metric_args.metric if args.predict_with_generate else ():
+        names |= METRICS[metric]
+    return names
+
+
+def run_once(
+    model_args: ModelArguments,
+    data_args: Seq2SeqDataArguments,
+    metric_args: MetricArguments,
+    card_args: CardArguments,
+    args: Seq2SeqTrainingArguments,
+) -> dict[str, float | str]:
+    """One run: train, evaluate and predict as the arguments say.
+
+    Returns:
+        The metrics of the evaluations and training tokens per second.
+    """
     resume_from = checkpoint_to_resume(args)
     args.include_num_input_tokens_seen = "non_padding"
     set_seed(args.seed)
     trainer, evaluations = build(model_args, data_args, metric_args, args, resume_from)
     print_plan(trainer, resume_from)
-    names = {"perplexity": "perplexity"}
-    if args.predict_with_generate:
-        for metric in metric_args.metric:
-            names |= METRICS[metric]
+    names = metric_names(metric_args, args)
     settings = ("source_prefix", "max_source_length", "max_target_length", "max_history")
     generation = trainer.model.generation_config
     card = CardFacts(
@@ -365,8 +378,16 @@ def main(argv: list[str] | None = None) -> dict[str, float | str]:
     results = train_and_evaluate(trainer, card, resume_from, write, known, predict)
     if trainer.is_world_process_zero():
         report(results, names, evaluations, trainer.model.config.model_type)
-    leave_processes()
     return results
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
+    types = (ModelArguments, Seq2SeqDataArguments, MetricArguments, CardArguments)
+    *arguments, grid_args, args = parse_arguments((*types, GridArguments, GenerationTrainingArguments), argv)
+    # By the first score of generated texts, if there are any.
+    comparison = Comparison(sorted(metric_names(arguments[2], args), key="perplexity".__eq__))
+    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
 
 
 def predict_test_data(

@@ -8,13 +8,14 @@ Works for every checkpoint that `AutoModelForSeq2SeqLM` loads.
 
 from dataclasses import dataclass, field
 
-from transformers import AutoModelForSeq2SeqLM, Trainer, TrainingArguments
+from transformers import AutoModelForSeq2SeqLM, Trainer
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments
 from .base.errors import UserError
 from .base.ranges import check_ranges
+from .base.training_arguments import ScriptTrainingArguments
 from .data.collators import precompute_labels
 from .data.row_seeds import SeededCollator
 from .data.span_corruption import DataCollatorForSpanCorruption, span_corruption_lengths
@@ -39,7 +40,7 @@ def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
     noise_args: SpanCorruptionArguments,
-    args: TrainingArguments,
+    args: ScriptTrainingArguments,
     resume_from: str | None = None,
 ) -> Trainer:
     """Load data, tokenizer and model, and build the Trainer.
@@ -63,10 +64,10 @@ def build(
         collator([{"input_ids": list(range(tokens))}])  # fails if there are too few sentinels
     except ValueError as error:
         raise UserError(f"span corruption is not possible: {error}") from error
-    corrupt = SeededCollator(collator, args.seed)
     rows = tokenize_corpus(corpus, data_args, args, tokens, special_tokens=False, shortest_row=2)
     model = build_model(model_args, corpus.config, AutoModelForSeq2SeqLM)
-    return build_trainer(model, corpus, args, rows["train"], precompute_labels(rows["validation"], corrupt), corrupt)
+    evaluation = precompute_labels(rows["validation"], SeededCollator(collator, args.evaluation_seed))
+    return build_trainer(model, corpus, args, rows["train"], evaluation, SeededCollator(collator, args.seed))
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

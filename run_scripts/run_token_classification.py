@@ -10,7 +10,9 @@ cut into pieces: no word is lost, but an entity across a cut counts as two.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import datasets
 import torch
@@ -41,6 +43,7 @@ from .data.token_classification import (
 )
 from .metrics import load_metric
 from .training.classification import ClassificationTrainer, unseen_labels
+from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
@@ -51,7 +54,11 @@ from .training.model_loading import (
     set_label_names,
 )
 from .training.run_folder import checkpoint_to_resume
-from .training.trainer import ScriptTrainer, leave_processes, train_and_evaluate
+from .training.trainer import ScriptTrainer, train_and_evaluate
+
+
+#: What is reported of entities, the most important first. Other tags have an accuracy alone.
+METRICS = ("f1", "precision", "recall", "accuracy")
 
 
 def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, float]:
@@ -153,17 +160,22 @@ def best_tags(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tenso
     return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
 
 
-def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Entry point; returns the metrics, under names that start with `eval_` or, for a tagged test set, `test_`."""
-    model_args, data_args, card_args, args = parse_arguments(
-        (ModelArguments, TokenClassificationArguments, CardArguments, ScriptTrainingArguments), argv
-    )
-    check_has_work(args, "do_train", "do_eval", "do_predict")
+def run_once(
+    model_args: ModelArguments,
+    data_args: TokenClassificationArguments,
+    card_args: CardArguments,
+    args: TrainingArguments,
+) -> dict[str, float]:
+    """One run: train, evaluate and predict as the arguments say.
+
+    Returns:
+        The metrics, under names that start with `eval_` or, for a tagged test set, `test_`.
+    """
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
     trainer, data = build(model_args, data_args, args, resume_from)
     print_plan(trainer, resume_from)
-    reported = ("f1", "precision", "recall", "accuracy") if marks_entities(set(data.names)) else ("accuracy",)
+    reported = METRICS if marks_entities(set(data.names)) else ("accuracy",)
     card = CardFacts(
         "token-classification",
         **describe_data(data_args),
@@ -190,8 +202,17 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             if f"{split}_accuracy" in results:
                 cells = [(name, f"{100 * results[f'{split}_{name}']:.2f}") for name in reported]
                 print_table((f"on the {rows} sentences, x 100", trainer.model.config.model_type), cells)
-    leave_processes()
     return results
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
+    model_args, data_args, grid_args, card_args, args = parse_arguments(
+        (ModelArguments, TokenClassificationArguments, GridArguments, CardArguments, ScriptTrainingArguments), argv
+    )
+    check_has_work(args, "do_train", "do_eval", "do_predict")
+    run = partial(run_once, model_args, data_args, card_args)
+    return run_command(run, grid_args, args, (model_args, data_args), Comparison(METRICS, scale=100))
 
 
 if __name__ == "__main__":

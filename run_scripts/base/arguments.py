@@ -40,11 +40,17 @@ class ModelArguments:
             "a shipped model card, e.g. gmlp-base."
         },
     )
+    model_type: str | None = field(
+        default=None,
+        metadata={
+            "help": "Model type of Transformers, to train from scratch with its default configuration, e.g. bert, vit."
+        },
+    )
     config_overrides: str | None = field(
         default=None,
         metadata={
-            "help": "Changes to config_name, e.g. hidden_size=128,image_size=[112,448],spatial_weight_type=full; they "
-            "are added to those of a recipe, or with an empty text replace them. Of a checkpoint the dropout rates "
+            "help": "Changes to the configuration, e.g. hidden_size=128,image_size=[112,448],spatial_weight_type=full; "
+            "they are added to those of a recipe, or with an empty text replace them. Of a checkpoint the dropout rates "
             "can be changed, e.g. hidden_dropout_prob=0.1."
         },
     )
@@ -76,8 +82,11 @@ class ModelArguments:
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
-#: Arguments that all set the precision: any of them on the command line replaces all of them in a recipe.
-PRECISION_ARGUMENTS = ("precision", "bf16", "fp16")
+#: Arguments that name the model: exactly one of them is given.
+MODEL_SOURCES = ("model_name_or_path", "config_name", "model_type")
+
+#: Arguments that set the same thing: any of them on the command line replaces all of its group in a recipe.
+ALTERNATIVES = (("precision", "bf16", "fp16"), MODEL_SOURCES)
 
 
 def check_output_folder(path: str) -> Path:
@@ -131,8 +140,9 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
     if arguments and arguments[0].endswith(RECIPE_ENDINGS):
         names = [f.name for dataclass_type in dataclass_types for f in dataclasses.fields(dataclass_type) if f.init]
         recipe = read_recipe(arguments.pop(0), names)
-        if any(argument.partition("=")[0].removeprefix("--") in PRECISION_ARGUMENTS for argument in arguments):
-            recipe = {name: value for name, value in recipe.items() if name not in PRECISION_ARGUMENTS}
+        given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+        replaced = {name for group in ALTERNATIVES if given & {*group} for name in group}
+        recipe = {name: value for name, value in recipe.items() if name not in replaced}
     overrides = recipe.pop("config_overrides", None)
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(

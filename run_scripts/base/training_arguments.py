@@ -55,6 +55,7 @@ class ScriptTrainingArguments(TrainingArguments):
     Attributes:
         decision: The chosen device and precision with the reasons, in one line.
         tokenizer_settings: What a tokenizer that the command has trained depends on; set by `fitting_tokenizer`.
+        grid: The `GridFolder` of the runs of a grid; `None` for a single run.
 
     Raises:
         UserError: If a number is out of range, or `output_dir` cannot be written.
@@ -62,6 +63,7 @@ class ScriptTrainingArguments(TrainingArguments):
     """
 
     tokenizer_settings: ClassVar[dict[str, Any] | None] = None
+    grid: ClassVar[Any] = None
     precision: str = field(
         default="auto",
         metadata={
@@ -105,6 +107,11 @@ class ScriptTrainingArguments(TrainingArguments):
                 f"bfloat16 is asked for, but {evidence}. Measured now, a feed-forward layer takes "
                 f"{bfloat16_slowdown(self.device):.1f} times as long in bfloat16 as in float32."
             )
+
+    @property
+    def evaluation_seed(self) -> int:
+        """Seed of held-out documents and of the masks in them: one for all runs of a grid, otherwise `seed`."""
+        return self.seed if self.grid is None else self.grid.seed
 
     def _check_texts(self) -> None:
         """Refuse texts that Transformers would stumble over when training starts, or without saying where."""

@@ -7,22 +7,31 @@ output folder. Finished runs are not repeated, and an interrupted run is resumed
 import copy
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean, median
 from typing import Any
 
+import numpy as np
+from accelerate.utils.memory import clear_device_cache
 from transformers import TrainingArguments
 
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
 from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
-from .run_folder import finished_results, write_atomically
+from .run_folder import GridFolder, finished_results, write_atomically
+from .trainer import leave_processes
 
 
-GRID_RESULTS, SETTINGS = "grid_results.json", "grid_settings.json"
+GRID_RESULTS = "grid_results.json"
+
+#: Results of which lower ones are better, without `eval_`.
+LOWER_IS_BETTER = ("perplexity", "loss")
+
+#: Hyper-parameters that may differ between the runs of a grid, or between attempts at one.
+_VARIED = ("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "world_size", "seed")
 
 
 @dataclass
@@ -60,12 +69,81 @@ def _read_values(name: str, values: Any, kind: type) -> list:
     return read
 
 
-def plan(grid: GridArguments, args: TrainingArguments) -> list[TrainingArguments]:
+@dataclass(frozen=True)
+class Comparison:
+    """How the runs of a grid are compared.
+
+    Args:
+        metrics: Names of the results to report, without `eval_`. Those that the runs do not have are left out, and the
+            first of the others is compared: of `LOWER_IS_BETTER` the lowest is the best, else the highest.
+        by_mean: Whether the mean of all these results is compared instead, as on GLUE.
+        scale: Factor in the printed table, 100 for fractions.
+    """
+
+    metrics: Sequence[str]
+    by_mean: bool = False
+    scale: float = 1.0
+
+    def values(self, results: Mapping[str, Any]) -> dict[str, float]:
+        """The results to report, under their names with `eval_`, and `score`, what is compared."""
+        found = {f"eval_{name}": results[f"eval_{name}"] for name in self.metrics if f"eval_{name}" in results}
+        values = list(found.values())
+        return found | {"score": sum(values) / len(values) if self.by_mean else values[0]}
+
+    def best(self, configurations: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The configuration with the best `score`; one that is not a number is the worst."""
+        sign = -1.0 if self.compared(configurations[0]) in LOWER_IS_BETTER else 1.0
+        return max(configurations, key=lambda found: _nan_is_least(sign * found["score"]))
+
+    def compared(self, values: Mapping[str, Any]) -> str:
+        """What `score` is, in words."""
+        return "mean of the metrics" if self.by_mean else next(n for n in self.metrics if f"eval_{n}" in values)
+
+
+def _nan_is_least(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+def run_command(
+    run_once: Callable[[Any], dict[str, Any]],
+    grid: GridArguments,
+    args: TrainingArguments,
+    shared: Sequence[Any],
+    comparison: Comparison,
+) -> dict[str, Any]:
+    """All runs of a training command: a single one, or those of a grid.
+
+    Args:
+        run_once: Performs one run with the training arguments given to it: sets the seed, builds the model, trains and
+            evaluates. Returns the results, as in `all_results.json`.
+        grid: The values to combine, if any.
+        args: All other training arguments.
+        shared: The command's other argument dataclasses whose values must be equal in all runs.
+        comparison: How to compare the runs.
+
+    Returns:
+        The results of the single run, or those of `run_all`.
+
+    Raises:
+        UserError: If the arguments do not fit a grid, or the output folder holds something else.
+    """
+    if grid.is_used:
+        runs = plan(grid, args, shared)
+        runs[0].grid.check()
+        results = run_all(runs, run_once, comparison)
+    else:
+        results = run_once(args)
+    leave_processes()
+    return results
+
+
+def plan(grid: GridArguments, args: TrainingArguments, shared: Sequence[Any] = ()) -> list[Any]:
     """The training arguments of every run.
 
     Args:
         grid: The values to combine.
         args: All other arguments.
+        shared: As for `run_command`.
 
     Raises:
         UserError: If a batch size is not possible with these processes, or an argument is for single runs.
@@ -77,6 +155,7 @@ def plan(grid: GridArguments, args: TrainingArguments) -> list[TrainingArguments
             raise UserError(
                 f"--{name} is for a single run. Do it afterwards with the best one, given as --model_name_or_path."
             )
+    folder = GridFolder(Path(args.output_dir), _settings(args, shared), args.seed)
     parts = args.world_size * max(args.n_gpu, 1) * args.gradient_accumulation_steps
     runs = []
     for rate, size, seed in itertools.product(
@@ -89,60 +168,36 @@ def plan(grid: GridArguments, args: TrainingArguments) -> list[TrainingArguments
                 f"--batch_sizes {size} cannot be divided into {parts} equal parts, one for each process and "
                 "accumulation step."
             )
-        run = copy.copy(args)
+        run: Any = copy.copy(args)
         run.learning_rate, run.per_device_train_batch_size, run.seed = rate, size // parts, seed
-        run.output_dir = str(Path(args.output_dir) / f"lr{rate:g}_batch{size}_seed{seed}")
+        run.output_dir = str(folder.path / f"lr{rate:.15g}_batch{size}_seed{seed}")
         run.run_name = Path(run.output_dir).name
+        run.grid = folder
         runs.append(run)
     return runs
 
 
-def check_folder(args: TrainingArguments, settings: Mapping[str, Any]) -> None:
-    """Create the output folder, or check that an existing one belongs to the same grid.
-
-    Args:
-        args: The command's training arguments.
-        settings: Settings that must be equal in all runs, besides the `HYPER_PARAMETERS` of `args`.
-
-    Raises:
-        UserError: If the folder holds something else, or runs with other settings.
-    """
-    folder = Path(args.output_dir)
-    varied = ("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "world_size", "seed")
-    kept = {key: getattr(args, key) for key in HYPER_PARAMETERS if key not in varied}
-    settings = json.loads(json.dumps({**settings, **kept}, default=str))
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {f"_{SETTINGS}"}:
-        if args.process_index == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
-        return
-    if not (folder / SETTINGS).is_file():
-        raise UserError(f"{args.output_dir!r} is not empty and holds no runs of this kind. Choose another.")
-    before = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    for key in settings:
-        if before.get(key) != settings[key]:
-            raise UserError(
-                f"the runs in {args.output_dir!r} were made with {key}={before.get(key)!r}, now it is "
-                f"{settings[key]!r}: they could not be compared. Choose another --output_dir."
-            )
+def _settings(args: TrainingArguments, shared: Sequence[Any]) -> dict[str, Any]:
+    """What must be equal in all runs, as JSON has it."""
+    settings = {name: value for arguments in shared for name, value in vars(arguments).items()}
+    settings.pop("token", None)  # is secret
+    settings |= {name: getattr(args, name) for name in HYPER_PARAMETERS if name not in _VARIED}
+    return json.loads(json.dumps(settings, default=str))
 
 
 def run_all(
-    runs: Sequence[TrainingArguments],
-    run: Callable[[TrainingArguments], Mapping[str, float]],
-    metrics: Sequence[str],
-    folder: str,
+    runs: Sequence[Any], run_once: Callable[[Any], Mapping[str, Any]], comparison: Comparison
 ) -> dict[str, Any]:
     """Perform all runs that are not finished, and write and print a summary.
 
     Args:
         runs: From `plan`.
-        run: Performs one run and returns its results.
-        metrics: Names of the results to compare, with `eval_`. Configurations are compared by their mean.
-        folder: Folder for `grid_results.json`.
+        run_once: Performs one run and returns its results. Its model is freed before the next run.
+        comparison: How to compare the runs.
 
     Returns:
-        The content of that file: the `runs`, the `configurations` with their medians over seeds, and the `best` one.
+        The content of `grid_results.json`: the `runs`, the `configurations` with their medians over seeds, and the
+        `best` one.
     """
     # Read by all processes before any of them finishes a run.
     finished = [finished_results(args.output_dir) for args in runs]
@@ -151,21 +206,23 @@ def run_all(
         if args.process_index == 0:
             state = "finished before" if results else "starts"
             print(f"run {number} of {len(runs)}, {Path(args.output_dir).name}: {state}", flush=True)
-        results = results or run(args)
-        values = {metric: results[metric] for metric in metrics}
-        outcomes.append((args, values))
-    summary = summarise(outcomes)
+        if not results:
+            results = run_once(args)
+            clear_device_cache(garbage_collection=True)  # a Trainer and its model refer to each other
+        outcomes.append((args, comparison.values(results)))
+    summary = summarise(outcomes, comparison)
     if runs[0].process_index == 0:
-        write_atomically(Path(folder) / GRID_RESULTS, json.dumps(summary, indent=2) + "\n")
-        print_summary(summary)
+        write_atomically(runs[0].grid.path / GRID_RESULTS, json.dumps(summary, indent=2) + "\n")
+        print_summary(summary, comparison)
     return summary
 
 
-def summarise(outcomes: Sequence[tuple[TrainingArguments, Mapping[str, float]]]) -> dict[str, Any]:
+def summarise(outcomes: Sequence[tuple[Any, Mapping[str, float]]], comparison: Comparison) -> dict[str, Any]:
     """Medians over seeds, and the configuration with the best one.
 
     Args:
-        outcomes: The arguments of each run, and its metrics, higher ones being better.
+        outcomes: The arguments of each run, and its `Comparison.values`.
+        comparison: How to compare the runs.
     """
     runs = [
         {
@@ -174,23 +231,18 @@ def summarise(outcomes: Sequence[tuple[TrainingArguments, Mapping[str, float]]])
             "batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
             "seed": args.seed,
             **values,
-            "score": mean(values.values()),
         }
         for args, values in outcomes
     ]
     configurations = []
     for rate, size in dict.fromkeys((run["learning_rate"], run["batch_size"]) for run in runs):
         group = [run for run in runs if (run["learning_rate"], run["batch_size"]) == (rate, size)]
-        medians = {key: median(run[key] for run in group) for key in (*outcomes[0][1], "score")}
+        medians = {key: float(np.median([run[key] for run in group])) for key in outcomes[0][1]}
         configurations.append({"learning_rate": rate, "batch_size": size, "runs": len(group), **medians})
-    return {
-        "runs": runs,
-        "configurations": configurations,
-        "best": max(configurations, key=lambda configuration: configuration["score"]),
-    }
+    return {"runs": runs, "configurations": configurations, "best": comparison.best(configurations)}
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
+def print_summary(summary: Mapping[str, Any], comparison: Comparison) -> None:
     """Print the scores of all seeds, and the medians."""
     seeds = list(dict.fromkeys(run["seed"] for run in summary["runs"]))
     rows = []
@@ -200,6 +252,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
             run["seed"]: run["score"] for run in summary["runs"] if (run["learning_rate"], run["batch_size"]) == key
         }
         best = " (best)" if configuration is summary["best"] else ""
-        cells = [f"{100 * scores[seed]:.2f}" for seed in seeds]
-        rows.append((f"lr {key[0]:g}, {key[1]} rows a step{best}", *cells, f"{100 * configuration['score']:.2f}"))
-    print_table(("mean of the metrics x 100", *(f"seed {seed}" for seed in seeds), "median"), rows)
+        figures = [*(scores[seed] for seed in seeds), configuration["score"]]
+        cells = [f"{comparison.scale * figure:.2f}" for figure in figures]
+        rows.append((f"lr {key[0]:g}, {key[1]} rows a step{best}", *cells))
+    unit = "" if comparison.scale == 1 else f" x {comparison.scale:g}"
+    head = f"{comparison.compared(summary['runs'][0])}{unit}"
+    print_table((head, *(f"seed {seed}" for seed in seeds), "median"), rows)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,18 @@ from ..data.row_seeds import SeededCollator
 from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
 from ..data.text_stream import TextStream
 from ..metrics import load_metric
+from .hyperparameter_grid import Comparison, GridArguments, run_command
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import fitting_tokenizer, load_config
 from .run_folder import checkpoint_to_resume
-from .trainer import ScriptTrainer, leave_processes, train_and_evaluate
+from .trainer import ScriptTrainer, train_and_evaluate
 
 
 Rows = Split | TextStream
 Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
+
+#: How the runs of a grid are compared.
+COMPARISON = Comparison(("perplexity",))
 
 
 @dataclass
@@ -51,7 +56,7 @@ class Corpus:
 def load_corpus(
     model_args: ModelArguments,
     data_args: TextDataArguments,
-    args: TrainingArguments,
+    args: ScriptTrainingArguments,
     resume_from: str | None,
     kind: str = "encoder",
 ) -> Corpus:
@@ -69,15 +74,11 @@ def load_corpus(
     """
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the text"):
-        documents = load_documents(data_args, _data_seed(args), model_args.token)
+        seed = args.evaluation_seed if args.data_seed is None else args.data_seed
+        documents = load_documents(data_args, seed, model_args.token)
     texts = iterate_texts(documents["train"])
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
-
-
-def _data_seed(args: TrainingArguments) -> int:
-    """Seed of the split and of streaming: `--data_seed`, by default `--seed`."""
-    return args.seed if args.data_seed is None else args.data_seed
 
 
 def tokenize_corpus(
@@ -106,10 +107,11 @@ def tokenize_corpus(
         **options,
     )
     rows: dict[str, Rows] = {}
+    seed = args.seed if args.data_seed is None else args.data_seed
     with args.main_process_first(local=False, desc="tokenizing"):
         for name, split in corpus.documents.items():
             if name == "train" and data_args.streaming:
-                rows[name] = TextStream(split, encode, _data_seed(args), data_args.shuffle_buffer_size, shortest_row)
+                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
             else:
                 rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
     return rows
@@ -229,27 +231,15 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         argv: Command line; `sys.argv` by default.
 
     Returns:
-        Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured.
+        Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured;
+        for a grid the results of `hyperparameter_grid.run_all`.
     """
-    model_args, data_args, own, card_args, args = parse_arguments(
-        (ModelArguments, TextDataArguments, own_arguments, CardArguments, ScriptTrainingArguments), argv
+    model_args, data_args, own, grid_args, card_args, args = parse_arguments(
+        (ModelArguments, TextDataArguments, own_arguments, GridArguments, CardArguments, ScriptTrainingArguments), argv
     )
     check_has_work(args, "do_train", "do_eval")
     if data_args.streaming and args.do_train and args.max_steps < 1:
         raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
-    resume_from = checkpoint_to_resume(args)
-    args.include_num_input_tokens_seen = "non_padding"
-    # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
-    args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `train_and_evaluate`
-    set_seed(args.seed)
-    with report_bad_data():
-        trainer = build(model_args, data_args, own, args, resume_from)
-    print_plan(trainer, resume_from)
-    known = {}
-    if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
-        known["unigram"] = unigram_perplexity(
-            trainer.train_dataset, trainer.eval_dataset, len(trainer.processing_class)
-        )
     card = CardFacts(
         task,
         **describe_data(data_args),
@@ -258,17 +248,42 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         author=card_args,
         hyper_parameters=vars(own),
     )
+    arguments = (model_args, data_args, own)
+    results = run_command(
+        lambda run: _run_once(partial(build, *arguments), card, run), grid_args, args, arguments, COMPARISON
+    )
+    return results if grid_args.is_used else _perplexities(results)
+
+
+def _run_once(build: Callable[..., Trainer], card: CardFacts, args: ScriptTrainingArguments) -> dict[str, float]:
+    """One run. Returns the results of `train_and_evaluate`, and the perplexity before training as `untrained`."""
+    resume_from = checkpoint_to_resume(args)
+    args.include_num_input_tokens_seen = "non_padding"
+    # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
+    args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `train_and_evaluate`
+    set_seed(args.seed)
+    with report_bad_data():
+        trainer = build(args, resume_from)
+    print_plan(trainer, resume_from)
+    known = {}
+    if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
+        known["unigram"] = unigram_perplexity(
+            trainer.train_dataset, trainer.eval_dataset, len(trainer.processing_class)
+        )
     results = known | train_and_evaluate(trainer, card, resume_from, results=known)
     for entry in trainer.state.log_history:
         if entry["step"] == 0 and "eval_perplexity" in entry and args.do_train:
             results["untrained"] = entry["eval_perplexity"]
-    if "eval_perplexity" in results:
-        results["trained"] = results.pop("eval_perplexity")
-    results = {key: results[key] for key in ("unigram", "untrained", "trained", "tokens_per_second") if key in results}
     if trainer.is_world_process_zero():
-        _print_results(results, trainer)
-    leave_processes()
+        _print_results(_perplexities(results), trainer)
     return results
+
+
+def _perplexities(results: dict[str, float]) -> dict[str, float]:
+    """Perplexities and speed under the names that a command returns."""
+    names = {"unigram": "unigram", "untrained": "untrained", "eval_perplexity": "trained"}
+    names["tokens_per_second"] = "tokens_per_second"
+    return {name: results[key] for key, name in names.items() if key in results}
 
 
 def _print_results(results: dict[str, float], trainer: Trainer) -> None:

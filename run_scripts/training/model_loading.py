@@ -1,6 +1,7 @@
 """Configurations, tokenizers, models and checkpoints to resume, from the command line's arguments."""
 
 import dataclasses
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from accelerate.utils import broadcast_object_list
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoTokenizer,
     PreTrainedConfig,
@@ -19,7 +21,7 @@ from transformers.distributed import DistributedConfig
 from transformers.utils import logging
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
-from ..base.arguments import ModelArguments
+from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.shipped_files import MODEL_CARDS
@@ -41,15 +43,12 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     Raises:
         UserError: If it cannot be found, or an override names no field or gives it a wrong value.
     """
-    if (arguments.model_name_or_path is None) == (arguments.config_name is None):
-        raise UserError("give either --model_name_or_path (a checkpoint) or --config_name (to train from scratch).")
-    name = arguments.model_name_or_path or arguments.config_name
-    if (MODEL_CARDS / name / "config.json").is_file():
-        name = MODEL_CARDS / name
-    try:
-        config = AutoConfig.from_pretrained(name, **arguments.hub_arguments())
-    except (OSError, ValueError, StrictDataclassError) as error:
-        raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
+    if sum(getattr(arguments, source) is not None for source in MODEL_SOURCES) != 1:
+        raise UserError(
+            "give either --model_name_or_path (a checkpoint) or, to train from scratch, one of --config_name and "
+            "--model_type."
+        )
+    config = _default_config(arguments.model_type) if arguments.model_type is not None else _named_config(arguments)
     overrides = parse_overrides(arguments.config_overrides or "")
     fields = {*config.to_dict(), *config.attribute_map, "num_labels"} - {"model_type", "transformers_version"}
     for key in overrides:
@@ -64,6 +63,29 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         if not overrides:
             raise
         raise UserError(f"--config_overrides {arguments.config_overrides!r} is not possible: {error}") from error
+
+
+def _named_config(arguments: ModelArguments) -> PreTrainedConfig:
+    name = arguments.model_name_or_path or arguments.config_name
+    if (MODEL_CARDS / name / "config.json").is_file():
+        name = MODEL_CARDS / name
+    try:
+        return AutoConfig.from_pretrained(name, **arguments.hub_arguments())
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
+
+
+def _default_config(model_type: str) -> PreTrainedConfig:
+    if model_type not in CONFIG_MAPPING:
+        near = difflib.get_close_matches(model_type, CONFIG_MAPPING.keys(), n=3)
+        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "For example bert, vit and t5 are."
+        raise UserError(f"--model_type {model_type!r} is no model type of Transformers. {hint}")
+    try:
+        return AutoConfig.for_model(model_type)
+    except Exception as error:  # of configurations that are made of others
+        raise UserError(
+            f"--model_type {model_type} has no default configuration ({error}): give --config_name."
+        ) from error
 
 
 def load_tokenizer(
@@ -175,7 +197,7 @@ def fitting_tokenizer(
         texts: Training texts of a new tokenizer; not read otherwise.
         args: The Trainer's arguments. Their `tokenizer_settings` are set if the tokenizer is new.
         saved_in: Folder with the tokenizer that an interrupted run has trained: training is not reproducible. Without
-            it, what `keep_tokenizer` has left in the output folder is used.
+            it, what `keep_tokenizer` has left in the output folder, or in that of the grid, is used.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:
@@ -187,7 +209,7 @@ def fitting_tokenizer(
         settings = {**vars(arguments), **vars(data_args), "max_length": length, "kind": kind}
         settings.pop("token")  # is secret
         args.tokenizer_settings = settings
-        kept = kept_tokenizer(args.output_dir, settings)
+        kept = kept_tokenizer(args.output_dir, settings) if args.grid is None else args.grid.kept_tokenizer()
         if saved_in is not None:
             arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
     tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind, kept)
@@ -270,7 +292,7 @@ def build_model(
         if arguments.model_name_or_path is None:
             raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
         options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
-    name = arguments.model_name_or_path or arguments.config_name
+    name = arguments.model_name_or_path or arguments.config_name or arguments.model_type
     try:
         if arguments.model_name_or_path is not None:
             return auto_class.from_pretrained(name, config=config, **options, **arguments.hub_arguments())

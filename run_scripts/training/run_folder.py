@@ -1,4 +1,4 @@
-"""The output folder of a training run: whether a run in it is finished, and from where it continues.
+"""The output folder of a training run or a grid: whether a run in it is finished, and from where it continues.
 
 While a run is not finished, the folder has a sub-folder `_unfinished`, made before anything else is written and
 removed after everything else. Until then the same command repeats what is missing. The Trainer does not push names
@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -23,6 +24,7 @@ from ..base.errors import UserError
 UNFINISHED, _FINISHED = "_unfinished", "_finished"
 TOKENIZER = "tokenizer"
 RESULTS = "all_results.json"
+GRID_SETTINGS = "grid_settings.json"
 _SETTINGS = "settings.json"
 
 
@@ -106,6 +108,51 @@ def mark_finished(folder: str) -> None:
     mark, finished = Path(folder) / UNFINISHED, Path(folder) / _FINISHED
     os.rename(mark, finished)
     shutil.rmtree(finished, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class GridFolder:
+    """The output folder of a grid of runs: a sub-folder for each run, and what they share.
+
+    Args:
+        path: The folder. Nothing is written before the first run starts to train.
+        settings: Settings that are equal in all runs, as JSON has them.
+        seed: Seed of what is equal in all runs: the documents held out for evaluation, the masks in them.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    seed: int
+
+    def check(self) -> None:
+        """Check that the folder is new or belongs to the same grid.
+
+        Raises:
+            UserError: If it holds something else, or runs with other settings.
+        """
+        if not self.path.is_dir() or {path.name for path in self.path.iterdir()} <= {f"_{GRID_SETTINGS}"}:
+            return
+        if not (self.path / GRID_SETTINGS).is_file():
+            raise UserError(f"{str(self.path)!r} is not empty and holds no runs of this kind. Choose another.")
+        before = json.loads((self.path / GRID_SETTINGS).read_text(encoding="utf-8"))
+        for key, value in self.settings.items():
+            if before.get(key) != value:
+                raise UserError(
+                    f"the runs in {str(self.path)!r} were made with {key}={before.get(key)!r}, now it is {value!r}: "
+                    "they could not be compared. Choose another --output_dir."
+                )
+
+    def kept_tokenizer(self) -> str | None:
+        """The folder with the tokenizer that the first run trained for all, if there is one."""
+        return str(self.path / TOKENIZER) if (self.path / TOKENIZER).is_dir() else None
+
+    def start_run(self, tokenizer: PreTrainedTokenizerBase | None, settings: Mapping[str, Any] | None) -> None:
+        """Write what the folder does not have yet. The arguments are those of `mark_unfinished`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / GRID_SETTINGS).is_file():
+            write_atomically(self.path / GRID_SETTINGS, json.dumps(self.settings, indent=2) + "\n")
+        if settings is not None and self.kept_tokenizer() is None:
+            keep_tokenizer(tokenizer, self.path / TOKENIZER, settings)
 
 
 def finished_results(folder: str) -> dict[str, Any] | None:

@@ -295,7 +295,12 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
     args = trainer.args
     trainer.check_card()
     if trainer.is_world_process_zero():
-        mark_unfinished(args.output_dir, trainer.processing_class, args.tokenizer_settings)
+        new_tokenizer = trainer.processing_class, args.tokenizer_settings
+        if args.grid is None:
+            mark_unfinished(args.output_dir, *new_tokenizer)
+        else:
+            args.grid.start_run(*new_tokenizer)
+            mark_unfinished(args.output_dir)
     start = TrainerState()
     if resume_from is not None:  # read now: training may remove the checkpoint
         start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))

@@ -3,11 +3,12 @@ import math
 
 import pytest
 import torch
-from transformers import AutoTokenizer, EvalPrediction, TrainingArguments
+from transformers import AutoTokenizer, EvalPrediction
 
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.arguments import ModelArguments
+from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.training import model_loading
 from tokenmixers.run_scripts.training.language_modeling import (
@@ -101,7 +102,7 @@ def test_a_data_seed_of_zero_is_used(tmp_path):
     model_args = ModelArguments(config_name="gmlp-base", train_tokenizer=40)
 
     def held_out(**seeds):
-        args = TrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **seeds)
+        args = ScriptTrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **seeds)
         return load_corpus(model_args, data_args, args, None).documents["validation"]["text"]
 
     assert held_out(seed=5, data_seed=0) == held_out(seed=0) == held_out(seed=7, data_seed=0)
