@@ -33,7 +33,7 @@ GROUPS = {
         "digits_images",
         "idx_images",
     ),
-    "Benchmark": ("benchmark", "benchmark_page"),
+    "Study and benchmark": ("study", "benchmark", "benchmark_page"),
 }
 
 #: All commands.
