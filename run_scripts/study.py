@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import logging
+
 from .base.arguments import check_output_folder, parse_arguments
 from .base.errors import UserError
 from .base.ranges import check_ranges
 from .studies.analysis import Analysis
 from .studies.definition import names_of_studies, read_study
+from .studies.models import describe_models
 from .studies.results_page import plot_study, study_section, verdict_lines
 from .studies.runs import Executor
 from .studies.workspace import Workspace
@@ -77,6 +80,7 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(f"the first argument is the name of a study: {', '.join(names_of_studies())}, or a YAML file.")
     setting = "quick" if arguments.quick else arguments.setting or "default"
     study = read_study(name, setting)
+    logging.set_verbosity_error()
     default = f"outputs/studies/{study.name}" + ("" if setting == "default" else f"-{setting}")
     folder = check_output_folder(arguments.output_dir or default)
     if arguments.report_only:
@@ -85,8 +89,9 @@ def main(argv: list[str] | None = None) -> None:
             raise UserError(f"there is no {file}: run the study first, or name its file with --results.")
         write_report(json.loads(file.read_text(encoding="utf-8")), file.parent)
         return
+    models = describe_models(study)  # before anything is written
     workspace = Workspace(study, folder, arguments.data_dir)
-    write_report(Executor(workspace, arguments.jobs).execute(), folder, study)
+    write_report(Executor(workspace, models, arguments.jobs).execute(), folder, study)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ GROUPS = {
         "python_docs_summaries",
         "docstring_tasks",
         "number_names",
+        "associative_recall",
         "digits_images",
         "idx_images",
     ),

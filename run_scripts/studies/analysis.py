@@ -126,11 +126,11 @@ def _number(value: float | None) -> float:
 
 
 def _value(run: Mapping[str, Any], at: int | None, of: str | None) -> float:
-    if of is not None:
-        return _number(run["measures"][of])
-    if at is None:
+    if of is None and at is None:
         return _number(run["result"])
-    return dict(map(tuple, run["evaluations"])).get(at, math.nan)
+    values = run["evaluations"] if of is None else run["measures"][of]
+    step = run["steps"] if at is None else at
+    return dict(map(tuple, values)).get(step, math.nan)
 
 
 def at_equal_time(runs: Mapping[int, Mapping[str, Any]], seconds: float) -> float | None:

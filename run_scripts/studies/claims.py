@@ -4,7 +4,8 @@ A claim in a study's file is a mapping with `claim` (one sentence), `source`, `t
 
 - `better: A`, `than: B`: A's results are better than B's;
 - `not_worse: A`, `than: B`, `margin: m`: they are not worse by more than m;
-- `equal: A`, `to: B`, `margin: m`: they differ by at most m, in either direction.
+- `equal: A`, `to: B`, `margin: m`: they differ by at most m, in either direction;
+- `above: A`, `value: x`: A's results, or what `of` names, are above the number x.
 
 A and B are names of contestants or variants, or lists of them; a variant with sizes is compared size by size. Optional
 are `at`, the step whose results are compared (the last by default), and `of`: `slope` compares how fast the results
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided at this scale"
 
 #: Kind of a claim -> the key of what is compared with.
-KINDS = {"better": "than", "not_worse": "than", "equal": "to"}
+KINDS = {"better": "than", "not_worse": "than", "equal": "to", "above": "value"}
 
 SLOPE = "slope"
 
@@ -50,6 +51,8 @@ class Claim:
     margin: float = 0.0
     at: int | None = None
     of: str | None = None
+    value: float | None = None
+    """What A is compared with, in place of B."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +73,23 @@ def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, "Task"])
     kinds = [kind for kind in KINDS if kind in keys]
     place = f"{where}, claim {keys.get('claim')!r}"
     if len(kinds) != 1 or KINDS[kinds[0]] not in keys or "claim" not in keys or "source" not in keys:
-        raise UserError(f"{place} needs `claim`, `source`, and one of: better and than, not_worse and than, equal and to.")
+        ways = ", ".join(f"{kind} and {other}" for kind, other in KINDS.items())
+        raise UserError(f"{place} needs `claim`, `source`, and one of: {ways}.")
     (kind,) = kinds
     allowed = {"claim", "source", "task", kind, KINDS[kind], "margin", "at", "of"}
     if unknown := keys.keys() - allowed:
         raise UserError(f"{place} has an unknown key {min(unknown)!r}.")
-    if (kind == "better") == ("margin" in keys):
+    if (kind in ("better", "above")) == ("margin" in keys):
         raise UserError(f"{place}: `margin` belongs to not_worse and equal, and they need it.")
     task = keys.get("task", next(iter(tasks)) if len(tasks) == 1 else None)
     if task not in tasks:
         raise UserError(f"{place} needs `task`, one of {', '.join(tasks)}.")
     _check_place(place, keys, tasks[task])
-    sides = [_as_list(keys[key]) for key in (kind, KINDS[kind])]
+    value = None if kind != "above" else float(keys["value"])
+    sides = [_as_list(keys[kind]), _as_list(keys[kind] if value is not None else keys[KINDS[kind]])]
     pairs = [pair for a, b in product(*sides) for pair in _pairs(place, tasks[task], a, b, keys.get("of") == SLOPE)]
-    return Claim(
-        keys["claim"], keys["source"], task, kind, pairs, keys.get("margin", 0.0), keys.get("at"), keys.get("of")
-    )
+    optional = {key: keys[key] for key in ("margin", "at", "of") if key in keys}
+    return Claim(keys["claim"], keys["source"], task, kind, pairs, value=value, **optional)
 
 
 def _check_place(place: str, keys: Mapping[str, Any], task: "Task") -> None:
@@ -116,7 +120,7 @@ def _pairs(place: str, task: "Task", a: str, b: str, whole: bool) -> list[tuple[
 
 def decide(kind: str, interval: Interval, margin: float) -> str:
     """The verdict on one pair, from the interval of the differences, which are positive where A is better."""
-    least = 0.0 if kind == "better" else -margin
+    least = 0.0 if kind in ("better", "above") else -margin
     most = margin if kind == "equal" else math.inf
     if interval.low > least and interval.high < most:
         return HOLDS
@@ -139,6 +143,8 @@ def compare(
     found = []
     for a, b in claim.pairs:
         of_a, of_b = values(a), values(b)
+        if claim.value is not None:
+            of_b, sign = dict.fromkeys(of_a, claim.value), 1
         differences = [sign * (of_a[seed] - of_b[seed]) for seed in sorted(of_a.keys() & of_b.keys())]
         if len(differences) < 2 or not all(map(math.isfinite, differences)):
             found.append(Comparison((a, b), None, UNDECIDED))

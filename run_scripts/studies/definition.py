@@ -61,7 +61,7 @@ class Task:
     arguments: Mapping[str, Any]
     data: Mapping[str, Any]
     contestants: Mapping[str, Mapping[str, Any]]
-    """Name -> arguments that are added to those of the task. With sizes the names are `variant size`."""
+    """Name -> arguments that are added to those of the task. With sizes the names are `variant/size`."""
     learning_rates: Sequence[float]
     metric: str
     better: str
@@ -87,7 +87,7 @@ class Task:
 
     def members(self, name: str) -> list[str]:
         """The contestants of a variant, one for each size, or the contestant of this name."""
-        return [found for found in self.contestants if name in (found, found.rpartition(" ")[0])]
+        return [found for found in self.contestants if name in (found, variant_of(found))]
 
     def recipe(self, contestant: str) -> dict[str, Any]:
         """The arguments of the contestant's runs, with the overrides of task and contestant in one mapping."""
@@ -123,6 +123,16 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
         mappings = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = merge(merged[key], value) if mappings and key != "data" else value
     return merged
+
+
+def variant_of(contestant: str) -> str:
+    """The variant of a contestant: its name up to the size."""
+    return contestant.partition("/")[0]
+
+
+def size_of(contestant: str) -> str:
+    """The size of a contestant, empty if its variant has no sizes."""
+    return contestant.partition("/")[2]
 
 
 def names_of_studies() -> list[str]:
@@ -210,6 +220,9 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     keys["learning_rates"] = [float(rate) for rate in keys["learning_rates"]]
     _check_data(where, keys["data"])
     variants, chosen = keys.pop("variants"), keys.pop("contestants", None)
+    for variant in variants:
+        if "/" in variant:
+            raise UserError(f"{where}: the name {variant!r} has a /, which stands between variant and size.")
     for variant in chosen or ():
         if variant not in variants:
             raise UserError(f"{where}: {variant!r} is no variant; there are {', '.join(variants)}.")
@@ -236,7 +249,7 @@ def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
     for name, arguments in variants.items():
         own = {key: value for key, value in arguments.items() if key != "sizes"}
         for size, more in (arguments.get("sizes") or {None: {}}).items():
-            contestants[name if size is None else f"{name} {size}"] = merge(own, more)
+            contestants[name if size is None else f"{name}/{size}"] = merge(own, more)
     return contestants
 
 

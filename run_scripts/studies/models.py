@@ -12,7 +12,7 @@ from ..base.config_overrides import merge_overrides
 from ..base.errors import UserError
 from ..benchmarks.timing import count_flops
 from ..training.model_loading import build_model, load_config
-from .definition import Study, Task
+from .definition import Study, Task, size_of
 
 
 #: Training command -> the Auto class of its models.
@@ -103,8 +103,8 @@ def check_parameters(task: Task, parameters: Mapping[str, int]) -> None:
     if task.baseline is None:
         return
     for contestant, count in parameters.items():
-        _, _, size = contestant.rpartition(" ") if " " in contestant else ("", "", "")
-        reference = f"{task.baseline} {size}" if size else task.baseline
+        size = size_of(contestant)
+        reference = f"{task.baseline}/{size}" if size else task.baseline
         if reference not in parameters:
             raise UserError(f"{task.name}: {contestant} has no baseline of its size, {reference!r}.")
         difference = count / parameters[reference] - 1

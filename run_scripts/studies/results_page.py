@@ -13,7 +13,7 @@ from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
 from .analysis import Analysis, at_equal_time
 from .claims import Claim, Comparison, verdict
-from .definition import Task
+from .definition import Task, size_of, variant_of
 from .statistics import band, mean_and_deviation
 
 
@@ -91,10 +91,10 @@ def measures_table(analysis: Analysis, task: Task) -> str:
 
 def fits_table(analysis: Analysis, task: Task) -> str:
     """The power laws of variants with sizes; empty if there are none."""
-    variants = dict.fromkeys(name.rpartition(" ")[0] for name in task.contestants)
+    variants = dict.fromkeys(map(variant_of, task.contestants))
     rows = []
     for variant in variants:
-        if variant and len(task.members(variant)) > 1:
+        if len(task.members(variant)) > 1:
             slopes = {seed: slope for seed, (slope, _) in analysis.fits(task, variant).items()}
             rows.append((variant, _spread(slopes), str(len(slopes))))
     return markdown_table(("power law over parameters", "slope", "seeds"), rows) if rows else ""
@@ -177,7 +177,7 @@ def plot_study(analysis: Analysis, path: Path) -> None:
         print(f"no picture of the study: matplotlib is missing ({install_hint('plot')})")
         return
     tasks = list(analysis.study.tasks.values())
-    sized = [any(" " in name and len(task.members(name.rpartition(" ")[0])) > 1 for name in task.contestants) for task in tasks]
+    sized = [any(map(size_of, task.contestants)) for task in tasks]
     panels = [(task, draw) for task, has in zip(tasks, sized, strict=True) for draw in (_curves, _laws)[: 1 + has]]
     figure = Figure(figsize=(5.5 * len(panels), 4.2), layout="constrained")
     for axis, (task, draw) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -207,7 +207,7 @@ def _curves(axis: "Axes", analysis: Analysis, task: Task) -> None:
 
 def _laws(axis: "Axes", analysis: Analysis, task: Task) -> None:
     """Results over parameters on logarithmic axes, with the power law and its 95 % confidence band."""
-    for variant in dict.fromkeys(name.rpartition(" ")[0] for name in task.contestants):
+    for variant in dict.fromkeys(map(variant_of, task.contestants)):
         members = task.members(variant)
         sizes = [analysis.report["models"][task.name][member]["parameters"] for member in members]
         fits = list(analysis.fits(task, variant).values())

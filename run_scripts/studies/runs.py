@@ -20,7 +20,6 @@ from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis
 from .definition import Study, Task
-from .models import describe_models
 from .workspace import TOKENIZER, Run, Workspace, versions
 
 
@@ -41,13 +40,14 @@ class Executor:
 
     Args:
         workspace: The output folder.
+        models: From `describe_models`.
         jobs: Processes at a time. They share the processor's cores.
     """
 
-    def __init__(self, workspace: Workspace, jobs: int):
+    def __init__(self, workspace: Workspace, models: dict[str, Any], jobs: int):
         self.workspace, self.study, self.jobs = workspace, workspace.study, jobs
         self.lock: IO[str] | None = workspace.lock()
-        self.models = describe_models(self.study)
+        self.models = models
         self.records: dict[Run, dict[str, Any]] = {}
         self.seconds: dict[tuple[str, str], list[float]] = {}
         self.active: list[Process] = []

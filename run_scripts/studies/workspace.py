@@ -36,7 +36,7 @@ DEFAULTS: Mapping[str, Any] = {
     "save_total_limit": 1,
     "logging_steps": 50,
     "disable_tqdm": True,
-    "include_num_input_tokens_seen": "all",
+    "include_num_input_tokens_seen": True,
 }
 
 #: Arguments that differ with the place of the folder.
@@ -57,7 +57,7 @@ class Run:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"{self.contestant.replace(' ', '_')}_lr{self.learning_rate:g}_seed{self.seed}"
+        return f"{self.contestant.replace(' ', '_').replace('/', '_')}_lr{self.learning_rate:g}_seed{self.seed}"
 
     def __str__(self) -> str:
         return f"{self.task}: {self.contestant}, learning rate {self.learning_rate:g}, seed {self.seed}"
@@ -207,7 +207,7 @@ class Workspace:
         Returns:
             `task`, `contestant`, `learning_rate`, `seed`; `result`, the metric after the last step, `None` if the
             training diverged; `evaluations`, pairs of step and metric; `steps`; `seconds` of training without
-            evaluations; `plateau` and `measures`, as far as the task has them.
+            evaluations; `plateau`, and `measures`, by name pairs of step and value, as far as the task has them.
         """
         folder, task = self.run_folder(run), self.study.tasks[run.task]
         record: dict[str, Any] = {
@@ -228,24 +228,25 @@ class Workspace:
         record["seconds"] = state["num_input_tokens_seen"] / speed if speed else None
         if task.plateau is not None:
             record["plateau"] = results[task.plateau]
-        record["measures"] = self._measures(task, folder)
+        record["measures"] = self._measures(task, folder, record["steps"])
         for checkpoint in folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
         return record
 
-    def _measures(self, task: Task, folder: Path) -> dict[str, Any]:
+    def _measures(self, task: Task, folder: Path, steps: int) -> dict[str, Any]:
         """Measured once, from the model and the checkpoints, which are then removed."""
-        file = folder.with_suffix(".measures.json")
-        if task.measures and not file.is_file():
-            write_atomically(file, json.dumps({name: measure(name, folder) for name in task.measures}) + "\n")
-        return json.loads(file.read_text(encoding="utf-8")) if task.measures else {}
+        if not task.measures:
+            return {}
+        file = folder.with_name(f"{folder.name}.measures.json")
+        if not file.is_file():
+            write_atomically(file, json.dumps(measure(list(task.measures), folder, steps)) + "\n")
+        return json.loads(file.read_text(encoding="utf-8"))
 
     def _diverged(self, run: Run, record: dict[str, Any]) -> dict[str, Any] | None:
         if not self._failure_file(run).is_file():
             return None
-        empty = {"result": None, "evaluations": [], "steps": 0, "seconds": None, "plateau": None, "measures": {}}
-        measures = dict.fromkeys(self.study.tasks[run.task].measures)
-        return {**record, **empty, "measures": measures}
+        empty = {"result": None, "evaluations": [], "steps": 0, "seconds": None, "plateau": None}
+        return {**record, **empty, "measures": {name: [] for name in self.study.tasks[run.task].measures}}
 
     def _failure_file(self, run: Run) -> Path:
         return self.folder / run.task / f"{run.name}.diverged"
