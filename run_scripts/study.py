@@ -23,7 +23,7 @@ from .base.ranges import check_ranges
 from .studies.analysis import Analysis
 from .studies.definition import names_of_studies, read_study
 from .studies.models import describe_models
-from .studies.results_page import plot_study, study_section, verdict_lines
+from .studies.results_page import plot_study, study_report, verdict_lines
 from .studies.runs import Executor
 from .studies.workspace import Workspace
 
@@ -60,10 +60,10 @@ class StudyArguments:
 def write_report(report: dict[str, Any], folder: Path, study: Any = None) -> None:
     """Write the table and the picture of a study beside its JSON file, and print the table and the verdicts."""
     analysis = Analysis(report, study)
-    text = study_section(analysis)
-    stem = folder / analysis.study.name
-    stem.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
-    plot_study(analysis, stem.with_suffix(".png"))
+    text = study_report(analysis)
+    stem = folder / analysis.study.stem
+    Path(f"{stem}.md").write_text(text + "\n", encoding="utf-8")
+    plot_study(analysis, Path(f"{stem}.png"))
     print(f"\n{text}\n\n{verdict_lines(analysis)}\n\nwritten: {stem}.json, .md and .png", flush=True)
 
 
@@ -81,10 +81,9 @@ def main(argv: list[str] | None = None) -> None:
     setting = "quick" if arguments.quick else arguments.setting or "default"
     study = read_study(name, setting)
     logging.set_verbosity_error()
-    default = f"outputs/studies/{study.name}" + ("" if setting == "default" else f"-{setting}")
-    folder = check_output_folder(arguments.output_dir or default)
+    folder = check_output_folder(arguments.output_dir or f"outputs/studies/{study.stem}")
     if arguments.report_only:
-        file = Path(arguments.results or folder / f"{study.name}.json")
+        file = Path(arguments.results or folder / f"{study.stem}.json")
         if not file.is_file():
             raise UserError(f"there is no {file}: run the study first, or name its file with --results.")
         write_report(json.loads(file.read_text(encoding="utf-8")), file.parent)

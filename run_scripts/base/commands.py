@@ -34,7 +34,7 @@ GROUPS = {
         "digits_images",
         "idx_images",
     ),
-    "Study and benchmark": ("study", "benchmark", "benchmark_page"),
+    "Study and benchmark": ("study", "study_page", "benchmark", "benchmark_page"),
 }
 
 #: All commands.

@@ -1,9 +1,9 @@
-"""Write sentences for associative recall: which value came after this key?
+"""Write sentences for associative recall: which value came with a repeated key.
 
-Multi-query associative recall (MQAR, "Zoology", arXiv 2312.04927) in a form for encoders. A sentence has pairs of a key
-and a value, then all its keys again in random order. The tag of a repeated key names its value, all other tags are `O`,
-so that the F1 of `run_token_classification` is the share of right answers. Which key has which value is drawn anew for
-every sentence: no model can learn it by heart.
+Multi-query associative recall (MQAR, "Zoology", arXiv 2312.04927) in a form for encoders. A sentence has pairs of a
+key and a value, then all its keys again in random order. The tag of a repeated key names its value, all other tags are
+`O`, so that the F1 of `run_token_classification` is the share of right answers. Which key has which value is drawn
+anew for every sentence: no model can learn it by heart.
 
     tokenmixers associative_recall --output_dir outputs/recall
 """

@@ -6,6 +6,7 @@ and bytes of the contestants by task) and `runs`, see `workspace.Workspace.recor
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from .claims import SLOPE, UNDECIDED, Claim, Comparison, compare, verdict
@@ -151,7 +152,7 @@ def at_equal_time(runs: Mapping[int, Mapping[str, Any]], seconds: float) -> floa
 
 
 def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1 * (1 + 1e-9):
             return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return None

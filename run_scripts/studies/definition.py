@@ -22,9 +22,9 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
 - `claims`: see `claims.py`.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from ..base.commands import GROUPS, TRAINING_COMMANDS
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.shipped_files import find_shipped
-from .claims import Claim, read_claim
+from .claims import KINDS, SLOPE, Claim
 
 
 STUDIES = Path(__file__).parent
@@ -115,6 +115,11 @@ class Study:
     definition: Mapping[str, Any]
     """The content of the file with the setting's values, as JSON has it."""
 
+    @property
+    def stem(self) -> str:
+        """Name of its files: the study's, and that of the setting."""
+        return self.name if self.setting == "default" else f"{self.name}-{self.setting}"
+
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A mapping with changes; mappings in it are merged too, but `data` is replaced as a whole."""
@@ -151,7 +156,7 @@ def read_study(name: str, setting: str = "default") -> Study:
         UserError: If there is no such study or setting, or the file is not a correct one.
     """
     is_file = Path(name).suffix in (".yaml", ".yml")
-    file = find_shipped(name if is_file else f"{name}.yaml", STUDIES, "study")
+    file = find_shipped(name if is_file else f"{name}.yaml", STUDIES, "study file")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -230,7 +235,9 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     _check_arguments(where, keys["arguments"], contestants)
     baseline = keys.get("baseline")
     if baseline is not None and baseline not in (chosen or variants):
-        raise UserError(f"{where}: the baseline {baseline!r} is no variant; there are {', '.join(chosen or variants)}.")
+        raise UserError(
+            f"{where}: the baseline {baseline!r} is no variant; there are {', '.join(chosen or variants)}."
+        )
     return Task(name=name, contestants=contestants, **keys)
 
 
@@ -269,6 +276,55 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], contestants: Mapp
         raise UserError(f"{where}: `arguments` need max_steps, the same number for all contestants.")
 
 
-def task_definition(task: Task) -> dict[str, Any]:
-    """A task as a mapping, as JSON has it."""
-    return dataclasses.asdict(task)
+def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, Task]) -> Claim:
+    """Check a claim of a study's file.
+
+    Raises:
+        UserError: If a key is missing or unknown, or names something that does not exist.
+    """
+    kinds = [kind for kind in KINDS if kind in keys]
+    place = f"{where}, claim {keys.get('claim')!r}"
+    if len(kinds) != 1 or KINDS[kinds[0]] not in keys or "claim" not in keys or "source" not in keys:
+        ways = ", ".join(f"{kind} and {other}" for kind, other in KINDS.items())
+        raise UserError(f"{place} needs `claim`, `source`, and one of: {ways}.")
+    (kind,) = kinds
+    allowed = {"claim", "source", "task", kind, KINDS[kind], "margin", "at", "of"}
+    if unknown := keys.keys() - allowed:
+        raise UserError(f"{place} has an unknown key {min(unknown)!r}.")
+    if (kind in ("better", "above")) == ("margin" in keys):
+        raise UserError(f"{place}: `margin` belongs to not_worse and equal, and they need it.")
+    task = keys.get("task", next(iter(tasks)) if len(tasks) == 1 else None)
+    if task not in tasks:
+        raise UserError(f"{place} needs `task`, one of {', '.join(tasks)}.")
+    _check_place(place, keys, tasks[task])
+    value = None if kind != "above" else float(keys["value"])
+    sides = [_as_list(keys[kind]), _as_list(keys[kind] if value is not None else keys[KINDS[kind]])]
+    pairs = [pair for a, b in product(*sides) for pair in _pairs(place, tasks[task], a, b, keys.get("of") == SLOPE)]
+    optional = {key: keys[key] for key in ("margin", "at", "of") if key in keys}
+    return Claim(keys["claim"], keys["source"], task, kind, pairs, value=value, **optional)
+
+
+def _check_place(place: str, keys: Mapping[str, Any], task: Task) -> None:
+    if keys.get("at") not in (None, task.steps, *task.budgets):
+        raise UserError(f"{place}: `at` {keys['at']} is none of the budgets {', '.join(map(str, task.budgets))}.")
+    if keys.get("of") not in (None, SLOPE, *task.measures):
+        raise UserError(f"{place}: `of` {keys['of']!r} is none of {', '.join((SLOPE, *task.measures))}.")
+
+
+def _as_list(value: str | list[str]) -> list[str]:
+    return value if isinstance(value, list) else [value]
+
+
+def _pairs(place: str, task: Task, a: str, b: str, whole: bool) -> list[tuple[str, str]]:
+    """The contestants to compare; with `whole` the variants themselves."""
+    sides = [task.members(name) for name in (a, b)]
+    for name, members in zip((a, b), sides, strict=True):
+        if not members:
+            raise UserError(f"{place} names {name!r}, which is no variant; there are {', '.join(task.contestants)}.")
+    if whole:
+        return [(a, b)]
+    if len(sides[0]) == len(sides[1]):
+        return list(zip(*sides, strict=True))
+    if 1 not in map(len, sides):
+        raise UserError(f"{place}: {a} and {b} have different sizes.")
+    return list(product(*sides))

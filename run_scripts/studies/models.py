@@ -1,7 +1,6 @@
 """Parameters, operations and bytes of the contestants, counted before anything runs."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import transformers
@@ -114,5 +113,3 @@ def check_parameters(task: Task, parameters: Mapping[str, int]) -> None:
                 f"{parameters[reference]:,}: {difference:+.1%} is beyond the tolerance of "
                 f"{task.parameter_tolerance:.1%}. Change its sizes (embeddings count, tied ones once)."
             )
-
-

@@ -2,18 +2,19 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import yaml
 
 from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
 from .analysis import Analysis, at_equal_time
-from .claims import Claim, Comparison, verdict
-from .definition import Task, size_of, variant_of
+from .claims import Comparison
+from .definition import Study, Task, size_of, variant_of
 from .statistics import band, mean_and_deviation
 
 
@@ -23,31 +24,43 @@ if TYPE_CHECKING:  # an optional package
 START = "<!-- verdicts of `tokenmixers study_page` -->"
 END = "<!-- end of the verdicts -->"
 
-
-def results_table(analysis: Analysis, task: Task) -> str:
-    """The results of a task: a row for each contestant, with mean and standard deviation over seeds."""
-    head = (f"{task.metric} ({task.better} is better)", "at the end", *(f"{step:,} steps" for step in task.budgets))
-    head += ("seeds", "learning rate", "last fifth", "at equal time", "parameters", "MFLOPs", "training, s")
-    seconds = _shortest_training(analysis, task)
-    return markdown_table(head, [_row(analysis, task, name, seconds) for name in task.contestants])
+#: File beside the page with what the results mean, written by hand: name of a study -> a paragraph.
+CONCLUSIONS = "conclusions.yaml"
 
 
-def _row(analysis: Analysis, task: Task, name: str, seconds: float | None) -> tuple[str, ...]:
+def results_table(analysis: Analysis) -> str:
+    """The results of all tasks: a row for each contestant, with mean and standard deviation over seeds."""
+    tasks = list(analysis.study.tasks.values())
+    several = len(tasks) > 1
+    metric = "result" if several else f"{tasks[0].metric} ({tasks[0].better} is better)"
+    head = ("", metric, "earlier (steps)", "last fifth", "seeds", "learning rate", "parameters", "MFLOPs")
+    head += ("training, s", "at equal time")
+    rows = []
+    for task in tasks:
+        seconds = _shortest_training(analysis, task)
+        for name in task.contestants:
+            label = f"{task.name} ({task.metric}): {name}" if several else name
+            rows.append((label, *_cells(analysis, task, name, seconds)))
+    return markdown_table(head, rows)
+
+
+def _cells(analysis: Analysis, task: Task, name: str, seconds: float | None) -> tuple[str, ...]:
     runs, rate = analysis.runs(task, name), analysis.learning_rate(task, name)
     facts = analysis.report["models"][task.name][name]
     same_time = None if seconds is None else at_equal_time(runs, seconds)
     times = [run["seconds"] for run in runs.values() if run["seconds"]]
     changes = [_last_change(run) for run in runs.values()]
+    earlier = [(step, list(analysis.results(task, name, step).values())) for step in task.budgets]
     return (
-        name,
-        *(_spread(analysis.results(task, name, at)) for at in (None, *task.budgets)),
+        _spread(analysis.results(task, name)),
+        ", ".join(f"{np.mean(values):.4g} ({step:,})" for step, values in earlier if values),
+        _optional(np.mean(changes) if changes else None, "{:+.1%}"),
         str(len(runs)),
         "" if rate is None else f"{rate:g}",
-        _optional(np.mean(changes) if changes else None, "{:+.1%}"),
-        _optional(same_time, "{:.4g}"),
         f"{facts['parameters']:,}",
         f"{facts['flops'] / 1e6:,.0f}",
         _optional(np.mean(times) if times else None, "{:,.0f}"),
+        _optional(same_time, "{:.4g}"),
     )
 
 
@@ -80,13 +93,12 @@ def _shortest_training(analysis: Analysis, task: Task) -> float | None:
 
 def measures_table(analysis: Analysis, task: Task) -> str:
     """What was measured in the weights, mean and standard deviation over seeds; empty if there is nothing."""
-    if not task.measures:
-        return ""
     rows = [
         (name, *(_spread(analysis.results(task, name, of=measure)) for measure in task.measures))
         for name in task.contestants
     ]
-    return markdown_table(("measured at the end", *(name.replace("_", " ") for name in task.measures)), rows)
+    head = ("measured at the end", *(name.replace("_", " ") for name in task.measures))
+    return markdown_table(head, rows) if task.measures else ""
 
 
 def fits_table(analysis: Analysis, task: Task) -> str:
@@ -100,7 +112,7 @@ def fits_table(analysis: Analysis, task: Task) -> str:
     return markdown_table(("power law over parameters", "slope", "seeds"), rows) if rows else ""
 
 
-def difference_text(claim: Claim, comparison: Comparison) -> str:
+def difference_text(comparison: Comparison) -> str:
     """A comparison's interval, e.g. `+0.021 [+0.011, +0.031]`; positive: the first is better."""
     if comparison.interval is None:
         return "not enough runs"
@@ -108,29 +120,24 @@ def difference_text(claim: Claim, comparison: Comparison) -> str:
     return f"{mean:+.3g} [{low:+.3g}, {high:+.3g}]"
 
 
-def claims_table(analysis: Analysis) -> str:
-    """A row for each claim and pair: difference, interval, seeds, verdict."""
+def claim_rows(analysis: Analysis) -> list[tuple[str, str, str, str, str]]:
+    """Claim, differences, margin, seeds and verdict of each claim."""
     rows = []
     for claim, comparisons, whole in analysis.verdicts():
-        several = len(comparisons) > 1
-        rows.append((f"**{claim.claim}** ({claim.source})", *_claim_cells(claim, None if several else comparisons[0])))
-        rows[-1] = (*rows[-1][:-1], f"**{whole}**")
-        if several:
-            rows += [
-                (f"{comparison.pair[0]} / {comparison.pair[1]}", *_claim_cells(claim, comparison))
-                for comparison in comparisons
-            ]
-    if not rows:
-        return "No claim is decided in this setting."
-    return markdown_table(("claim", "difference, 95 % interval", "margin", "seeds", "verdict"), rows)
+        texts = [
+            f"{difference_text(comparison)}{f' {a} / {b}' if len(comparisons) > 1 else ''}"
+            for comparison in comparisons
+            for a, b in [comparison.pair]
+        ]
+        counts = sorted({str(comparison.interval.count) for comparison in comparisons if comparison.interval})
+        margin = f"{claim.margin:g}" if claim.margin else f"above {claim.value:g}" if claim.value is not None else ""
+        rows.append((claim.claim, "<br>".join(texts), margin, "-".join(counts), f"**{whole}**"))
+    return rows
 
 
-def _claim_cells(claim: Claim, comparison: Comparison | None) -> tuple[str, str, str, str]:
-    margin = f"{claim.margin:g}" if claim.kind != "better" else ""
-    if comparison is None:
-        return "", margin, "", ""
-    count = "" if comparison.interval is None else str(comparison.interval.count)
-    return difference_text(claim, comparison), margin, count, comparison.verdict
+def claims_table(analysis: Analysis) -> str:
+    """The claims of one study with differences, intervals and verdicts."""
+    return markdown_table(("claim", "difference, 95 % interval", "margin", "seeds", "verdict"), claim_rows(analysis))
 
 
 def verdict_lines(analysis: Analysis) -> str:
@@ -138,21 +145,35 @@ def verdict_lines(analysis: Analysis) -> str:
     return "\n".join(f"{whole}: {claim.claim}" for claim, _, whole in analysis.verdicts())
 
 
-def study_section(analysis: Analysis) -> str:
-    """The report on a study: question, tables, claims, and how it was run."""
-    study, report = analysis.study, analysis.report
-    parts = [f"## {study.title}"]
+def study_section(analysis: Analysis, conclusion: str = "", picture: str = "") -> str:
+    """The section of a study: question, picture, tables, and how it was run.
+
+    Args:
+        analysis: The study.
+        conclusion: What the results mean, a paragraph.
+        picture: Name of the picture's file, if there is one to show.
+    """
+    study = analysis.study
+    title = study.title if study.setting == "default" else f"{study.title}, setting {study.setting}"
+    parts = [f"## {title}", " ".join(filter(None, (study.question, conclusion.strip())))]
     if study.setting == "quick":
-        parts.append("**These are results of `--quick`: too few steps to conclude anything.**")
-    elif study.setting != "default":
-        parts.append(f"Setting: {study.setting}.")
-    parts += [study.question] if study.question else []
+        parts.insert(1, "**These are results of `--quick`: too few steps to conclude anything.**")
+    parts += [f"![Results of the study {study.name} by step]({picture})"] if picture else []
+    parts.append(results_table(analysis))
     for task in study.tasks.values():
-        parts += [f"### {task.name}"] if len(study.tasks) > 1 else []
-        tables = (results_table(analysis, task), measures_table(analysis, task), fits_table(analysis, task))
-        parts += [table for table in tables if table]
-    parts += [claims_table(analysis), _conditions(report)]
-    return "\n\n".join(parts)
+        parts += [measures_table(analysis, task), fits_table(analysis, task)]
+    return "\n\n".join(filter(None, (*parts, f"`{command(study)}`; {_conditions(analysis.report)}")))
+
+
+def study_report(analysis: Analysis) -> str:
+    """The report on one study: its section and its claims."""
+    return f"{study_section(analysis)}\n\n{claims_table(analysis)}"
+
+
+def command(study: Study) -> str:
+    """The command that repeats a study."""
+    setting = {"default": "", "quick": " --quick"}.get(study.setting, f" --setting {study.setting}")
+    return f"tokenmixers study {study.name}{setting}"
 
 
 def _conditions(report: Mapping[str, Any]) -> str:
@@ -176,9 +197,11 @@ def plot_study(analysis: Analysis, path: Path) -> None:
     except ImportError:
         print(f"no picture of the study: matplotlib is missing ({install_hint('plot')})")
         return
-    tasks = list(analysis.study.tasks.values())
-    sized = [any(map(size_of, task.contestants)) for task in tasks]
-    panels = [(task, draw) for task, has in zip(tasks, sized, strict=True) for draw in (_curves, _laws)[: 1 + has]]
+    panels = []
+    for task in analysis.study.tasks.values():
+        panels += [(task, _curves)]
+        panels += [(task, _laws)] if any(map(size_of, task.contestants)) else []
+        panels += [(task, _measures)] if task.measures else []
     figure = Figure(figsize=(5.5 * len(panels), 4.2), layout="constrained")
     for axis, (task, draw) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         draw(axis, analysis, task)
@@ -203,6 +226,19 @@ def _curves(axis: "Axes", analysis: Analysis, task: Task) -> None:
     if task.compared_as == "log":
         axis.set_yscale("log")
     axis.set(xlabel="step", ylabel=task.metric)
+
+
+def _measures(axis: "Axes", analysis: Analysis, task: Task) -> None:
+    """What was measured in the weights, mean over seeds by step."""
+    for name in task.contestants:
+        for measure in task.measures:
+            curves = [run["measures"][measure] for run in analysis.runs(task, name).values()]
+            curves = [curve for curve in curves if len(curve) == max(map(len, curves))]
+            if curves and curves[0]:
+                steps = [step for step, _ in curves[0]]
+                values = np.mean([[value for _, value in curve] for curve in curves], axis=0)
+                axis.plot(steps, values, marker="o", markersize=3, label=f"{name}: {measure.replace('_', ' ')}")
+    axis.set(xlabel="step", ylim=(0, None))
 
 
 def _laws(axis: "Axes", analysis: Analysis, task: Task) -> None:
@@ -238,14 +274,39 @@ def read_reports(folder: Path) -> dict[str, Analysis]:
     return found
 
 
-def verdicts_table(analyses: Mapping[str, Analysis]) -> str:
-    """All claims of all studies with their verdicts."""
-    rows = [
-        (claim.claim, claim.source.partition(":")[0], stem, f"**{whole}**" if whole == "holds" else whole)
+def verdicts_table(analyses: Mapping[str, Analysis], short: bool = False) -> str:
+    """The claims of all studies with their verdicts, those of the default setting before others.
+
+    Args:
+        analyses: The studies, from `read_reports`.
+        short: Leave out differences, margins and seeds.
+    """
+    rows = []
+    for analysis in sorted(analyses.values(), key=lambda analysis: analysis.study.setting != "default"):
+        study = analysis.study
+        name = study.name if study.setting == "default" else f"{study.name}, {study.setting}"
+        for claim, row in zip(study.claims, claim_rows(analysis), strict=True):
+            cells = row[-1:] if short else row[1:]
+            rows.append((row[0], claim.source.partition(":")[0], name, *cells))
+    head: Sequence[str] = ("verdict",) if short else ("difference, 95 % interval", "margin", "seeds", "verdict")
+    return markdown_table(("claim", "source", "study", *head), rows)
+
+
+def page(folder: Path) -> str:
+    """The whole page: the text before README.md's first `## `, the verdicts, a section for each study.
+
+    Raises:
+        UserError: As `read_reports`, or if there are no studies.
+    """
+    analyses = read_reports(folder)
+    if not analyses:
+        raise UserError(f"there are no results of studies in {folder}: copy their JSON files and pictures there.")
+    head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
+    file = folder / CONCLUSIONS
+    conclusions = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    sections = [
+        study_section(analysis, conclusions.get(stem, ""), picture.name if picture.is_file() else "")
         for stem, analysis in analyses.items()
-        for claim, _, whole in analysis.verdicts()
+        for picture in [folder / f"{stem}.png"]
     ]
-    return markdown_table(("claim", "source", "study", "verdict"), rows)
-
-
-__all__ = ["END", "START", "plot_study", "read_reports", "study_section", "verdict", "verdict_lines", "verdicts_table"]
+    return "\n\n".join([head, "## Verdicts", verdicts_table(analyses), *sections]) + "\n"

@@ -19,7 +19,7 @@ from ..base.errors import UserError
 from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis
-from .definition import Study, Task
+from .definition import Task
 from .workspace import TOKENIZER, Run, Workspace, versions
 
 
@@ -51,7 +51,7 @@ class Executor:
         self.records: dict[Run, dict[str, Any]] = {}
         self.seconds: dict[tuple[str, str], list[float]] = {}
         self.active: list[Process] = []
-        self.report_file = workspace.folder / f"{self.study.name}.json"
+        self.report_file = workspace.folder / f"{self.study.stem}.json"
         dates = [_now()]
         if self.report_file.is_file():
             dates += json.loads(self.report_file.read_text(encoding="utf-8"))["dates"]
@@ -253,11 +253,3 @@ def _more_runs(analysis: Analysis) -> list[Run]:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def unfinished(study: Study, report: dict[str, Any]) -> int:
-    """How many runs of a report are missing."""
-    expected = sum(
-        len(task.contestants) * (len(task.learning_rates) + len(study.seeds) - 1) for task in study.tasks.values()
-    )
-    return expected - sum(run["seed"] in study.seeds for run in report["runs"])

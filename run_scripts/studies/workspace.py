@@ -110,7 +110,7 @@ class Workspace:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise UserError(f"runs of an earlier start still work in {str(self.folder)!r}: wait or end them.") from error
+            raise UserError(f"runs of an earlier start work in {str(self.folder)!r}: wait, or end them.") from error
         os.set_inheritable(file.fileno(), True)
         return file
 
