@@ -117,7 +117,11 @@ def test_merging_replaces_data_as_a_whole():
         (("contestants",), ["plain", "deep"], "'deep' is no variant; there are plain, wide"),
         (("variants", "a/b"), {}, "the name 'a/b' has a /"),
         (("variants", "wide", "seed"), 3, "wide: seed is set by the study itself"),
-        (("arguments", "config_overrides"), "hidden_size=8", "config_overrides must be a mapping, got 'hidden_size=8'"),
+        (
+            ("arguments", "config_overrides"),
+            "hidden_size=8",
+            "config_overrides must be a mapping, got 'hidden_size=8'",
+        ),
         (("arguments", "max_steps"), None, "need max_steps"),
         (("data",), {"made_by": "magic", "files": {"train_file": "x"}}, "`made_by` 'magic' is none of "),
         (("data",), {}, "`data` needs `files` or `hub`"),

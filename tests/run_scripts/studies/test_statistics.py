@@ -3,7 +3,13 @@ import math
 import numpy as np
 import pytest
 
-from tokenmixers.run_scripts.studies.statistics import T_QUANTILES, band, mean_and_deviation, paired_interval, power_law
+from tokenmixers.run_scripts.studies.statistics import (
+    T_QUANTILES,
+    band,
+    mean_and_deviation,
+    paired_interval,
+    power_law,
+)
 
 
 def test_the_quantiles_are_students():
