@@ -217,7 +217,7 @@ def _curves(axis: "Axes", analysis: Analysis, task: Task) -> None:
     """Mean over seeds by step, with the range of the seeds shaded."""
     for name in task.contestants:
         curves = [run["evaluations"] for run in analysis.runs(task, name).values() if run["evaluations"]]
-        steps = sorted(set.intersection(*({step for step, _ in curve} for curve in curves))) if curves else []
+        steps = sorted(set.intersection(*({step for step, _ in curve if step} for curve in curves))) if curves else []
         if not steps:
             continue
         values = np.array([[dict(map(tuple, curve))[step] for step in steps] for curve in curves])

@@ -29,9 +29,8 @@ def test_repeated_keys_are_tagged_with_their_values(tmp_path):
 
 
 def test_the_seed_decides(tmp_path):
-    first, same, other = (
-        write(tmp_path / name, "--seed", seed) for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
-    )
+    seeds = {"a": "1", "b": "1", "c": "2"}
+    first, same, other = (write(tmp_path / name, "--seed", seed) for name, seed in seeds.items())
     assert first == same != other
 
 

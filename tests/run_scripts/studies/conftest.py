@@ -23,21 +23,10 @@ DEFINITION = {
     "plateau": "unigram",
     "budgets": [20],
     "claims": [
-        {
-            "claim": "Split is better than linear.",
-            "source": "gMLP, Table 3: 1 and 2",
-            "better": "split",
-            "than": "linear",
-        },
-        {"claim": "Mixer is better than split.", "source": "nobody", "better": "mixer", "than": "split"},
+        {"claim": "Split beats linear.", "source": "gMLP, Table 3: 1 and 2", "better": "split", "than": "linear"},
+        {"claim": "Mixer beats split.", "source": "nobody", "better": "mixer", "than": "split"},
         {"claim": "Split and linear are equal.", "source": "nobody", "equal": "split", "to": "linear", "margin": 0.5},
-        {
-            "claim": "All beat linear early.",
-            "source": "nobody",
-            "better": ["split", "mixer"],
-            "than": "linear",
-            "at": 20,
-        },
+        {"claim": "All are early.", "source": "nobody", "better": ["split", "mixer"], "than": "linear", "at": 20},
     ],
 }
 

@@ -120,7 +120,7 @@ def test_merging_replaces_data_as_a_whole():
         (
             ("arguments", "config_overrides"),
             "hidden_size=8",
-            "config_overrides must be a mapping, got 'hidden_size=8'",
+            "must be a mapping, got 'hidden_size=8'",
         ),
         (("arguments", "max_steps"), None, "need max_steps"),
         (("data",), {"made_by": "magic", "files": {"train_file": "x"}}, "`made_by` 'magic' is none of "),
@@ -149,7 +149,7 @@ def test_mistakes(content, path, value, message):
 
 
 def test_names_that_do_not_exist():
-    with pytest.raises(UserError, match="there is no study file 'gate.yaml'. Shipped study files: depth.yaml, "):
+    with pytest.raises(UserError, match=r"there is no study file 'gate.yaml'. Shipped study files: depth.yaml, "):
         read_study("gate")
     with pytest.raises(UserError, match="the study gates has no setting 'huge'; there are quick"):
         read_study("gates", "huge")

@@ -2,7 +2,7 @@ import pytest
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.studies.definition import merge, names_of_studies, read_study, build_study
+from tokenmixers.run_scripts.studies.definition import build_study, merge, names_of_studies, read_study
 from tokenmixers.run_scripts.studies.models import describe_models
 
 
@@ -50,5 +50,5 @@ def test_unequal_contestants_are_refused():
 def test_a_wrong_override_names_the_contestant():
     study = read_study("gates")
     wrong = merge(study.definition, {"variants": {"linear": {"config_overrides": {"gate_type": "round"}}}})
-    with pytest.raises(UserError, match="linear: --config_overrides .*gate_type"):
+    with pytest.raises(UserError, match=r"linear: --config_overrides .*gate_type"):
         describe_models(build_study("gates", "default", wrong))

@@ -40,7 +40,7 @@ def test_the_table_of_results(report):
 
 def test_the_claims(report):
     rows = claim_rows(Analysis(report))
-    assert rows[0] == ("Split is better than linear.", "+0.137 [+0.129, +0.144]", "", "3", "**holds**")
+    assert rows[0] == ("Split beats linear.", "+0.137 [+0.129, +0.144]", "", "3", "**holds**")
     assert rows[1][-1] == "**does not hold**"
     assert rows[2][2] == "0.5"
     first, second = rows[3][1].split("<br>")
@@ -81,7 +81,7 @@ def test_the_page(folder):
     before, _, rest = (folder / "TOP.md").read_text().partition(START)
     assert before == "# Project\n\n" and rest.endswith(f"{END}\n\nEnd.\n")
     assert rows_of(rest.strip().partition(END)[0].strip())[2] == [
-        "Split is better than linear.",
+        "Split beats linear.",
         "gMLP, Table 3",
         "small",
         "**holds**",
@@ -112,7 +112,7 @@ def test_what_has_no_place_on_the_page(folder, report):
     (folder / "TOP.md").write_text("nothing")
     with pytest.raises(UserError, match=r"TOP.md needs the lines"):
         study_page.main(["--folder", str(folder), "--readme", str(folder / "TOP.md")])
-    with pytest.raises(UserError, match="there is no .*NONE.md"):
+    with pytest.raises(UserError, match=r"there is no .*NONE.md"):
         study_page.main(["--folder", str(folder), "--readme", str(folder / "NONE.md")])
     assert (folder / "README.md").read_text() == before
 
