@@ -59,6 +59,28 @@ _MESH = {
     "dense_bias": False,
     "factorized_random_rank": 16,
 }
+# The same shapes with the layers of the paper's own formulas.
+_C4 = {
+    "is_encoder_decoder": True,
+    "cross_attention_num_heads": 12,
+    "cross_attention_head_dim": 64,
+    "num_attention_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 512,
+    "attention_dropout": 0.0,
+}
+# T5-base, with which "GLU Variants Improve Transformer" compares feed-forward layers. Gated ones have three matrices
+# instead of two, so two thirds of the width gives them the same number of weights.
+_T5_BASE = {
+    "is_encoder_decoder": True,
+    "attention_components": ["vanilla"],
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "head_dim": 64,
+}
+_GATED = {**_T5_BASE, "intermediate_size": 2048}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "vanilla": {**_TRANSLATION, "attention_components": ["vanilla"]},
@@ -79,13 +101,25 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mesh_random_plus_alpha": {**_MESH, "attention_components": ["random", "vanilla"], "mixture": "sigmoid"},
     "mesh_dense_plus": {**_MESH, "attention_components": ["dense", "vanilla"], "mixture": "sum"},
     "mesh_dense_plus_alpha": {**_MESH, "attention_components": ["dense", "vanilla"], "mixture": "sigmoid"},
+    "t5_base_factorized_dense": {**_C4, "attention_components": ["factorized_dense"]},
+    "t5_base_factorized_random": {**_C4, "attention_components": ["factorized_random"]},
+    "t5_base_relu": {**_T5_BASE, "feed_forward_type": "relu"},
+    "t5_base_gelu": {**_T5_BASE, "feed_forward_type": "gelu"},
+    "t5_base_swish": {**_T5_BASE, "feed_forward_type": "swish"},
+    "t5_base_glu": {**_GATED, "feed_forward_type": "glu"},
+    "t5_base_bilinear": {**_GATED, "feed_forward_type": "bilinear"},
+    "t5_base_reglu": {**_GATED, "feed_forward_type": "reglu"},
+    "t5_base_geglu": {**_GATED, "feed_forward_type": "geglu"},
+    "t5_base_swiglu": {**_GATED, "feed_forward_type": "swiglu"},
 }
 """Settings of the named models, for `SynthesizerConfig.from_preset`.
 
-The first eleven are the rows of the paper's translation and language modelling table (its two unwidened Transformer
-rows are one model, `vanilla`; `vanilla_wide` is the control with as many parameters as `random_vanilla`), and
-Factorized Random + Vanilla of the encoder-only experiments. The `mesh_` ones compute what the authors' code in Mesh
-TensorFlow computes.
+The first eleven are the rows of the Synthesizer paper's translation and language modelling table (its two unwidened
+Transformer rows are one model, `vanilla`; `vanilla_wide` is the control with as many parameters as `random_vanilla`),
+and Factorized Random + Vanilla of the encoder-only experiments. The `mesh_` ones compute what the authors' code in
+Mesh TensorFlow computes, of T5-base size. `t5_base_factorized_dense` and `t5_base_factorized_random` have the shapes
+of the `mesh_` ones and the paper's formulas, which that code does not have. The other eight `t5_base_` ones are the
+models of "GLU Variants Improve Transformer" (arXiv 2002.05202): T5-base with each of its feed-forward layers.
 """
 
 
@@ -132,8 +166,8 @@ class SynthesizerConfig(ValidatedConfig):
         relative_attention_num_buckets (`int`, defaults to 32): Number of buckets of relative positions.
         relative_attention_max_distance (`int`, defaults to 128): Distance from which all share the last bucket.
         dense_first_layer (`"own"` or `"query"`, defaults to `"own"`):
-            First layer of `"dense"`: a `hidden_size x hidden_size` layer of its own, or, as in the authors' code, the
-            query projection.
+            First layer of `"dense"`: one of its own, from `hidden_size` to `num_attention_heads * head_dim` (both d in
+            the paper), or, as in the authors' code, the query projection.
         dense_shared_across_heads (`bool`, defaults to `False`):
             Whether one second layer serves all heads, as in the authors' code. With `False` each head has its own,
             from its `head_dim` part of the first layer's output, which gives the paper's `d * d + d * N` weights.
@@ -277,10 +311,10 @@ class SynthesizerConfig(ValidatedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "SynthesizerConfig":
-        """The configuration of a model of the paper or of its authors' code.
+        """The configuration of a model of the papers or of the Synthesizer authors' code.
 
         Args:
-            name: A key of `PRESETS`, e.g. `"random_vanilla"` or `"mesh_dense_plus"`.
+            name: A key of `PRESETS`, e.g. `"random_vanilla"`, `"mesh_dense_plus"` or `"t5_base_swiglu"`.
             overrides: Fields to set differently, e.g. `is_encoder_decoder=False` for the encoder alone.
 
         Raises:

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, AutoModelForSeq2SeqLM
 
 import tokenmixers
-from tokenmixers.run_scripts.training.model_card import CITATIONS
+from tokenmixers.modeling.conversion.t5 import convert_t5_config
+from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
+from tokenmixers.run_scripts.training.model_card import CITATIONS, GLU_VARIANTS
 
 
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
@@ -18,6 +21,14 @@ CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 
 def test_there_are_cards():
     assert {"gmlp-base", "gmlp-large", "gmlp-xlarge", "amlp-base", "amlp-large", "gmlp-ti16-224"} <= set(CARDS)
+
+
+def test_the_guides_count_the_cards():
+    guides = [(FOLDER.parent / name).read_text() for name in ("README.md", "model_cards/README.md")]
+    assert re.search(r"(\d+) configurations of the papers", guides[0])[1] == str(len(CARDS))
+    synthesizers = [name for name in CARDS if name.startswith("synthesizer-")]
+    assert re.search(r"and (\d+) \[`synthesizer-\*`\]", guides[1])[1] == str(len(synthesizers))
+    assert all(f"(`{name}`)" in guides[1] or f"[`{name}`]" in guides[1] for name in {*CARDS} - {*synthesizers})
 
 
 def table(name: str) -> dict[str, str]:
@@ -103,11 +114,13 @@ def test_the_numbers_of_the_synthesizer_cards_are_true(name):
         assert f"the length of {length} tokens: longer sequences run" in limits
         assert model(**inputs).logits.shape[:2] == (1, 1)
     ours = text.replace("\n", " ")
-    if "mesh" in name:
-        heads = re.search(r"(\d+) heads of (\d+) in self-attention, (\d+) of (\d+) in cross-attention", ours)
+    heads = re.search(r"(\d+) heads of (\d+) in self-attention, (\d+) of (\d+) in cross-attention", ours)
+    assert (heads is not None) == (config.cross_attention_num_heads is not None)
+    if heads:
         stated = [int(number) for number in heads.groups()]
         cross = [config.cross_attention_num_heads, config.cross_attention_head_dim]
         assert stated == [config.num_attention_heads, config.head_dim, *cross]
+    if "mesh" in name:
         published = int(re.search(r"published count is (\d+)M", ours)[1])
         assert abs(published * 1e6 - parameters) < 1e6  # cut or rounded there
         assert f"| {published}M |" in text
@@ -123,6 +136,80 @@ def test_the_numbers_of_the_synthesizer_cards_are_true(name):
                 AutoConfig.from_pretrained(FOLDER / "synthesizer-random-vanilla")
             )
         assert abs(parameters / mixed.num_parameters() - 1) < 0.05
+
+
+@pytest.mark.parametrize("kind", FEED_FORWARD_TYPES)
+def test_the_numbers_of_the_feed_forward_cards_are_true(kind):
+    config = AutoConfig.from_pretrained(FOLDER / f"synthesizer-t5-base-{kind}")
+    text = (FOLDER / f"synthesizer-t5-base-{kind}" / "README.md").read_text()
+    shape = re.search(
+        r"(\d+) \+ (\d+) layers of width (\d+), (\d+) heads of (\d+), feed-forward layers of width (\d+)", text
+    )
+    sizes = ("num_hidden_layers", "num_decoder_layers", "hidden_size", "num_attention_heads", "head_dim")
+    assert [int(size) for size in shape.groups()] == [getattr(config, key) for key in (*sizes, "intermediate_size")]
+    activation, gated = FEED_FORWARD_TYPES[kind]
+    formula = re.search(r"`(\(?)(.*?)x W1?\)?( \* x V\))? W2`", text)
+    assert (formula[1] == "(") == (formula[3] is not None) == gated
+    written = {"max(0, ": "relu", "GELU(": "gelu", "Swish(": "silu", "sigmoid(": "sigmoid", "": "_linear"}
+    assert written[formula[2]] == activation.__name__
+
+
+@pytest.mark.parametrize("kind", FEED_FORWARD_TYPES)
+def test_the_feed_forward_cards_quote_whole_rows(kind):
+    """Each table has the baseline and the row of the card. The paper's averages are below the means of its columns."""
+    text = (FOLDER / f"synthesizer-t5-base-{kind}" / "README.md").read_text()
+    baseline = (FOLDER / "synthesizer-t5-base-relu" / "README.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| (\d.+) \|$", text, flags=re.MULTILINE)
+    names = [name.lower() for name, _ in rows]
+    assert names == ["relu"] * 4 if kind == "relu" else ["relu", kind] * 4
+    assert {row for row in rows if row[0] == "ReLU"} == set(
+        re.findall(r"^\| (ReLU) \| (.+) \|$", baseline, re.MULTILINE)
+    )
+    for _, cells in rows:
+        average, *scores = [
+            [float(part) for part in cell.split("/")] for cell in re.sub(r" \(.*?\)", "", cells).split(" | ")
+        ]
+        if len(scores) == 8:
+            mean = sum(sum(score) / len(score) for score in scores) / 8
+            assert 0 < mean - average[0] < 2.5
+
+
+def equivalents() -> dict[str, list[str]]:
+    """The table of the vanilla card: what it is like -> class, configuration, model of Transformers, counts, words."""
+    text = (FOLDER / "synthesizer-vanilla" / "README.md").read_text()
+    rows = re.findall(r"^\| (\S+) \| `(.+?)` \| `(.+?)` \| `(.+?)` \| (.+?) \| (.+?) \|$", text, flags=re.MULTILINE)
+    return {like: cells for like, *cells in rows}
+
+
+def test_the_vanilla_card_names_its_equivalents():
+    assert [*equivalents()] == ["T5-base", "BERT-base", "GPT-2", "ViT-B/16"]
+
+
+@pytest.mark.parametrize("like", equivalents())
+def test_the_equivalents_of_the_vanilla_card(like):
+    """Both models are built: their parameters are those stated, and their weight matrices are equally many."""
+    kind, configuration, theirs, counts, words = equivalents()[like]
+    with torch.device("meta"):
+        ours = getattr(tokenmixers, kind)(eval(configuration, {"SynthesizerConfig": tokenmixers.SynthesizerConfig}))
+        their_model = eval(theirs, {name: getattr(transformers, name) for name in re.findall(r"(\w+)\(", theirs)})
+    assert counts == f"{ours.num_parameters() / 1e6:.1f} M, {their_model.num_parameters() / 1e6:.1f} M"
+    models = {"ours": ours, like.partition("-")[0]: their_model}
+    matrices = {name: sum(p.numel() for p in model.parameters() if p.ndim > 1) for name, model in models.items()}
+    if more := re.match(r"(\w+) has one more, (\d+) x (\d+), ", words):
+        matrices[more[1]] -= int(more[2]) * int(more[3])
+    assert len(set(matrices.values())) == 1 and (more is None) == (words == "the same")
+    vectors = {name for name, p in ours.named_parameters() if p.ndim == 1 and ".layers." in name}
+    assert all(name.endswith("norm.weight") for name in vectors)
+    assert ours.config.attention_components == ["vanilla"]
+
+
+def test_t5_is_the_equivalent_whose_outputs_are_the_same():
+    """Converted from T5, whose outputs tests/modeling/conversion compares, the configuration is that of the table."""
+    _, configuration, theirs, *_ = equivalents()["T5-base"]
+    written = eval(configuration, {"SynthesizerConfig": tokenmixers.SynthesizerConfig})
+    t5 = eval(re.search(r"T5Config\(.+?\)", theirs)[0], {"T5Config": transformers.T5Config})
+    converted = convert_t5_config(t5)
+    assert converted.to_diff_dict() == written.to_diff_dict()
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -151,5 +238,7 @@ def test_every_card_has_flops_limits_and_a_citation(name):
     text = (FOLDER / name / "README.md").read_text()
     assert re.search(r"FLOPs.* \| [\d.]+ B \||takes [\d.]+ B FLOPs", text)  # compared with the model above
     assert len(text.split("## Limits\n")[1].split("##")[0].split()) > 10
-    title = re.search(r"title += (.+)", CITATIONS[AutoConfig.from_pretrained(FOLDER / name).model_type])[1]
+    feed_forward = name.removeprefix("synthesizer-t5-base-") in FEED_FORWARD_TYPES
+    citation = GLU_VARIANTS if feed_forward else CITATIONS[AutoConfig.from_pretrained(FOLDER / name).model_type]
+    title = re.search(r"title += (.+)", citation)[1]
     assert title in text.split("## Citation\n\n```bibtex\n")[1]

@@ -39,7 +39,7 @@ def attention_from_logits(
 
 
 def _no_autocast(device: torch.device) -> AbstractContextManager:
-    enabled = torch.is_autocast_enabled(device.type)
+    enabled = device.type != "meta" and torch.is_autocast_enabled(device.type)  # which knows no meta device
     return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 
 

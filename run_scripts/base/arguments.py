@@ -49,8 +49,8 @@ class ModelArguments:
     config_overrides: str | None = field(
         default=None,
         metadata={
-            "help": "Changes to the configuration, e.g. hidden_size=128,image_size=[112,448],spatial_weight_type=full; "
-            "they are added to those of a recipe, or with an empty text replace them. Of a checkpoint the dropout rates "
+            "help": "Changes to the configuration, e.g. hidden_size=128,image_size=[112,448],gate_type=additive; they "
+            "are added to those of a recipe, or with an empty text replace them. Of a checkpoint the dropout rates "
             "can be changed, e.g. hidden_dropout_prob=0.1."
         },
     )
@@ -86,7 +86,7 @@ class ModelArguments:
 MODEL_SOURCES = ("model_name_or_path", "config_name", "model_type")
 
 #: Arguments that set the same thing: any of them on the command line replaces all of its group in a recipe.
-ALTERNATIVES = (("precision", "bf16", "fp16"), MODEL_SOURCES)
+ALTERNATIVES = (("precision", "bf16", "fp16"), ("train_tokenizer", "tokenizer_name"), MODEL_SOURCES)
 
 
 def check_output_folder(path: str) -> Path:

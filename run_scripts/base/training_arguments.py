@@ -3,21 +3,25 @@
 import inspect
 import json
 import os
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from accelerate.utils import parse_flag_from_env, patch_environment
 from torch.utils.checkpoint import checkpoint
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.trainer_utils import SchedulerType
+from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from .arguments import check_output_folder
 from .errors import UserError
 from .precision import FORMATS, bfloat16_slowdown, device_name, device_type, has_accelerator, native_bfloat16
-from .ranges import check_ranges
+from .ranges import RULES, check_ranges
 
 
 logger = logging.get_logger(__name__)
@@ -26,7 +30,7 @@ logger = logging.get_logger(__name__)
 RANGES = (
     ("a finite number of at least 0", "learning_rate weight_decay max_grad_norm warmup_steps eval_delay"),
     ("a finite number of at least 0", "adam_epsilon neftune_noise_alpha"),
-    ("a finite number above 0", "num_train_epochs logging_steps eval_steps save_steps"),
+    ("a finite number above 0", "num_train_epochs logging_steps eval_steps save_steps final_decay_steps"),
     ("a share from 0 to less than 1", "adam_beta1 adam_beta2 label_smoothing_factor"),
     ("-1 for no limit, or at least 1", "max_steps"),
     ("at least 1", "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"),
@@ -77,6 +81,19 @@ class ScriptTrainingArguments(TrainingArguments):
     )
     fp16: bool | None = field(
         default=None, metadata={"help": "true is --precision fp16, which needs a GPU.", "nargs": "?", "const": True}
+    )
+    constant_warmup: bool = field(
+        default=False,
+        metadata={
+            "help": "During the warm-up steps the learning rate is that of their end, as T5's, not rising from 0."
+        },
+    )
+    final_decay_steps: float | None = field(
+        default=None,
+        metadata={
+            "help": "Over so many last steps, or below 1 this share of all steps, the learning rate of any "
+            "lr_scheduler_type is decayed linearly to 0."
+        },
     )
 
     def __post_init__(self):
@@ -143,6 +160,13 @@ class ScriptTrainingArguments(TrainingArguments):
         for argument in (self.optim_args or "").split(","):
             if self.optim_args and "=" not in argument:
                 raise UserError(f"--optim_args has {argument!r}; expected name=value[,name=value ...].")
+        if self.optim == OptimizerNames.ADAFACTOR:
+            adafactor_options(self)
+        if self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
+            for name in ("constant_warmup", "final_decay_steps"):
+                if getattr(self, name):
+                    schedule = SchedulerType(self.lr_scheduler_type).value
+                    raise UserError(f"--{name} needs a schedule that depends on the step alone, not {schedule}.")
         known = ("none", "all", *get_available_reporting_integrations())
         for name in self.report_to if isinstance(self.report_to, list) else [self.report_to or "none"]:
             if name not in known:
@@ -164,6 +188,50 @@ class ScriptTrainingArguments(TrainingArguments):
             return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32", "asked for"
         launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # also the default
         return None if launched == "no" else (launched, "asked for by accelerate launch")
+
+
+def _number(rule: str) -> Callable[[str], float]:
+    def convert(text: str) -> float:
+        if not RULES[rule](float(text)):
+            raise ValueError
+        return float(text)
+
+    return convert
+
+
+#: Arguments of `transformers.Adafactor` -> what is allowed, and the function that reads it. The learning rate, weight
+#: decay and `relative_step=False` have arguments of their own or follow from them.
+ADAFACTOR_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "scale_parameter": ("true or false", string_to_bool),
+    "clip_threshold": ("a finite number above 0", _number("a finite number above 0")),
+    "decay_rate": ("a finite number", _number("a finite number")),
+    "beta1": ("a share from 0 to less than 1", _number("a share from 0 to less than 1")),
+}
+
+
+def adafactor_options(args: TrainingArguments) -> dict[str, Any]:
+    """The `optim_args` of Adafactor, which Transformers ignores.
+
+    Args:
+        args: With `optim_args` such as `"scale_parameter=true,clip_threshold=1.0"`, or `None`. With
+            `scale_parameter=true` the learning rate is multiplied by the root mean square of each parameter, as in
+            the paper and in T5; Transformers' Trainer sets it to false.
+
+    Raises:
+        UserError: If Adafactor has no such argument, or it does not take the value.
+    """
+    options = {}
+    for argument in filter(None, (args.optim_args or "").replace(" ", "").split(",")):
+        name, _, text = argument.partition("=")
+        if name not in ADAFACTOR_OPTIONS:
+            known = ", ".join(ADAFACTOR_OPTIONS)
+            raise UserError(f"--optim_args has {name!r}, which adafactor does not take here; there are {known}.")
+        rule, convert = ADAFACTOR_OPTIONS[name]
+        try:
+            options[name] = convert(text)
+        except (ValueError, ArgumentTypeError) as error:
+            raise UserError(f"--optim_args {name} must be {rule}, got {text!r}.") from error
+    return options
 
 
 def check_has_work(args: TrainingArguments, *jobs: str) -> None:

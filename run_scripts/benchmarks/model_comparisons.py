@@ -242,7 +242,7 @@ def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     models = {"Synthesizer, vanilla": synthesizer_from_t5(t5), "T5": t5}
     changes = {"hidden_dropout_prob": 0.0, "attention_dropout": 0.0, **sizes.shrunk}
     for name in sizes.presets:
-        if name not in ("vanilla", "vanilla_wide") and not name.startswith("mesh_"):
+        if name not in ("vanilla", "vanilla_wide") and not name.startswith(("mesh_", "t5_base_")):
             preset = SynthesizerConfig.from_preset(name, **changes)
             models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(preset)
     length = min(sizes.text_lengths[-1], 256)

@@ -30,6 +30,16 @@ All but `top_k_accuracy` and `token_perplexity` have the names, arguments and re
 what is not defined, such as the correlation with a constant, is 0; ROUGE is a mean, without bootstrap; sacreBLEU takes
 another number of references for every text, and also returns its signature.
 
+Not here, because each needs data or programs that no well-kept package brings:
+
+- METEOR: WordNet, which `evaluate.load("meteor")` downloads.
+- CIDEr: pycocoevalcap 1.2 has it in 100 MB, with Java programs that split texts into words.
+  `pycocoevalcap.cider.cider.Cider().compute_score(references, predictions)` runs without Java on texts that are
+  already words with spaces between them.
+- Embedding averages: word vectors, whose choice changes the result.
+
+They can be computed from `predictions.txt` and `references.txt`, which `run_seq2seq` writes.
+
 `evaluators.evaluator(task)` is `evaluate.evaluator(task)` that takes pipelines in Transformers 5.
 
 Every process of a distributed run can compute with an instance of its own from the gathered predictions, as the

@@ -98,6 +98,14 @@ CITATIONS = {
         }""",
 }
 CITATIONS["amlp"] = CITATIONS["gmlp"]
+#: Of the feed-forward layers other than ReLU.
+GLU_VARIANTS = """
+        @article{shazeer2020glu,
+          title   = {{GLU} Variants Improve Transformer},
+          author  = {Shazeer, Noam},
+          journal = {arXiv preprint arXiv:2002.05202},
+          year    = {2020}
+        }"""
 
 #: Fields of configurations in the table of the architecture, in this order.
 SIZES = (
@@ -121,13 +129,17 @@ SIZES = (
 HYPER_PARAMETERS = (
     "learning_rate",
     "lr_scheduler_type",
+    "lr_scheduler_kwargs",
     "warmup_steps",
+    "constant_warmup",
+    "final_decay_steps",
     "max_steps",
     "num_train_epochs",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "world_size",
     "optim",
+    "optim_args",
     "weight_decay",
     "adam_beta1",
     "adam_beta2",
@@ -247,8 +259,20 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         history=history_table(trainer.state.log_history),
         versions=versions(),
         limits=limits(config),
-        citation=textwrap.dedent(CITATIONS.get(config.model_type, "")).strip(),
+        citation=citations(config),
     )
+
+
+def citations(config: PreTrainedConfig) -> str:
+    """The BibTeX entries of a model's papers, `""` if it is none of ours.
+
+    Args:
+        config: Its configuration; one with feed-forward layers other than ReLU cites their paper too.
+    """
+    entries = [CITATIONS.get(config.model_type, "")]
+    if getattr(config, "feed_forward_type", "relu") != "relu":
+        entries.append(GLU_VARIANTS)
+    return "\n".join(textwrap.dedent(entry).strip() for entry in entries)
 
 
 def metadata(
@@ -376,7 +400,7 @@ def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
     values = {key: getattr(value, "value", value) for key, value in values.items()}
     values.pop("num_train_epochs" if args.max_steps > 0 else "max_steps")
     values |= facts.hyper_parameters
-    rows = [(f"`{key}`", str(value)) for key, value in values.items() if value is not False]
+    rows = [(f"`{key}`", str(value)) for key, value in values.items() if value is not False and value is not None]
     notes = [f"{steps:,} steps.", facts.notes]
     return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)
 

@@ -130,10 +130,10 @@ class GridFolder:
         Raises:
             UserError: If it holds something else, or runs with other settings.
         """
-        if not self.path.is_dir() or {path.name for path in self.path.iterdir()} <= {f"_{GRID_SETTINGS}"}:
-            return
         if not (self.path / GRID_SETTINGS).is_file():
-            raise UserError(f"{str(self.path)!r} is not empty and holds no runs of this kind. Choose another.")
+            if self.path.is_dir() and not all(map(self._is_of_a_start, self.path.iterdir())):
+                raise UserError(f"{str(self.path)!r} is not empty and holds no runs of this kind. Choose another.")
+            return
         before = json.loads((self.path / GRID_SETTINGS).read_text(encoding="utf-8"))
         for key, value in self.settings.items():
             if before.get(key) != value:
@@ -141,6 +141,11 @@ class GridFolder:
                     f"the runs in {str(self.path)!r} were made with {key}={before.get(key)!r}, now it is {value!r}: "
                     "they could not be compared. Choose another --output_dir."
                 )
+
+    @staticmethod
+    def _is_of_a_start(path: Path) -> bool:
+        """Whether a file or folder may be all that a grid left that was killed before its first run trained."""
+        return path.name == f"_{GRID_SETTINGS}" or (path.is_dir() and not any(path.iterdir()))
 
     def kept_tokenizer(self) -> str | None:
         """The folder with the tokenizer that the first run trained for all, if there is one."""

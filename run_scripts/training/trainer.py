@@ -14,8 +14,12 @@ import torch.distributed as dist
 from accelerate import PartialState
 from safetensors import SafetensorError
 from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
+    Adafactor,
+    PreTrainedModel,
     ProgressCallback,
     Seq2SeqTrainer,
     Trainer,
@@ -35,9 +39,11 @@ from ...modeling.heads.question_answering import QuestionAnsweringHead
 from ..base.errors import UserError, report_bad_data
 from ..base.hub_errors import check_card, check_repo_id, check_token, explain, report_hub_errors
 from ..base.reporting import ProgressLines, mean_training_loss, plot_history, training_speed
+from ..base.training_arguments import ScriptTrainingArguments, adafactor_options
 from ..data.text_stream import StreamLoader, StreamState, TextStream
 from .model_card import CardFacts, training_card
 from .run_folder import mark_finished, mark_unfinished, write_results
+from .schedules import adapt_schedule
 
 
 logger = logging.get_logger(__name__)
@@ -128,6 +134,22 @@ class ScriptTrainerMixin:
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
         )
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(
+        args: TrainingArguments, model: PreTrainedModel | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """The optimizer and its arguments: Transformers', and for Adafactor those of `--optim_args`."""
+        optimizer, settings = Trainer.get_optimizer_cls_and_kwargs(args, model)
+        return optimizer, settings | (adafactor_options(args) if optimizer is Adafactor else {})
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        """The schedule of `--lr_scheduler_type`, with `--constant_warmup` and `--final_decay_steps`."""
+        if self.lr_scheduler is None:
+            self.lr_scheduler = super().create_scheduler(num_training_steps, optimizer)
+            if isinstance(self.args, ScriptTrainingArguments):
+                self.lr_scheduler = adapt_schedule(self.lr_scheduler, self.args, num_training_steps)
+        return self.lr_scheduler
 
     def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
         """Compare with the best checkpoint; a wrong `--metric_for_best_model` is a `UserError`."""

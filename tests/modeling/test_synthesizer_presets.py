@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from transformers import T5Config
 
 from tokenmixers import SynthesizerConfig, SynthesizerForConditionalGeneration
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
+from tokenmixers.modeling.conversion.t5 import convert_t5_config
+from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES, parameter_matched_width
 
 
 TINY = {
@@ -65,16 +68,33 @@ def test_parameters_of_the_authors_code(preset, millions, exact):
     assert abs(number / 1e6 - millions) < 0.01
 
 
-def test_t5_base_has_as_many_parameters_as_t5_base():
-    with torch.device("meta"):
-        config = SynthesizerConfig(attention_components=["vanilla"], is_encoder_decoder=True)
-        number = SynthesizerForConditionalGeneration(config).num_parameters()
-    assert number == t5_count(12, 64, "vanilla") == 222_903_552
+@pytest.mark.parametrize("kind", FEED_FORWARD_TYPES)
+def test_every_feed_forward_layer_gives_t5_base_as_many_parameters(kind):
+    """Section 3.1 of arXiv 2002.05202: three matrices of 2048 are as large as two of 3072."""
+    config = SynthesizerConfig.from_preset(f"t5_base_{kind}")
+    assert (config.feed_forward_type, config.gelu_approximate) == (kind, "none")
+    assert config.intermediate_size == parameter_matched_width(3072, kind)
+    assert count(f"t5_base_{kind}") == t5_count(12, 64, "vanilla") == 222_903_552
+
+
+def test_t5_base_of_the_feed_forward_presets_is_that_of_transformers():
+    t5 = T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0)
+    assert convert_t5_config(t5).to_diff_dict() == SynthesizerConfig.from_preset("t5_base_relu").to_diff_dict()
+
+
+def test_parameters_of_the_factorized_models_of_t5_base_size():
+    """Without the query and key projections of T5-base, by the formulas of the Synthesizer paper's Table 1."""
+    d, width, n, heads, layers = 768, 8 * 128, 512, 8, 24
+    rest = t5_count(8, 128, "vanilla") - layers * 2 * d * width
+    assert count("t5_base_factorized_random") == rest + layers * 2 * 8 * n * heads
+    a, b = 16, 32
+    first, second = d * width + width, width * (a + b) + heads * (a + b)
+    assert count("t5_base_factorized_dense") == rest + layers * (first + second)
 
 
 def test_differences_of_the_translation_models():
     """What the paper's table shows: 67M to 61M without queries and keys, 6.29M for R, the control as big as R + V."""
-    numbers = {name: count(name) for name in PRESETS if not name.startswith("mesh")}
+    numbers = {name: count(name) for name in PRESETS if not name.startswith(("mesh_", "t5_base_"))}
     layers, d, n, heads = 12, 512, 256, 8
     assert numbers["vanilla"] - numbers["random"] + heads * n * n * layers == 2 * d * d * layers == 6_291_456
     weights = heads * 2 * layers  # of the mixtures

@@ -30,6 +30,9 @@ SCRIPTS = {
     "run_qa": {"doc_stride": 4, "max_question_length": 8},
     "run_image_classification": {"config_name": "gmlp-ti16-224", "config_overrides": "image_size=8,patch_size=4"},
 }
+#: A grid of two runs, whose tokenizer the first of them trains. Its operations are many: some of them are sampled.
+GRID = "run_mlm --seeds"
+SCRIPTS_AND_GRID = {**SCRIPTS, GRID: {"train_tokenizer": 60, "max_steps": 3, "seeds": [1, 2]}}
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=24"
 IMAGE_SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=1"
 TIMES = ("runtime", "per_second")
@@ -94,9 +97,10 @@ def arguments(data):
             "run_qa": ".json",
         }.get(script, "" if images else ".txt")
         kind = "encoder-decoder" if texts_to_texts else "encoder"
+        own = SCRIPTS_AND_GRID[script]
         settings = {
             "config_name": "gmlp-base",
-            "tokenizer_name": None if images or "train_tokenizer" in SCRIPTS[script] else data / kind,
+            "tokenizer_name": None if images or "train_tokenizer" in own else data / kind,
             "output_dir": folder,
             "do_train": True,
             "do_eval": True,
@@ -109,14 +113,18 @@ def arguments(data):
             "per_device_train_batch_size": 4,
             "learning_rate": 1e-2,
             "disable_tqdm": True,
-            **SCRIPTS[script],
+            **own,
         }
         for split in ("train", "validation", *(["test"] if "do_predict" in settings else [])):
             settings[f"{split}_{'dir' if images else 'file'}"] = data / f"{split}{ending}"
         vocabulary = 160 if texts_to_texts else 60
         sizes = IMAGE_SIZES if images else f"{SIZES},vocab_size={vocabulary},hidden_dropout_prob=0.1"
         settings["config_overrides"] = ",".join(filter(None, [sizes, settings.get("config_overrides", "")]))
-        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+        parts = []
+        for name, value in settings.items():
+            values = value if isinstance(value, list) else [value]
+            parts += [] if value is None else [f"--{name}", *map(str, values)]
+        return parts
 
     return build
 
@@ -132,7 +140,9 @@ def start(data):
         process.stdin.flush()
         return json.loads(process.stdout.readline())
 
-    yield lambda script, arguments, folder, **when: ask(script=script, arguments=arguments, folder=folder, **when)
+    yield lambda script, arguments, folder, **when: ask(
+        script=script.split()[0], arguments=arguments, folder=folder, **when
+    )
     process.stdin.close()
     assert process.wait() == 0
 
@@ -221,6 +231,20 @@ def test_killed_in_a_checkpoint_and_at_the_end(start, arguments, whole):
     _, _, operations = whole("run_mlm")
     half = operations.index("half of checkpoint-4/optimizer.pt") + 1
     check_killed_at("run_mlm", [half, len(operations) - 1], start, arguments, whole)
+
+
+def test_a_grid_killed_when_its_second_run_starts(start, arguments, whole):
+    _, _, operations = whole(GRID)
+    second = operations.index("os.mkdir lr0.01_batch4_seed2") + 1
+    check_killed_at(GRID, [second], start, arguments, whole)
+
+
+@pytest.mark.slow
+def test_a_grid_killed_at_sampled_operations_on_files(start, arguments, whole):
+    _, _, operations = whole(GRID)
+    shared = [number for number, name in enumerate(operations, start=1) if "lr0.01" not in name]
+    assert len(shared) > 5, "the folder's settings, the tokenizer, the summary"
+    check_killed_at(GRID, sorted({*shared, *range(1, len(operations) + 1, 7)}), start, arguments, whole)
 
 
 @pytest.mark.slow

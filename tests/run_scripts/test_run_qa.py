@@ -26,6 +26,7 @@ from tokenmixers.run_scripts.metrics.squad import squad_v1_metrics, squad_v2_met
 from tokenmixers.run_scripts.small_data import python_docs_questions
 
 
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32"
 NAMES = ["Ada", "Bo", "Cleo", "Dan"]
 PLACES = ["Paris", "Rome", "Oslo", "Lima", "Cairo"]
 
@@ -67,7 +68,7 @@ def arguments(questions):
             "train_file": questions / "train.json",
             "validation_file": questions / "validation.json",
             "config_name": "gmlp-base",
-            "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32",
+            "config_overrides": SIZES,
             "train_tokenizer": 60,
             "doc_stride": 4,
             "max_question_length": 16,
@@ -124,6 +125,37 @@ def evaluation_of(folder, **changes) -> dict:
         "output_dir": folder.parent / "evaluation",
         **changes,
     }
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_grid_is_its_single_runs(version, command, questions, tmp_path, monkeypatch):
+    options = {"train_tokenizer": 60}
+    if version == "2":
+        files = {f"{split}_file": questions / f"{split}_v2.json.gz" for split in ("train", "validation")}
+        options |= {**files, "version_2_with_negative": True}
+    arguments = [*command(**options), "--seeds", "1", "2"]
+    once = run_qa.run_once
+
+    def killed_second(*args):
+        if args[-1].seed == 2:
+            raise KeyboardInterrupt
+        return once(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run_qa, "run_once", killed_second)
+        run_qa.main(arguments)
+    first = tmp_path / "run" / "lr0.01_batch16_seed1" / "model.safetensors"
+    time = first.stat().st_mtime_ns
+    summary = run_qa.main(arguments)
+    assert first.stat().st_mtime_ns == time
+    sizes = f"{SIZES},vocab_size={read(first.with_name('config.json'))['vocab_size']}"
+    options |= {"train_tokenizer": None, "tokenizer_name": tmp_path / "run" / "tokenizer", "config_overrides": sizes}
+    for run in summary["runs"]:
+        single = run_qa.main(command(**options, seed=run["seed"], output_dir=tmp_path / run["folder"]))
+        assert run["score"] == run["eval_f1"] == single["eval_f1"]
+        weights = [load_file(path / run["folder"] / "model.safetensors") for path in (tmp_path, tmp_path / "run")]
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert {"eval_f1", "eval_exact_match" if version == "1" else "eval_best_f1"} <= summary["best"].keys()
 
 
 def test_trains_and_answers_as_the_pipeline_does(command, tmp_path, capsys):

@@ -150,6 +150,17 @@ def test_dialogues_with_evaluations_while_training(writing, texts, tmp_path):
     assert [entry["step"] for entry in history if "eval_bleu_1" in entry] == [2, 4]
 
 
+@pytest.mark.parametrize(
+    ("changes", "compared"), [({}, "eval_bleu"), ({"predict_with_generate": False}, "eval_perplexity")]
+)
+def test_a_grid_compares_bleu_or_the_perplexity(changes, compared, writing, capsys):
+    summary = run_seq2seq.main([*writing(max_steps=3, **changes), "--learning_rates", "1e-2", "1e-9"])
+    scores = [found["score"] for found in summary["configurations"]]
+    assert scores == [found[compared] for found in summary["configurations"]]
+    assert summary["best"]["score"] == (min if compared == "eval_perplexity" else max)(scores)
+    assert f"| {compared[5:]} " in capsys.readouterr().out
+
+
 def test_without_generation_there_is_perplexity_alone(writing, tmp_path):
     results = run_seq2seq.main(writing(predict_with_generate=False))
     assert math.isfinite(results["eval_perplexity"])

@@ -83,6 +83,22 @@ def test_learns_entities_and_writes_conll(command, data, tmp_path, capsys):
     assert evaluated["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-4)
 
 
+@pytest.mark.parametrize("entities", [True, False])
+def test_a_grid_compares_f1_or_without_entities_the_accuracy(entities, command, tmp_path, capsys):
+    options = {}
+    if not entities:
+        for name in ("train", "validation"):
+            (tmp_path / f"{name}.conll").write_text("\n\n".join(["the DET\ngate NOUN\nmixes VERB"] * 12))
+            options[f"{name}_file"] = tmp_path / f"{name}.conll"
+    summary = run_token_classification.main(
+        [*command(**options), "--seeds", "1", "2", "--learning_rates", "0", "1e-2"]
+    )
+    assert summary["best"]["score"] == summary["best"][f"eval_{'f1' if entities else 'accuracy'}"]
+    assert ("eval_f1" in summary["best"]) == entities
+    assert f"| {'f1' if entities else 'accuracy'} x 100" in capsys.readouterr().out
+    assert summary["best"]["score"] == max(found["score"] for found in summary["configurations"])
+
+
 def test_all_formats_are_the_same_data(command, data, tmp_path):
     losses = []
     for name in ("conll", "jsonl", "hub"):

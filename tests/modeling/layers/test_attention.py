@@ -87,3 +87,11 @@ def test_softmax_rounds_once(dtype):
     assert softmax(logits, dtype).equal(expected.to(dtype))
     assert softmax(logits, torch.float32).equal(expected)
     assert softmax(logits.float(), dtype).equal(expected.to(dtype))
+
+
+def test_attention_without_queries_runs_on_the_meta_device():
+    """As all else does: shapes and FLOPs of models that do not fit into memory."""
+    config = SynthesizerConfig(attention_components=["random"], num_hidden_layers=1, hidden_size=8, vocab_size=9)
+    with torch.device("meta"):
+        model, ids = SynthesizerModel(config), torch.zeros((2, 5), dtype=torch.long)
+    assert model(ids).last_hidden_state.shape == (2, 5, 8)

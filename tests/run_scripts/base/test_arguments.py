@@ -29,10 +29,30 @@ def test_command_line_overrides_recipe_overrides_defaults(tmp_path):
     assert changed == Example(steps=7, rate=1e-3, files=["c"], flag=True)
 
 
+def test_a_tokenizer_of_the_command_line_replaces_a_recipes(tmp_path):
+    """Whether it is loaded or trained."""
+    recipe = tmp_path / "recipe.yaml"
+    for written, given in (("train_tokenizer: 99", "tokenizer_name"), ("tokenizer_name: mine", "train_tokenizer")):
+        recipe.write_text(f"config_name: gmlp-base\n{written}\n")
+        (arguments,) = parse_arguments((ModelArguments,), [str(recipe), f"--{given}=7"])
+        assert (str(getattr(arguments, given)), arguments.config_name) == ("7", "gmlp-base")
+        assert getattr(arguments, written.partition(":")[0]) is None
+
+
 def test_json_recipes(tmp_path):
     recipe = tmp_path / "recipe.json"
     recipe.write_text('{"steps": 3, "flag": true}')
     assert parse_arguments((Example,), [str(recipe)]) == (Example(steps=3, flag=True),)
+
+
+@pytest.mark.parametrize("given", ["model_name_or_path", "config_name", "model_type"])
+def test_a_model_on_the_command_line_replaces_that_of_a_recipe(tmp_path, given):
+    for own in ("model_name_or_path", "config_name", "model_type"):
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(f"{own}: old\ntokenizer_name: kept\n")
+        for argument in ([f"--{given}", "new"], [f"--{given}=new"]):
+            (chosen,) = parse_arguments((ModelArguments,), [str(recipe), *argument])
+            assert chosen == ModelArguments(**{given: "new"}, tokenizer_name="kept")
 
 
 @pytest.mark.parametrize(

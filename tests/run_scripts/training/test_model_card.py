@@ -10,6 +10,7 @@ from transformers import AutoConfig, BertConfig, BertForMaskedLM, CLIPImageProce
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
+from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
 from tokenmixers.run_scripts.data.images import ImageDataArguments
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
@@ -18,11 +19,14 @@ from tokenmixers.run_scripts.training.model_card import (
     HUB_TASKS,
     SNIPPETS,
     TEMPLATE,
+    CardFacts,
     architecture,
+    citations,
     describe_data,
     last_evaluation,
     limits,
     snippet,
+    training,
 )
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -206,3 +210,25 @@ def test_the_card_says_when_trust_is_not_needed(task):
 
 def test_every_family_is_cited():
     assert set(CITATIONS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("config", "titles"),
+    [
+        (tokenmixers.SynthesizerConfig(), ["Synthesizer: Rethinking"]),
+        (tokenmixers.SynthesizerConfig(feed_forward_type="swiglu"), ["Synthesizer: Rethinking", "{GLU} Variants"]),
+        (tokenmixers.GMLPConfig(), ["Pay Attention to"]),
+        (BertConfig(), []),
+    ],
+)
+def test_the_papers_of_a_model_are_cited(config, titles):
+    found = re.findall(r" title += \{(.+)\},", citations(config))
+    assert len(found) == len(titles) and all(title in text for title, text in zip(titles, found, strict=True))
+
+
+def test_the_training_table_has_what_is_set(tmp_path):
+    settings = {"optim": "adafactor", "optim_args": "scale_parameter=true", "final_decay_steps": 0.1}
+    text = training(ScriptTrainingArguments(str(tmp_path), **settings), 3, CardFacts("fill-mask", data="", metrics={}))
+    rows = dict(re.findall(r"^\| (.+?) +\| +(.+?) +\|$", text, flags=re.MULTILINE))
+    assert {f"`{key}`": str(value) for key, value in settings.items()}.items() <= rows.items()
+    assert not {"`constant_warmup`", "`lr_scheduler_kwargs`"} & rows.keys()

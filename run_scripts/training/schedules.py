@@ -1,0 +1,71 @@
+"""What the learning rate schedules of Transformers lack: a constant start, and a linear decay to 0 at the end.
+
+Both apply to any schedule that is a function of the step. The schedule of T5 in Mesh TensorFlow,
+`1 / sqrt(max(step, 10000)) * min(1, (steps - step) / (0.1 * steps))`, is
+
+    --lr_scheduler_type inverse_sqrt --learning_rate 0.01 --warmup_steps 10000 --constant_warmup true
+    --final_decay_steps 0.1
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from ..base.errors import UserError
+from ..base.training_arguments import ScriptTrainingArguments
+
+
+def adapt_schedule(scheduler: LRScheduler, args: ScriptTrainingArguments, num_training_steps: int) -> LRScheduler:
+    """The schedule with `constant_warmup` and `final_decay_steps`, or the schedule itself if neither is set.
+
+    Args:
+        scheduler: As Transformers makes it, at step 0.
+        args: The training arguments.
+        num_training_steps: Number of all steps.
+
+    Raises:
+        UserError: If the schedule is no function of the step, or the decay is longer than the training.
+    """
+    warmup_steps = args.get_warmup_steps(num_training_steps) if args.constant_warmup else 0
+    decay_steps = args.final_decay_steps or 0.0
+    if not warmup_steps and not decay_steps:
+        return scheduler
+    if not isinstance(scheduler, LambdaLR):
+        raise UserError(
+            "--constant_warmup and --final_decay_steps need a schedule that is a function of the step alone, but "
+            f"--lr_scheduler_type {args.lr_scheduler_type.value} with --optim {args.optim} makes a "
+            f"{type(scheduler).__name__}."
+        )
+    if decay_steps > num_training_steps:
+        raise UserError(f"--final_decay_steps {decay_steps:g} is more than the {num_training_steps} training steps.")
+    if decay_steps < 1:
+        decay_steps *= num_training_steps
+    # Partial functions: PyTorch would store the fields of any other object in the checkpoint.
+    factors = [
+        partial(
+            adapted_factor,
+            factor=factor,
+            warmup_steps=warmup_steps,
+            num_training_steps=num_training_steps,
+            decay_steps=decay_steps,
+        )
+        for factor in scheduler.lr_lambdas
+    ]
+    return LambdaLR(scheduler.optimizer, factors)
+
+
+def adapted_factor(
+    step: int, *, factor: Callable[[int], float], warmup_steps: int, num_training_steps: int, decay_steps: float
+) -> float:
+    """The factor on the learning rate at a step.
+
+    Args:
+        step: From 0.
+        factor: That of the schedule without a constant start and a final decay.
+        warmup_steps: Before this step the factor is that of this step.
+        num_training_steps: At this step, the first after training, the factor is 0.
+        decay_steps: The factor decays linearly over so many steps, not necessarily a whole number; 0: it does not.
+    """
+    share_left = min(1.0, (num_training_steps - step) / decay_steps) if decay_steps else 1.0
+    return factor(max(step, warmup_steps)) * max(0.0, share_left)

@@ -1,0 +1,271 @@
+import gc
+import json
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import PreTrainedModel, Trainer
+
+from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
+from tokenmixers.run_scripts.training import model_loading
+from tokenmixers.run_scripts.training.hyperparameter_grid import (
+    Comparison,
+    GridArguments,
+    plan,
+    print_summary,
+    summarise,
+)
+
+
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
+FINETUNE = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
+
+
+@pytest.fixture
+def grid(command):
+    """`grid("--seeds", ..., **changes)`: arguments of a grid of tiny runs."""
+    return lambda *values, **changes: [*command(**changes), *map(str, values)]
+
+
+@pytest.fixture
+def tokenizers_trained(monkeypatch):
+    """Sizes of the tokenizers that were trained."""
+    train, sizes = model_loading.train_unigram_tokenizer, []
+
+    def count(texts, size, *args, **kwargs):
+        sizes.append(size)
+        return train(texts, size, *args, **kwargs)
+
+    monkeypatch.setattr(model_loading, "train_unigram_tokenizer", count)
+    return sizes
+
+
+def sizes_of(folder) -> str:
+    """`config_overrides` for a model of the same sizes with an existing tokenizer."""
+    return f"{SIZES},vocab_size={json.loads((folder / 'config.json').read_text())['vocab_size']}"
+
+
+class Killed(BaseException):
+    pass
+
+
+def same_weights(one, other) -> bool:
+    first, second = (load_file(folder / "model.safetensors") for folder in (one, other))
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.usefixtures("tokenizers_trained")
+def test_a_grid_is_its_single_runs(grid, command, tmp_path, capsys):
+    summary = run_mlm.main(grid("--seeds", 3, 4, "--learning_rates", 1e-2, 1e-7))
+    printed = capsys.readouterr().out
+    folder = tmp_path / "run"
+    assert json.loads((folder / "grid_results.json").read_text()) == summary
+    assert [run["folder"] for run in summary["runs"]] == [
+        f"lr{rate}_batch8_seed{seed}" for rate in ("0.01", "1e-07") for seed in (3, 4)
+    ]
+    assert summary["best"]["learning_rate"] == 1e-2, "the lower perplexity is the better one"
+    assert summary["best"]["score"] == summary["best"]["eval_perplexity"] < summary["configurations"][1]["score"]
+    assert "| perplexity " in printed and "lr 0.01, 8 rows a step (best)" in printed
+    # All have the one tokenizer that the first run has trained, and the same masks in the evaluation data.
+    tokenizer = (folder / "tokenizer" / "tokenizer.json").read_text()
+    for run in summary["runs"][:2]:
+        assert (folder / run["folder"] / "tokenizer.json").read_text() == tokenizer
+        alone = tmp_path / run["folder"]
+        single = {"train_tokenizer": None, "tokenizer_name": folder / "tokenizer", "output_dir": alone}
+        run_mlm.main(command(**single, config_overrides=sizes_of(folder / run["folder"]), seed=run["seed"]))
+        assert same_weights(alone, folder / run["folder"])
+        evaluation = {**FINETUNE, "model_name_or_path": alone, "do_train": None, "output_dir": tmp_path / "evaluation"}
+        evaluated = run_mlm.main(command(**evaluation))
+        assert evaluated["trained"] == pytest.approx(run["eval_perplexity"], rel=1e-5)
+
+
+def test_documents_held_out_are_the_same_for_all_seeds(grid, tmp_path, monkeypatch):
+    held_out = []
+    load = run_mlm.load_corpus
+
+    def keep(*args, **kwargs):
+        corpus = load(*args, **kwargs)
+        held_out.append(corpus.documents["validation"]["text"])
+        return corpus
+
+    monkeypatch.setattr(run_mlm, "load_corpus", keep)
+    options = {"validation_file": None, "validation_split_percentage": 20, "max_steps": 1}
+    run_mlm.main(grid("--seeds", 1, 2, **options))
+    assert held_out[0] == held_out[1]
+    run_mlm.main(grid("--seeds", 1, 2, **options, seed=7, output_dir=tmp_path / "other"))
+    assert held_out[2] == held_out[3] != held_out[0]
+
+
+@pytest.mark.parametrize("moment", ["during the first run", "after the first run"])
+def test_a_grid_that_was_killed_goes_on(moment, grid, tmp_path, monkeypatch, tokenizers_trained):
+    arguments = grid("--seeds", 1, 2)
+    step, steps, last = Trainer.training_step, [], {"during the first run": 2, "after the first run": 4}[moment]
+
+    def step_or_die(trainer, *args, **kwargs):
+        if len(steps) == last:
+            raise Killed
+        steps.append(trainer.args.seed)
+        return step(trainer, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Trainer, "training_step", step_or_die)
+        run_mlm.main(arguments)
+    folder = tmp_path / "run"
+    first = folder / "lr0.01_batch8_seed1"
+    assert (first / "_unfinished").is_dir() == (moment == "during the first run")
+    time = (first / "model.safetensors").stat().st_mtime_ns if moment == "after the first run" else None
+    summary = run_mlm.main(arguments)
+    assert tokenizers_trained == [60]
+    if time is not None:
+        assert (first / "model.safetensors").stat().st_mtime_ns == time, "a finished run is not repeated"
+    assert not list(folder.glob("*/_*"))
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    # Training a tokenizer twice gives two: the uninterrupted grid gets the same one.
+    shutil.copy(folder / "grid_settings.json", whole)
+    shutil.copytree(folder / "tokenizer", whole / "tokenizer")
+    assert run_mlm.main(grid("--seeds", 1, 2, output_dir=whole)) == summary
+    assert tokenizers_trained == [60]
+    for run in summary["runs"]:
+        assert same_weights(whole / run["folder"], folder / run["folder"])
+    assert run_mlm.main(arguments) == summary, "all is done"
+
+
+def test_the_model_of_a_run_is_freed_before_the_next(grid, monkeypatch):
+    build, alive = run_mlm.build_model, []
+
+    def count(*args, **kwargs):
+        alive.append(sum(isinstance(found, PreTrainedModel) for found in gc.get_objects()))
+        model = build(*args, **kwargs)
+        model.itself = [model]  # as where models are compiled or hooked: counting references does not free it
+        return model
+
+    monkeypatch.setattr(run_mlm, "build_model", count)
+    gc.disable()
+    try:
+        run_mlm.main(grid("--seeds", 1, 2, 3, max_steps=1))
+    finally:
+        gc.enable()
+    assert len(alive) == 3
+    assert alive[1] == alive[2] <= alive[0]
+
+
+def test_a_folder_of_other_runs_is_refused(grid, tmp_path):
+    run_mlm.main(grid("--seeds", 1, max_steps=1))
+    with pytest.raises(UserError, match=r"were made with mlm_probability=0.15, now it is 0.3: they could not be comp"):
+        run_mlm.main(grid("--seeds", 1, max_steps=1, mlm_probability=0.3))
+    with pytest.raises(UserError, match="is not empty and holds no checkpoint"):
+        run_mlm.main(grid(max_steps=1))
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "grid_results.json",
+        "grid_settings.json",
+        "lr0.01_batch8_seed1",
+        "tokenizer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_seq_length": 17}, "--max_seq_length 17 does not fit the model"),
+        ({"train_file": "missing.txt"}, "no file 'missing.txt'"),
+        ({"train_tokenizer": 3}, "got 3"),
+        ({"resume_from_checkpoint": True}, "--resume_from_checkpoint is for a single run"),
+        ({"do_eval": None}, "need --do_train and --do_eval"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_anything_is_written(grid, tmp_path, changes, message):
+    with pytest.raises(UserError, match="error: ") as caught:
+        run_mlm.main(grid("--seeds", 1, 2, **changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_close_learning_rates_have_folders_of_their_own(tmp_path):
+    args = ScriptTrainingArguments(str(tmp_path / "run"), do_train=True, do_eval=True, use_cpu=True)
+    runs = plan(GridArguments(learning_rates=[1e-5, 1.0000001e-5, 3e-5]), args)
+    assert len({run.output_dir for run in runs}) == 3
+    assert runs[0].output_dir.endswith("lr1e-05_batch8_seed42") and runs[2].output_dir.endswith(
+        "lr3e-05_batch8_seed42"
+    )
+
+
+def outcomes(comparison: Comparison, results: list[tuple[float, int, dict[str, float]]]) -> list:
+    """Results of runs with a learning rate and a seed."""
+    size = {"train_batch_size": 4, "gradient_accumulation_steps": 2, "world_size": 1}
+    return [
+        (SimpleNamespace(output_dir="x", learning_rate=rate, seed=seed, **size), comparison.values(found))
+        for rate, seed, found in results
+    ]
+
+
+@pytest.mark.parametrize(
+    ("comparison", "names", "best"),
+    [
+        (Comparison(("perplexity",)), ["eval_perplexity"], 1.0),
+        (Comparison(("loss",)), ["eval_loss"], 1.0),
+        (Comparison(("accuracy",), scale=100), ["eval_accuracy"], 2.0),
+        (Comparison(("f1", "accuracy")), ["eval_accuracy"], 2.0),  # tags that mark no entities
+        (Comparison(("f1", "exact_match")), ["eval_f1", "eval_exact_match"], 2.0),
+        (Comparison(("bleu", "perplexity")), ["eval_bleu", "eval_perplexity"], 2.0),
+        (Comparison(("perplexity", "bleu")), ["eval_bleu", "eval_perplexity"], 1.0),
+        (Comparison(("accuracy", "f1"), by_mean=True), ["eval_accuracy", "eval_f1"], 2.0),
+    ],
+)
+def test_the_best_configuration_has_the_best_median(comparison, names, best, capsys):
+    """Medians are 3 and 5; the means 7 and 4, the best seeds 1 and 2, would say otherwise."""
+    rows = [(1.0, 1, 17.0), (1.0, 2, 3.0), (1.0, 3, 1.0), (2.0, 1, 5.0), (2.0, 2, 5.0), (2.0, 3, 2.0)]
+    results = [(rate, seed, {**dict.fromkeys(names, value), "eval_runtime": 9.0}) for rate, seed, value in rows]
+    summary = summarise(outcomes(comparison, results), comparison)
+    assert [found["score"] for found in summary["configurations"]] == [3.0, 5.0]
+    assert summary["best"]["learning_rate"] == best and summary["best"]["batch_size"] == 8
+    assert set(summary["runs"][0]) == {"folder", "learning_rate", "batch_size", "seed", "score", *names}
+    print_summary(summary, comparison)
+    assert f"{3 * comparison.scale:.2f}" in capsys.readouterr().out
+
+
+def test_what_is_compared_is_the_first_result_or_the_mean():
+    results = {"eval_f1": 0.5, "eval_accuracy": 0.7}
+    assert Comparison(("f1", "accuracy")).values(results)["score"] == 0.5
+    assert Comparison(("f1", "accuracy"), by_mean=True).values(results)["score"] == pytest.approx(0.6)
+
+
+def test_a_result_that_is_no_number_is_the_worst():
+    """Such as the correlation of constant predictions."""
+    for name, value in (("pearson", -0.5), ("perplexity", 1e9)):
+        comparison = Comparison((name,))
+        results = [(rate, 1, {f"eval_{name}": found}) for rate, found in ((1.0, float("nan")), (2.0, value))]
+        assert summarise(outcomes(comparison, results), comparison)["best"]["learning_rate"] == 2.0
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_tokenizer_and_go_on(grid, tmp_path):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+    arguments = grid("--seeds", 1, 2, "--batch_sizes", 8, per_device_train_batch_size=None)
+    folder, environment = tmp_path / "run", {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def run() -> tuple[dict, str]:
+        command = [*launch, "tokenmixers.run_scripts.run_mlm", *arguments]
+        process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert process.returncode == 0, process.stderr[-3000:]
+        return json.loads((folder / "grid_results.json").read_text()), process.stdout
+
+    summary, printed = run()
+    assert "finished before" not in printed
+    assert [found["batch_size"] for found in summary["runs"]] == [8, 8]
+    shutil.rmtree(folder / "lr0.01_batch8_seed2")
+    again, printed = run()
+    assert again == summary and printed.count("finished before") == 1
+    # One process with the same tokenizer: alike, as sums are rounded in another order.
+    options = {"tokenizer_name": folder / "tokenizer", "train_tokenizer": None, "output_dir": tmp_path / "alone"}
+    options |= {"config_overrides": sizes_of(folder / "lr0.01_batch8_seed1")}
+    alone = run_mlm.main(grid("--seeds", 1, 2, **options))
+    for one, other in zip(summary["runs"], alone["runs"], strict=True):
+        assert one["eval_perplexity"] == pytest.approx(other["eval_perplexity"], rel=1e-2)

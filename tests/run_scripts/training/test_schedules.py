@@ -1,0 +1,173 @@
+"""Learning rates of whole runs, against formulas; resumed; and what a schedule is refused for."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Adafactor, Trainer
+from transformers.optimization import get_scheduler
+from transformers.trainer_utils import SchedulerType
+
+from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+#: Functions of the step alone; the others look at the loss.
+OF_THE_STEP = [kind for kind in SchedulerType if kind.value not in ("reduce_lr_on_plateau", "greedy")]
+NEEDED = {"cosine_with_min_lr": {"min_lr": 0.1}, "cosine_warmup_with_min_lr": {"min_lr": 0.1}}
+NEEDED["warmup_stable_decay"] = {"num_decay_steps": 3}
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    """`trainer(**arguments)`: with an optimizer for one weight, and what those arguments make of it."""
+
+    def build(**arguments) -> ScriptTrainer:
+        settings = {"output_dir": str(tmp_path), "use_cpu": True, "disable_tqdm": True, "optim": "sgd", **arguments}
+        built = ScriptTrainer(torch.nn.Linear(1, 1, bias=False), ScriptTrainingArguments(**settings))
+        built.create_optimizer()
+        return built
+
+    return build
+
+
+def learning_rates(scheduler, steps: int) -> list[float]:
+    """Of each step."""
+    rates = []
+    for _ in range(steps):
+        rates.append(scheduler.optimizer.param_groups[0]["lr"])
+        scheduler.optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def test_the_schedule_of_t5(trainer):
+    """In Mesh TensorFlow: the inverse square root of the step, at least 10 here, and its share of the last tenth."""
+    settings = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 10, "learning_rate": 10**-0.5}
+    scheduler = trainer(**settings, constant_warmup=True, final_decay_steps=0.1).create_scheduler(105)
+    expected = [max(step, 10) ** -0.5 * min(1.0, (105 - step) / 10.5) for step in range(105)]
+    assert learning_rates(scheduler, 105) == pytest.approx(expected, rel=1e-12)
+    assert 0 < expected[-1] < expected[-2] < expected[93] < expected[10] == expected[0]
+
+
+@pytest.mark.parametrize("kind", OF_THE_STEP)
+@pytest.mark.parametrize(("constant", "decay"), [(True, None), (False, 4), (True, 0.2)])
+def test_they_apply_to_every_schedule_of_transformers(kind, constant, decay, trainer):
+    steps, warmup = 20, 5
+    settings = {"lr_scheduler_type": kind.value, "warmup_steps": warmup, "learning_rate": 2.0}
+    settings["lr_scheduler_kwargs"] = NEEDED.get(kind.value)
+    changed = trainer(**settings, constant_warmup=constant, final_decay_steps=decay).create_scheduler(steps)
+    plain = get_scheduler(kind, torch.optim.SGD([torch.zeros(1)], lr=2.0), warmup, steps, NEEDED.get(kind.value))
+    without = learning_rates(plain, steps)
+    expected = [without[warmup]] * warmup + without[warmup:] if constant else without
+    if decay:
+        expected = expected[:16] + [rate * left / 4 for rate, left in zip(expected[16:], (4, 3, 2, 1), strict=True)]
+    assert learning_rates(changed, steps) == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_them_it_is_the_schedule_of_transformers(trainer):
+    built = trainer(lr_scheduler_type="cosine", warmup_steps=2)
+    assert learning_rates(built.create_scheduler(9), 9) == learning_rates(
+        get_scheduler("cosine", torch.optim.SGD([torch.zeros(1)], lr=5e-5), 2, 9), 9
+    )
+
+
+@pytest.mark.parametrize("name", ["constant_warmup", "final_decay_steps"])
+@pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
+def test_schedules_of_the_loss_are_refused(name, kind, tmp_path):
+    with pytest.raises(UserError, match=f"--{name} needs a schedule that depends on the step alone, not {kind}"):
+        ScriptTrainingArguments(str(tmp_path), lr_scheduler_type=kind, eval_strategy="steps", **{name: 1})
+
+
+@pytest.mark.parametrize("steps", [-1, 0, float("nan"), float("inf")])
+def test_a_decay_over_no_steps_is_refused(steps, tmp_path):
+    with pytest.raises(UserError, match="--final_decay_steps must be a finite number above 0"):
+        ScriptTrainingArguments(str(tmp_path), final_decay_steps=steps)
+
+
+def test_a_decay_longer_than_the_training_is_refused(trainer):
+    with pytest.raises(UserError, match="--final_decay_steps 30 is more than the 20 training steps"):
+        trainer(final_decay_steps=30).create_scheduler(20)
+    assert learning_rates(trainer(lr_scheduler_type="constant", final_decay_steps=20).create_scheduler(20), 1) == [
+        5e-5
+    ]
+
+
+def test_a_resumed_run_has_the_same_learning_rates(arguments, corpus, tmp_path, monkeypatch):
+    """Those of the formula, and the same weights."""
+    lines = (corpus / "train.txt").read_text().splitlines()
+    train_unigram_tokenizer(lines, 60, 16, show_progress=False).save_pretrained(tmp_path / "tokenizer")
+    sizes = "vocab_size=60,hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
+    command = {"train_tokenizer": None, "tokenizer_name": tmp_path / "tokenizer", "config_overrides": sizes}
+    command |= {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 2, "constant_warmup": "true", "max_steps": 8}
+    command |= {"final_decay_steps": 0.5, "optim": "adafactor", "optim_args": "scale_parameter=true"}
+    command |= {"save_strategy": "steps", "save_steps": 3, "do_eval": None}
+    rates: dict[int, list[float]] = {}
+    training_step, last = Trainer.training_step, 9
+
+    def step_or_stop(self, *args, **kwargs):
+        if self.state.global_step == last:
+            raise KeyboardInterrupt
+        rates.setdefault(self.state.global_step, []).append(self.optimizer.param_groups[0]["lr"])
+        return training_step(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "training_step", step_or_stop)
+    run_mlm.main(arguments(output_dir=tmp_path / "whole", **command))
+    last = 5
+    with pytest.raises(KeyboardInterrupt):
+        run_mlm.main(arguments(output_dir=tmp_path / "resumed", **command))
+    assert [path.name for path in (tmp_path / "resumed").glob("checkpoint-*")] == ["checkpoint-3"]
+    last = 9
+    run_mlm.main(arguments(output_dir=tmp_path / "resumed", **command))
+    for step, found in rates.items():
+        expected = 1e-2 * (2 / max(step, 2)) ** 0.5 * min(1.0, (8 - step) / 4)
+        assert found == pytest.approx([expected] * (3 if step in (3, 4) else 2))
+        assert len(set(found)) == 1
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed")]
+    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (None, {"scale_parameter": False}),
+        ("scale_parameter=true", {"scale_parameter": True}),
+        ("scale_parameter=True, clip_threshold=2", {"scale_parameter": True, "clip_threshold": 2.0}),
+        ("decay_rate=-0.7,beta1=0.9", {"scale_parameter": False, "decay_rate": -0.7, "beta1": 0.9}),
+    ],
+)
+def test_arguments_of_adafactor(options, expected, trainer):
+    built = trainer(optim="adafactor", optim_args=options, learning_rate=0.5)
+    defaults = {"lr": 0.5, "eps": (1e-30, 1e-3), "clip_threshold": 1.0, "decay_rate": -0.8, "beta1": None}
+    defaults |= {"relative_step": False, "warmup_init": False} | expected
+    assert isinstance(built.optimizer, Adafactor)
+    assert {key: built.optimizer.defaults[key] for key in defaults} == defaults
+
+
+def test_adafactor_scales_the_learning_rate_by_the_size_of_a_parameter(trainer):
+    """A first step of Adafactor has as many signs as the gradient: the rate, here times the parameter's size."""
+    for options, expected in ((None, 0.1), ("scale_parameter=true", 0.1 * 3.0)):
+        built = trainer(optim="adafactor", optim_args=options, learning_rate=0.1)
+        weight = built.model.weight
+        with torch.no_grad():
+            weight.fill_(3.0)
+        weight.grad = torch.ones_like(weight)
+        built.optimizer.step()
+        assert weight.item() == pytest.approx(3.0 - expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("relative_step=true", "'relative_step', which adafactor does not take here; there are scale_parameter, "),
+        ("scale_parameter=perhaps", "scale_parameter must be true or false, got 'perhaps'"),
+        ("clip_threshold=0", "clip_threshold must be a finite number above 0, got '0'"),
+        ("decay_rate=fast", "decay_rate must be a finite number, got 'fast'"),
+        ("beta1=1", "beta1 must be a share from 0 to less than 1, got '1'"),
+    ],
+)
+def test_what_adafactor_does_not_take(options, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        ScriptTrainingArguments(str(tmp_path), optim="adafactor", optim_args=options)
