@@ -30,6 +30,7 @@ PAGES = {
     "modeling/README.md": 200,
     "model_cards/README.md": 200,
     "model_cards/benchmarks/README.md": 250,
+    "model_cards/studies/README.md": 250,
     "tests/README.md": 80,
 }
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
