@@ -48,7 +48,7 @@ def small_study(corpus, tmp_path):
         "claims": [{"claim": "Split is better.", "source": "gMLP, Table 3", "better": "split", "than": "linear"}],
     }
     file = tmp_path / "tiny.yaml"
-    file.write_text(yaml.safe_dump(definition))
+    file.write_text(yaml.safe_dump(definition, sort_keys=False))
     return file
 
 
@@ -137,7 +137,7 @@ def test_report_only_makes_the_report_anew(small_study, corpus, tmp_path, capsys
     study.main([str(small_study), "--report_only", "--output_dir", str(out)])
     assert (out / "tiny.md").read_text() == text
     assert (out / "tiny.png").is_file() and (out / "tiny.json").read_bytes() == json_file
-    assert "undecided at this scale: Split is better." in capsys.readouterr().out
+    assert ": Split is better.\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
