@@ -31,6 +31,7 @@ PAGES = {
     "model_cards/README.md": 200,
     "model_cards/papers.md": 300,
     "model_cards/benchmarks/README.md": 250,
+    "model_cards/studies/README.md": 250,
     "tests/README.md": 80,
 }
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}

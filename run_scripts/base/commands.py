@@ -31,10 +31,11 @@ GROUPS = {
         "python_docs_summaries",
         "docstring_tasks",
         "number_names",
+        "associative_recall",
         "digits_images",
         "idx_images",
     ),
-    "Benchmark": ("benchmark", "benchmark_page"),
+    "Study and benchmark": ("study", "study_page", "benchmark", "benchmark_page"),
 }
 
 #: All commands.

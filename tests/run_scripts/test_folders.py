@@ -20,6 +20,7 @@ BELOW = {
     "small_data": {"base"},
     "training": {"base", "data", "metrics"},
     "benchmarks": {"base", "data", "metrics", "training"},
+    "studies": {"base", "data", "metrics", "training", "benchmarks"},
 }
 
 

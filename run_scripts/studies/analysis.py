@@ -1,0 +1,158 @@
+"""What the runs of a study say: chosen learning rates, results by seed, fits, verdicts.
+
+All is computed from a report, the content of a study's JSON file: its `definition`, `models` (parameters, operations
+and bytes of the contestants by task) and `runs`, see `workspace.Workspace.record`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from .claims import SLOPE, UNDECIDED, Claim, Comparison, compare, verdict
+from .definition import Study, Task, build_study
+from .statistics import power_law
+
+
+class Analysis:
+    """The results of a study.
+
+    Args:
+        report: With `study`, `setting`, `definition`, `models` and `runs`.
+        study: The definition, if it was read already.
+
+    Raises:
+        UserError: If the definition is not a correct one.
+    """
+
+    def __init__(self, report: Mapping[str, Any], study: Study | None = None):
+        self.report = report
+        self.study = study or build_study(report["study"], report["setting"], report["definition"])
+        self._runs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for run in report["runs"]:
+            self._runs.setdefault((run["task"], run["contestant"]), []).append(run)
+
+    def tried(self, task: Task, contestant: str) -> dict[float, float]:
+        """Learning rate -> result with the first seed, from worst to best; NaN, the worst, if the run diverged."""
+        first = self.study.seeds[0]
+        found = {
+            run["learning_rate"]: _number(run["result"])
+            for run in self._runs.get((task.name, contestant), ())
+            if run["seed"] == first and run["learning_rate"] in task.learning_rates
+        }
+
+        def quality(rate: float) -> float:
+            return -math.inf if math.isnan(found[rate]) else task.sign * found[rate]
+
+        return {rate: found[rate] for rate in sorted(found, key=quality)}
+
+    def learning_rate(self, task: Task, contestant: str) -> float | None:
+        """The best learning rate, `None` as long as some were not tried or if all runs diverged."""
+        tried = self.tried(task, contestant)
+        if len(tried) < len(task.learning_rates) or all(map(math.isnan, tried.values())):
+            return None
+        return list(tried)[-1]
+
+    def runs(self, task: Task, contestant: str) -> dict[int, Mapping[str, Any]]:
+        """The runs with the chosen learning rate, by seed."""
+        rate = self.learning_rate(task, contestant)
+        found = self._runs.get((task.name, contestant), ())
+        return {run["seed"]: run for run in found if rate is not None and run["learning_rate"] == rate}
+
+    def results(self, task: Task, contestant: str, at: int | None = None, of: str | None = None) -> dict[int, float]:
+        """The results by seed.
+
+        Args:
+            task: The task.
+            contestant: The contestant.
+            at: The step; the last one by default.
+            of: A measure instead of the task's metric.
+        """
+        return {seed: _value(run, at, of) for seed, run in self.runs(task, contestant).items()}
+
+    def compared(self, task: Task, name: str, claim: Claim) -> dict[int, float]:
+        """The results of a contestant in the units in which a claim compares them, or the slopes of a variant."""
+        if claim.of == SLOPE:
+            return {seed: slope for seed, (slope, _) in self.fits(task, name, claim.at).items()}
+        results = self.results(task, name, claim.at, claim.of)
+        if claim.of is None and task.compared_as == "log":
+            return {seed: math.log(value) for seed, value in results.items()}
+        return results
+
+    def fits(self, task: Task, variant: str, at: int | None = None) -> dict[int, tuple[float, float]]:
+        """The power law of a variant's results over its numbers of parameters, by seed."""
+        members = task.members(variant)
+        sizes = [self.report["models"][task.name][member]["parameters"] for member in members]
+        by_member = [self.results(task, member, at) for member in members]
+        seeds = sorted(set.intersection(*map(set, by_member)))
+        return {seed: power_law(sizes, [results[seed] for results in by_member]) for seed in seeds}
+
+    def has_started(self, task: Task, name: str) -> bool:
+        """Whether all runs of a contestant, or of a variant's sizes, have surpassed the task's plateau."""
+        if task.plateau is None:
+            return True
+        runs = [run for member in task.members(name) for run in self.runs(task, member).values()]
+        return all(task.sign * (_number(run["result"]) - run["plateau"]) > 0 for run in runs)
+
+    def comparisons(self, claim: Claim) -> list[Comparison]:
+        """The comparisons of all pairs of a claim."""
+        task = self.study.tasks[claim.task]
+        sign = 1 if claim.of in task.measures else task.sign
+        return compare(
+            claim,
+            lambda name: self.compared(task, name, claim),
+            sign,
+            lambda name: self.has_started(task, name),
+        )
+
+    def verdicts(self) -> list[tuple[Claim, list[Comparison], str]]:
+        """All claims with their comparisons and verdicts."""
+        found = [(claim, self.comparisons(claim)) for claim in self.study.claims]
+        return [(claim, comparisons, verdict(comparisons)) for claim, comparisons in found]
+
+    def close_contestants(self) -> set[tuple[str, str]]:
+        """Task and name of the contestants of undecided claims: more seeds may decide them."""
+        close = set()
+        for claim, comparisons, _ in self.verdicts():
+            for comparison in comparisons:
+                if comparison.verdict == UNDECIDED:
+                    task = self.study.tasks[claim.task]
+                    close |= {(claim.task, member) for name in comparison.pair for member in task.members(name)}
+        return close
+
+
+def _number(value: float | None) -> float:
+    """A result; JSON has no NaN, and runs that diverged have `None`."""
+    return math.nan if value is None else value
+
+
+def _value(run: Mapping[str, Any], at: int | None, of: str | None) -> float:
+    if of is None and at is None:
+        return _number(run["result"])
+    values = run["evaluations"] if of is None else run["measures"][of]
+    step = run["steps"] if at is None else at
+    return dict(map(tuple, values)).get(step, math.nan)
+
+
+def at_equal_time(runs: Mapping[int, Mapping[str, Any]], seconds: float) -> float | None:
+    """The mean over seeds of the results after the same training time, between evaluations by a straight line.
+
+    Args:
+        runs: Of one contestant, by seed.
+        seconds: The time; `None` is returned if it is not within the evaluations of all runs.
+    """
+    found = []
+    for run in runs.values():
+        pace = run["seconds"] / run["steps"] if run["seconds"] else math.nan
+        value = _interpolate([(step * pace, result) for step, result in run["evaluations"]], seconds)
+        if value is None:
+            return None
+        found.append(value)
+    return sum(found) / len(found) if found else None
+
+
+def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float | None:
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x0 <= x <= x1 * (1 + 1e-9):
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return None

@@ -1,0 +1,103 @@
+"""Claims of papers as comparisons of contestants, and their verdicts.
+
+A claim in a study's file is a mapping with `claim` (one sentence), `source`, `task` if there are several, and one of
+
+- `better: A`, `than: B`: A's results are better than B's;
+- `not_worse: A`, `than: B`, `margin: m`: they are not worse by more than m;
+- `equal: A`, `to: B`, `margin: m`: they differ by at most m, in either direction;
+- `above: A`, `value: x`: A's results, or what `of` names, are above the number x.
+
+A and B are names of contestants or variants, or lists of them; a variant with sizes is compared size by size. Optional
+are `at`, the step whose results are compared (the last by default), and `of`: `slope` compares how fast the results
+improve with the size, a measure of `measures.py` compares that.
+
+The rule is the same for all: the differences between A and B within each seed, positive where A is better, have a mean
+and a 95 % confidence interval (t distribution). The claim holds if the whole interval lies on the claimed side (above
+0, above -m, within -m to m), it does not hold if the whole interval lies on the other side, and otherwise it is
+undecided at this scale. Differences and margins are in the units of the task's `compared_as`: with `log`, 0.02 is
+about 2 %. A claim about several pairs holds if it holds for all of them, and does not hold if it fails for one.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .statistics import Interval, paired_interval
+
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided at this scale"
+
+#: Kind of a claim -> the key of what is compared with.
+KINDS = {"better": "than", "not_worse": "than", "equal": "to", "above": "value"}
+
+SLOPE = "slope"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim: the keys described above, `pairs` being the names of all A and B to compare."""
+
+    claim: str
+    source: str
+    task: str
+    kind: str
+    pairs: Sequence[tuple[str, str]]
+    margin: float = 0.0
+    at: int | None = None
+    of: str | None = None
+    value: float | None = None
+    """What A is compared with, in place of B."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of one pair: the interval of the differences, `None` with fewer than two seeds."""
+
+    pair: tuple[str, str]
+    interval: Interval | None
+    verdict: str
+
+
+def decide(kind: str, interval: Interval, margin: float) -> str:
+    """The verdict on one pair, from the interval of the differences, which are positive where A is better."""
+    least = 0.0 if kind in ("better", "above") else -margin
+    most = margin if kind == "equal" else math.inf
+    if interval.low > least and interval.high < most:
+        return HOLDS
+    if interval.high < least or interval.low > most:
+        return FAILS
+    return UNDECIDED
+
+
+def compare(
+    claim: Claim, values: Callable[[str], Mapping[int, float]], sign: int, has_started: Callable[[str], bool]
+) -> list[Comparison]:
+    """Compare all pairs of a claim.
+
+    Args:
+        claim: The claim.
+        values: Gives the results of a contestant by seed, in the units to compare.
+        sign: 1 if higher values are better, else -1.
+        has_started: Whether a contestant has left its plateau.
+    """
+    found = []
+    for a, b in claim.pairs:
+        of_a, of_b = values(a), values(b)
+        if claim.value is not None:
+            of_b, sign = dict.fromkeys(of_a, claim.value), 1
+        differences = [sign * (of_a[seed] - of_b[seed]) for seed in sorted(of_a.keys() & of_b.keys())]
+        if len(differences) < 2 or not all(map(math.isfinite, differences)):
+            found.append(Comparison((a, b), None, UNDECIDED))
+            continue
+        interval = paired_interval(differences)
+        started = has_started(a) and has_started(b)
+        found.append(
+            Comparison((a, b), interval, decide(claim.kind, interval, claim.margin) if started else UNDECIDED)
+        )
+    return found
+
+
+def verdict(comparisons: Sequence[Comparison]) -> str:
+    """The verdict on a claim about several pairs."""
+    verdicts = {comparison.verdict for comparison in comparisons}
+    return FAILS if FAILS in verdicts else UNDECIDED if UNDECIDED in verdicts else HOLDS

@@ -1,0 +1,330 @@
+"""What a study compares, read from a YAML file: tasks, contestants, seeds, claims.
+
+A file has these keys. Those with (task) may also stand below a name in `tasks`, for a study of several tasks.
+
+- `title`, `question`: texts for the report.
+- `seeds`: of every contestant; `more_seeds`: of the contestants of claims that are undecided after these.
+- `setting`s: `quick` and others below `settings`: keys to replace, e.g. fewer steps; mappings are merged.
+- `command` (task): the training command. `arguments` (task): its arguments, as in a recipe.
+- `data` (task): `files`, arguments with `{data_dir}` in their paths; `hub`, the same data on the Hub; or `made_by`, a
+  command that writes small data sets, with `made_with`, its arguments, and `files`, with `{made}` in their paths.
+- `tokenizer` (task): number of ids of a tokenizer that is trained once for all contestants; none for images.
+- `example` (task): shapes of a model's inputs for one example, by name, to count operations.
+- `variants` (task): name -> arguments that are added to the task's; below `sizes`, more of them by name of the size.
+  `contestants` (task): names of the variants that take part; all by default.
+- `baseline` (task): the variant whose parameters all others have to match within `parameter_tolerance`, 0.02.
+- `learning_rates` (task): every contestant gets the one that is best for it with the first seed.
+- `metric`, `better` (task): name of a result without `eval_`, and `lower` or `higher`. `compared_as` (task): `log`
+  for differences of logarithms, else `value`. `budgets` (task): steps whose results are in the table too.
+- `plateau` (task): name of a result that a contestant has to surpass, otherwise its claims stay undecided.
+- `starts_from` (task): name of an earlier task: its models of the same contestant and seed are finetuned.
+- `measures` (task): what `measures.py` measures in the weights.
+- `claims`: see `claims.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..base.commands import GROUPS, TRAINING_COMMANDS
+from ..base.config_overrides import parse_overrides
+from ..base.errors import UserError
+from ..base.shipped_files import find_shipped
+from .claims import KINDS, SLOPE, Claim
+
+
+STUDIES = Path(__file__).parent
+
+#: Keys of a study as a whole, and of its tasks.
+STUDY_KEYS = ("title", "question", "seeds", "more_seeds", "settings", "tasks", "claims")
+TASK_KEYS = (
+    *("command", "arguments", "data", "tokenizer", "example", "variants", "contestants", "baseline"),
+    *("parameter_tolerance", "learning_rates", "metric", "better", "compared_as", "budgets", "plateau"),
+    *("starts_from", "measures"),
+)
+DATA_KEYS = ("files", "hub", "made_by", "made_with")
+
+#: Arguments of the commands that the study itself sets.
+RESERVED = ("output_dir", "seed", "learning_rate", "seeds", "learning_rates", "tokenizer_name", "train_tokenizer")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all contestants do. The fields are the keys described above."""
+
+    name: str
+    command: str
+    arguments: Mapping[str, Any]
+    data: Mapping[str, Any]
+    contestants: Mapping[str, Mapping[str, Any]]
+    """Name -> arguments that are added to those of the task. With sizes the names are `variant/size`."""
+    learning_rates: Sequence[float]
+    metric: str
+    better: str
+    example: Mapping[str, Sequence[int]]
+    baseline: str | None = None
+    tokenizer: int | None = None
+    parameter_tolerance: float = 0.02
+    compared_as: str = "value"
+    budgets: Sequence[int] = ()
+    plateau: str | None = None
+    starts_from: str | None = None
+    measures: Sequence[str] = ()
+
+    @property
+    def steps(self) -> int:
+        """Training steps of every run."""
+        return self.arguments["max_steps"]
+
+    @property
+    def sign(self) -> int:
+        """1 if higher results are better, else -1."""
+        return 1 if self.better == "higher" else -1
+
+    def members(self, name: str) -> list[str]:
+        """The contestants of a variant, one for each size, or the contestant of this name."""
+        return [found for found in self.contestants if name in (found, variant_of(found))]
+
+    def recipe(self, contestant: str) -> dict[str, Any]:
+        """The arguments of the contestant's runs, with the overrides of task and contestant in one mapping."""
+        recipe = merge(self.arguments, self.contestants[contestant])
+        if self.starts_from is not None:  # the checkpoint has a configuration
+            recipe = {key: value for key, value in recipe.items() if key not in ("config_name", "model_type")}
+            recipe["config_overrides"] = {
+                key: value for key, value in recipe.get("config_overrides", {}).items() if "drop" in key
+            }
+        return recipe
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study in one of its settings."""
+
+    name: str
+    setting: str
+    title: str
+    question: str
+    seeds: Sequence[int]
+    more_seeds: Sequence[int]
+    tasks: Mapping[str, Task]
+    claims: Sequence[Claim]
+    definition: Mapping[str, Any]
+    """The content of the file with the setting's values, as JSON has it."""
+
+    @property
+    def stem(self) -> str:
+        """Name of its files: the study's, and that of the setting."""
+        return self.name if self.setting == "default" else f"{self.name}-{self.setting}"
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with changes; mappings in it are merged too, but `data` is replaced as a whole."""
+    merged = dict(base)
+    for key, value in changes.items():
+        mappings = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if mappings and key != "data" else value
+    return merged
+
+
+def variant_of(contestant: str) -> str:
+    """The variant of a contestant: its name up to the size."""
+    return contestant.partition("/")[0]
+
+
+def size_of(contestant: str) -> str:
+    """The size of a contestant, empty if its variant has no sizes."""
+    return contestant.partition("/")[2]
+
+
+def names_of_studies() -> list[str]:
+    """The studies that come with this package."""
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def read_study(name: str, setting: str = "default") -> Study:
+    """Read a study.
+
+    Args:
+        name: A shipped study, or a YAML file.
+        setting: `"default"`, or one of the file's `settings`.
+
+    Raises:
+        UserError: If there is no such study or setting, or the file is not a correct one.
+    """
+    is_file = Path(name).suffix in (".yaml", ".yml")
+    file = find_shipped(name if is_file else f"{name}.yaml", STUDIES, "study file")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"the study {file} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"the study {file} must be a mapping.")
+    settings = content.pop("settings", {})
+    if setting != "default":
+        if setting not in settings:
+            raise UserError(f"the study {file.stem} has no setting {setting!r}; there are {', '.join(settings)}.")
+        content = merge(content, settings[setting])
+    return build_study(file.stem, setting, content)
+
+
+def build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Study:
+    """Check the content of a file, or of the `definition` in a report.
+
+    Raises:
+        UserError: If a key, a value or a name is wrong.
+    """
+    where = f"the study {name}"
+    _check_keys(where, definition, (*STUDY_KEYS, *TASK_KEYS))
+    common = {key: value for key, value in definition.items() if key in TASK_KEYS}
+    parts = definition.get("tasks") or {name: {}}
+    tasks: dict[str, Task] = {}
+    for part, changes in parts.items():
+        _check_keys(f"{where}, task {part}", changes or {}, TASK_KEYS)
+        tasks[part] = _build_task(f"{where}, task {part}", part, merge(common, changes or {}))
+        start = tasks[part].starts_from
+        if start is not None and start not in tasks:
+            raise UserError(f"{where}: {part} starts from {start!r}, which is no task before it.")
+    for key in ("title", "seeds", "claims"):
+        if not definition.get(key):
+            raise UserError(f"{where} needs {key!r}.")
+    seeds, more = list(definition["seeds"]), list(definition.get("more_seeds", ()))
+    if len({*seeds, *more}) < len(seeds) + len(more) or len(seeds) < 2:
+        raise UserError(f"{where} needs at least two different seeds, got {seeds} and {more}.")
+    claims = [read_claim(where, claim, tasks) for claim in definition["claims"]]
+    return Study(
+        name,
+        setting,
+        definition["title"],
+        definition.get("question", ""),
+        seeds,
+        more,
+        tasks,
+        claims,
+        definition,
+    )
+
+
+def _check_keys(where: str, mapping: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in mapping:
+        if key not in known:
+            raise UserError(f"{where} has an unknown key {key!r}; there are {', '.join(known)}.")
+
+
+def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
+    for key in ("command", "arguments", "data", "variants", "learning_rates", "metric", "better", "example"):
+        if key not in keys:
+            raise UserError(f"{where} needs {key!r}.")
+    if keys["command"] not in TRAINING_COMMANDS:
+        raise UserError(f"{where}: {keys['command']!r} is none of {', '.join(TRAINING_COMMANDS)}.")
+    if keys["better"] not in ("lower", "higher") or keys.get("compared_as", "value") not in ("log", "value"):
+        raise UserError(f"{where}: `better` is lower or higher, and `compared_as` log or value.")
+    keys["learning_rates"] = [float(rate) for rate in keys["learning_rates"]]
+    _check_data(where, keys["data"])
+    variants, chosen = keys.pop("variants"), keys.pop("contestants", None)
+    for variant in variants:
+        if "/" in variant:
+            raise UserError(f"{where}: the name {variant!r} has a /, which stands between variant and size.")
+    for variant in chosen or ():
+        if variant not in variants:
+            raise UserError(f"{where}: {variant!r} is no variant; there are {', '.join(variants)}.")
+    contestants = _expand({variant: variants[variant] or {} for variant in chosen or variants})
+    _check_arguments(where, keys["arguments"], contestants)
+    baseline = keys.get("baseline")
+    if baseline is not None and baseline not in (chosen or variants):
+        raise UserError(
+            f"{where}: the baseline {baseline!r} is no variant; there are {', '.join(chosen or variants)}."
+        )
+    return Task(name=name, contestants=contestants, **keys)
+
+
+def _check_data(where: str, data: Mapping[str, Any]) -> None:
+    _check_keys(f"{where}, data", data, DATA_KEYS)
+    if not data.get("files") and not data.get("hub"):
+        raise UserError(f"{where}: `data` needs `files` or `hub`.")
+    makers = GROUPS["Make small data sets"]
+    if data.get("made_by") not in (None, *makers):
+        raise UserError(f"{where}: `made_by` {data['made_by']!r} is none of {', '.join(makers)}.")
+
+
+def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The contestants: every variant, or each of its sizes."""
+    contestants = {}
+    for name, arguments in variants.items():
+        own = {key: value for key, value in arguments.items() if key != "sizes"}
+        for size, more in (arguments.get("sizes") or {None: {}}).items():
+            contestants[name if size is None else f"{name}/{size}"] = merge(own, more)
+    return contestants
+
+
+def _check_arguments(where: str, arguments: Mapping[str, Any], contestants: Mapping[str, Mapping[str, Any]]) -> None:
+    for owner, found in (("", arguments), *contestants.items()):
+        place = f"{where}, {owner}" if owner else where
+        for key in found:
+            if key in RESERVED:
+                raise UserError(f"{place}: {key} is set by the study itself.")
+        overrides = found.get("config_overrides", {})
+        if not isinstance(overrides, Mapping):
+            raise UserError(f"{place}: config_overrides must be a mapping, got {overrides!r}.")
+        for key, value in overrides.items():
+            if isinstance(value, str):
+                parse_overrides(f"{key}={value}")
+    if not isinstance(arguments.get("max_steps"), int):
+        raise UserError(f"{where}: `arguments` need max_steps, the same number for all contestants.")
+
+
+def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, Task]) -> Claim:
+    """Check a claim of a study's file.
+
+    Raises:
+        UserError: If a key is missing or unknown, or names something that does not exist.
+    """
+    kinds = [kind for kind in KINDS if kind in keys]
+    place = f"{where}, claim {keys.get('claim')!r}"
+    if len(kinds) != 1 or KINDS[kinds[0]] not in keys or "claim" not in keys or "source" not in keys:
+        ways = ", ".join(f"{kind} and {other}" for kind, other in KINDS.items())
+        raise UserError(f"{place} needs `claim`, `source`, and one of: {ways}.")
+    (kind,) = kinds
+    allowed = {"claim", "source", "task", kind, KINDS[kind], "margin", "at", "of"}
+    if unknown := keys.keys() - allowed:
+        raise UserError(f"{place} has an unknown key {min(unknown)!r}.")
+    if (kind in ("better", "above")) == ("margin" in keys):
+        raise UserError(f"{place}: `margin` belongs to not_worse and equal, and they need it.")
+    task = keys.get("task", next(iter(tasks)) if len(tasks) == 1 else None)
+    if task not in tasks:
+        raise UserError(f"{place} needs `task`, one of {', '.join(tasks)}.")
+    _check_place(place, keys, tasks[task])
+    value = None if kind != "above" else float(keys["value"])
+    sides = [_as_list(keys[kind]), _as_list(keys[kind] if value is not None else keys[KINDS[kind]])]
+    pairs = [pair for a, b in product(*sides) for pair in _pairs(place, tasks[task], a, b, keys.get("of") == SLOPE)]
+    optional = {key: keys[key] for key in ("margin", "at", "of") if key in keys}
+    return Claim(keys["claim"], keys["source"], task, kind, pairs, value=value, **optional)
+
+
+def _check_place(place: str, keys: Mapping[str, Any], task: Task) -> None:
+    if keys.get("at") not in (None, task.steps, *task.budgets):
+        raise UserError(f"{place}: `at` {keys['at']} is none of the budgets {', '.join(map(str, task.budgets))}.")
+    if keys.get("of") not in (None, SLOPE, *task.measures):
+        raise UserError(f"{place}: `of` {keys['of']!r} is none of {', '.join((SLOPE, *task.measures))}.")
+
+
+def _as_list(value: str | list[str]) -> list[str]:
+    return value if isinstance(value, list) else [value]
+
+
+def _pairs(place: str, task: Task, a: str, b: str, whole: bool) -> list[tuple[str, str]]:
+    """The contestants to compare; with `whole` the variants themselves."""
+    sides = [task.members(name) for name in (a, b)]
+    for name, members in zip((a, b), sides, strict=True):
+        if not members:
+            raise UserError(f"{place} names {name!r}, which is no variant; there are {', '.join(task.contestants)}.")
+    if whole:
+        return [(a, b)]
+    if len(sides[0]) == len(sides[1]):
+        return list(zip(*sides, strict=True))
+    if 1 not in map(len, sides):
+        raise UserError(f"{place}: {a} and {b} have different sizes.")
+    return list(product(*sides))

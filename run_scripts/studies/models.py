@@ -1,0 +1,115 @@
+"""Parameters, operations and bytes of the contestants, counted before anything runs."""
+
+from collections.abc import Mapping
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from ..base.arguments import ModelArguments
+from ..base.config_overrides import merge_overrides
+from ..base.errors import UserError
+from ..benchmarks.timing import count_flops
+from ..training.model_loading import build_model, load_config
+from .definition import Study, Task, size_of
+
+
+#: Training command -> the Auto class of its models.
+AUTO_CLASSES = {
+    "run_mlm": "AutoModelForMaskedLM",
+    "run_clm": "AutoModelForCausalLM",
+    "run_span_corruption": "AutoModelForSeq2SeqLM",
+    "run_seq2seq": "AutoModelForSeq2SeqLM",
+    "run_qa": "AutoModelForQuestionAnswering",
+    "run_glue": "AutoModelForSequenceClassification",
+    "run_token_classification": "AutoModelForTokenClassification",
+    "run_image_classification": "AutoModelForImageClassification",
+}
+
+
+def meta_model(study: Study, task: Task, contestant: str) -> PreTrainedModel:
+    """A contestant's model without memory for its weights.
+
+    Raises:
+        UserError: If its configuration is not possible.
+    """
+    recipe = task.recipe(contestant)
+    if task.starts_from is not None:
+        recipe = study.tasks[task.starts_from].recipe(contestant)
+    overrides = dict(recipe.get("config_overrides", {}))
+    if vocabulary := _vocabulary(study, task):
+        overrides["vocab_size"] = vocabulary
+    names = ("config_name", "model_type")
+    arguments = ModelArguments(
+        **{name: recipe[name] for name in names if name in recipe},
+        config_overrides=merge_overrides(overrides, None),
+    )
+    try:
+        config = load_config(arguments)
+        with torch.device("meta"):
+            return build_model(arguments, config, getattr(transformers, AUTO_CLASSES[task.command]))
+    except UserError as error:
+        raise UserError(f"{contestant}: {str(error).removeprefix('error: ')}") from error
+
+
+def _vocabulary(study: Study, task: Task) -> int | None:
+    return task.tokenizer if task.starts_from is None else _vocabulary(study, study.tasks[task.starts_from])
+
+
+def describe_models(study: Study) -> dict[str, dict[str, dict[str, int]]]:
+    """Task -> contestant -> `parameters`, `flops` (of a forward pass of one example) and `bytes` (in float32).
+
+    All parameters count, those of embeddings too; tied ones count once. The vocabulary has the requested size.
+
+    Raises:
+        UserError: If a contestant's parameters do not match those of the baseline of its size.
+    """
+    return {name: _describe_task(study, task) for name, task in study.tasks.items()}
+
+
+def _describe_task(study: Study, task: Task) -> dict[str, dict[str, int]]:
+    found = {}
+    for contestant in task.contestants:
+        model = meta_model(study, task, contestant).eval()
+        stored = [*model.parameters(), *(buffer for buffer in _saved_buffers(model))]
+        parameters = sum(tensor.numel() for tensor in {id(tensor): tensor for tensor in stored}.values())
+        flops = count_flops(model, [_example(task)])
+        found[contestant] = {"parameters": parameters, "flops": int(flops), "bytes": 4 * parameters}
+    check_parameters(task, {name: facts["parameters"] for name, facts in found.items()})
+    return found
+
+
+def _saved_buffers(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Fixed weights that a checkpoint holds, e.g. those of Fixed Random attention."""
+    names = model.state_dict().keys()
+    return [buffer for name, buffer in model.named_buffers() if name in names]
+
+
+def _example(task: Task) -> dict[str, torch.Tensor]:
+    """A batch of one example of the task's shapes."""
+    return {
+        name: torch.zeros(1, *shape, dtype=torch.float if name == "pixel_values" else torch.long, device="meta")
+        for name, shape in task.example.items()
+    }
+
+
+def check_parameters(task: Task, parameters: Mapping[str, int]) -> None:
+    """Check that all contestants have as many parameters as the baseline, or as the baseline of their size.
+
+    Raises:
+        UserError: If one differs by more than the tolerance.
+    """
+    if task.baseline is None:
+        return
+    for contestant, count in parameters.items():
+        size = size_of(contestant)
+        reference = f"{task.baseline}/{size}" if size else task.baseline
+        if reference not in parameters:
+            raise UserError(f"{task.name}: {contestant} has no baseline of its size, {reference!r}.")
+        difference = count / parameters[reference] - 1
+        if abs(difference) > task.parameter_tolerance:
+            raise UserError(
+                f"{task.name}: {contestant} has {count:,} parameters, the baseline {reference} has "
+                f"{parameters[reference]:,}: {difference:+.1%} is beyond the tolerance of "
+                f"{task.parameter_tolerance:.1%}. Change its sizes (embeddings count, tied ones once)."
+            )

@@ -1,0 +1,312 @@
+"""Tables, verdicts and pictures of studies, and the page `model_cards/studies/README.md`."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from ..base.errors import UserError
+from ..base.optional_packages import install_hint
+from ..base.reporting import markdown_table
+from .analysis import Analysis, at_equal_time
+from .claims import Comparison
+from .definition import Study, Task, size_of, variant_of
+from .statistics import band, mean_and_deviation
+
+
+if TYPE_CHECKING:  # an optional package
+    from matplotlib.axes import Axes
+
+START = "<!-- verdicts of `tokenmixers study_page` -->"
+END = "<!-- end of the verdicts -->"
+
+#: File beside the page with what the results mean, written by hand: name of a study -> a paragraph.
+CONCLUSIONS = "conclusions.yaml"
+
+
+def results_table(analysis: Analysis) -> str:
+    """The results of all tasks: a row for each contestant, with mean and standard deviation over seeds."""
+    tasks = list(analysis.study.tasks.values())
+    several = len(tasks) > 1
+    metric = "result" if several else f"{tasks[0].metric} ({tasks[0].better} is better)"
+    head = ("", metric, "earlier (steps)", "last fifth", "seeds", "learning rate", "parameters", "MFLOPs")
+    head += ("training, s", "at equal time")
+    rows = []
+    for task in tasks:
+        seconds = _shortest_training(analysis, task)
+        for name in task.contestants:
+            label = f"{task.name} ({task.metric}): {name}" if several else name
+            rows.append((label, *_cells(analysis, task, name, seconds)))
+    return markdown_table(head, rows)
+
+
+def _cells(analysis: Analysis, task: Task, name: str, seconds: float | None) -> tuple[str, ...]:
+    runs, rate = analysis.runs(task, name), analysis.learning_rate(task, name)
+    facts = analysis.report["models"][task.name][name]
+    same_time = None if seconds is None else at_equal_time(runs, seconds)
+    times = [run["seconds"] for run in runs.values() if run["seconds"]]
+    changes = [_last_change(run) for run in runs.values()]
+    earlier = [(step, list(analysis.results(task, name, step).values())) for step in task.budgets]
+    return (
+        _spread(analysis.results(task, name)),
+        ", ".join(f"{np.mean(values):.4g} ({step:,})" for step, values in earlier if values),
+        _optional(np.mean(changes) if changes else None, "{:+.1%}"),
+        str(len(runs)),
+        "" if rate is None else f"{rate:g}",
+        f"{facts['parameters']:,}",
+        f"{facts['flops'] / 1e6:,.0f}",
+        _optional(np.mean(times) if times else None, "{:,.0f}"),
+        _optional(same_time, "{:.4g}"),
+    )
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "" if value is None or math.isnan(value) else form.format(value)
+
+
+def _spread(results: Mapping[int, float]) -> str:
+    """`mean ± standard deviation`."""
+    if not results or any(map(math.isnan, results.values())):
+        return ""
+    mean, deviation = mean_and_deviation(list(results.values()))
+    return f"{mean:.4g}" if math.isnan(deviation) else f"{mean:.4g} ± {deviation:.2g}"
+
+
+def _last_change(run: Mapping[str, Any]) -> float:
+    """How much the result changed in the last fifth of the steps, relative to the one before it."""
+    before = [value for step, value in run["evaluations"] if step <= 0.8 * run["steps"]]
+    return run["result"] / before[-1] - 1 if before and run["result"] is not None and before[-1] else math.nan
+
+
+def _shortest_training(analysis: Analysis, task: Task) -> float | None:
+    """The training time, in seconds, of the fastest contestant: its mean over seeds."""
+    means = []
+    for name in task.contestants:
+        times = [run["seconds"] for run in analysis.runs(task, name).values() if run["seconds"]]
+        means += [sum(times) / len(times)] if times else []
+    return min(means) if means else None
+
+
+def measures_table(analysis: Analysis, task: Task) -> str:
+    """What was measured in the weights, mean and standard deviation over seeds; empty if there is nothing."""
+    rows = [
+        (name, *(_spread(analysis.results(task, name, of=measure)) for measure in task.measures))
+        for name in task.contestants
+    ]
+    head = ("measured at the end", *(name.replace("_", " ") for name in task.measures))
+    return markdown_table(head, rows) if task.measures else ""
+
+
+def fits_table(analysis: Analysis, task: Task) -> str:
+    """The power laws of variants with sizes; empty if there are none."""
+    variants = dict.fromkeys(map(variant_of, task.contestants))
+    rows = []
+    for variant in variants:
+        if len(task.members(variant)) > 1:
+            slopes = {seed: slope for seed, (slope, _) in analysis.fits(task, variant).items()}
+            rows.append((variant, _spread(slopes), str(len(slopes))))
+    return markdown_table(("power law over parameters", "slope", "seeds"), rows) if rows else ""
+
+
+def difference_text(comparison: Comparison) -> str:
+    """A comparison's interval, e.g. `+0.021 [+0.011, +0.031]`; positive: the first is better."""
+    if comparison.interval is None:
+        return "not enough runs"
+    mean, low, high = comparison.interval.mean, comparison.interval.low, comparison.interval.high
+    return f"{mean:+.3g} [{low:+.3g}, {high:+.3g}]"
+
+
+def claim_rows(analysis: Analysis) -> list[tuple[str, str, str, str, str]]:
+    """Claim, differences, margin, seeds and verdict of each claim."""
+    rows = []
+    for claim, comparisons, whole in analysis.verdicts():
+        texts = [
+            f"{difference_text(comparison)}{f' {a} / {b}' if len(comparisons) > 1 else ''}"
+            for comparison in comparisons
+            for a, b in [comparison.pair]
+        ]
+        counts = sorted({str(comparison.interval.count) for comparison in comparisons if comparison.interval})
+        margin = f"{claim.margin:g}" if claim.margin else f"above {claim.value:g}" if claim.value is not None else ""
+        rows.append((claim.claim, "<br>".join(texts), margin, "-".join(counts), f"**{whole}**"))
+    return rows
+
+
+def claims_table(analysis: Analysis) -> str:
+    """The claims of one study with differences, intervals and verdicts."""
+    return markdown_table(("claim", "difference, 95 % interval", "margin", "seeds", "verdict"), claim_rows(analysis))
+
+
+def verdict_lines(analysis: Analysis) -> str:
+    """The verdicts, one a line."""
+    return "\n".join(f"{whole}: {claim.claim}" for claim, _, whole in analysis.verdicts())
+
+
+def study_section(analysis: Analysis, conclusion: str = "", picture: str = "") -> str:
+    """The section of a study: question, picture, tables, and how it was run.
+
+    Args:
+        analysis: The study.
+        conclusion: What the results mean, a paragraph.
+        picture: Name of the picture's file, if there is one to show.
+    """
+    study = analysis.study
+    title = study.title if study.setting == "default" else f"{study.title}, setting {study.setting}"
+    parts = [f"## {title}", " ".join(filter(None, (study.question, conclusion.strip())))]
+    if study.setting == "quick":
+        parts.insert(1, "**These are results of `--quick`: too few steps to conclude anything.**")
+    parts += [f"![Results of the study {study.name} by step]({picture})"] if picture else []
+    parts.append(results_table(analysis))
+    for task in study.tasks.values():
+        parts += [measures_table(analysis, task), fits_table(analysis, task)]
+    return "\n\n".join(filter(None, (*parts, f"`{command(study)}`; {_conditions(analysis.report)}")))
+
+
+def study_report(analysis: Analysis) -> str:
+    """The report on one study: its section and its claims."""
+    return f"{study_section(analysis)}\n\n{claims_table(analysis)}"
+
+
+def command(study: Study) -> str:
+    """The command that repeats a study."""
+    setting = {"default": "", "quick": " --quick"}.get(study.setting, f" --setting {study.setting}")
+    return f"tokenmixers study {study.name}{setting}"
+
+
+def _conditions(report: Mapping[str, Any]) -> str:
+    machine = report["machine"]
+    place = machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}"
+    first, last = report["dates"]
+    dates = first if first == last else f"{first} to {last}"
+    jobs = f"{machine['jobs']} runs at a time, {machine['threads']} threads each"
+    return f"{place}; {jobs}; {report['packages']}; {dates}."
+
+
+def plot_study(analysis: Analysis, path: Path) -> None:
+    """Draw the results of every task over the steps, and over the parameters where there are sizes.
+
+    Args:
+        analysis: The study.
+        path: The image file. Without matplotlib (extra `plot`) a message says that it is skipped.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"no picture of the study: matplotlib is missing ({install_hint('plot')})")
+        return
+    panels = []
+    for task in analysis.study.tasks.values():
+        panels += [(task, _curves)]
+        panels += [(task, _laws)] if any(map(size_of, task.contestants)) else []
+        panels += [(task, _measures)] if task.measures else []
+    figure = Figure(figsize=(5.5 * len(panels), 4.2), layout="constrained")
+    for axis, (task, draw) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        draw(axis, analysis, task)
+        axis.set_title(task.name, fontsize=10)
+        if axis.lines:
+            axis.legend(fontsize="x-small")
+    if analysis.study.setting == "quick":
+        figure.suptitle("--quick: too few steps to conclude anything", fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
+def _curves(axis: "Axes", analysis: Analysis, task: Task) -> None:
+    """Mean over seeds by step, with the range of the seeds shaded."""
+    for name in task.contestants:
+        curves = [run["evaluations"] for run in analysis.runs(task, name).values() if run["evaluations"]]
+        steps = sorted(set.intersection(*({step for step, _ in curve if step} for curve in curves))) if curves else []
+        if not steps:
+            continue
+        values = np.array([[dict(map(tuple, curve))[step] for step in steps] for curve in curves])
+        (line,) = axis.plot(steps, values.mean(axis=0), marker="o", markersize=3, label=name)
+        axis.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.2, color=line.get_color())
+    if task.compared_as == "log":
+        axis.set_yscale("log")
+    axis.set(xlabel="step", ylabel=task.metric)
+
+
+def _measures(axis: "Axes", analysis: Analysis, task: Task) -> None:
+    """What was measured in the weights, mean over seeds by step."""
+    for name in task.contestants:
+        for measure in task.measures:
+            curves = [run["measures"][measure] for run in analysis.runs(task, name).values()]
+            curves = [curve for curve in curves if len(curve) == max(map(len, curves))]
+            if curves and curves[0]:
+                steps = [step for step, _ in curves[0]]
+                values = np.mean([[value for _, value in curve] for curve in curves], axis=0)
+                axis.plot(steps, values, marker="o", markersize=3, label=f"{name}: {measure.replace('_', ' ')}")
+    axis.set(xlabel="step", ylim=(0, None))
+
+
+def _laws(axis: "Axes", analysis: Analysis, task: Task) -> None:
+    """Results over parameters on logarithmic axes, with the power law and its 95 % confidence band."""
+    for variant in dict.fromkeys(map(variant_of, task.contestants)):
+        members = task.members(variant)
+        sizes = [analysis.report["models"][task.name][member]["parameters"] for member in members]
+        fits = list(analysis.fits(task, variant).values())
+        if len(members) < 2 or len(fits) < 2:
+            continue
+        means = [np.mean(list(analysis.results(task, member).values())) for member in members]
+        (line,) = axis.plot(sizes, means, "o", markersize=4, label=variant)
+        grid = np.geomspace(min(sizes), max(sizes), 20)
+        intervals = band(fits, grid)
+        axis.plot(grid, [math.exp(interval.mean) for interval in intervals], color=line.get_color(), linewidth=1)
+        low, high = ([math.exp(getattr(interval, end)) for interval in intervals] for end in ("low", "high"))
+        axis.fill_between(grid, low, high, alpha=0.15, color=line.get_color())
+    axis.set(xscale="log", yscale="log", xlabel="parameters", ylabel=task.metric)
+
+
+def read_reports(folder: Path) -> dict[str, Analysis]:
+    """The studies whose JSON files are in a folder, in the order of their names.
+
+    Raises:
+        UserError: If one is a result of `--quick`.
+    """
+    found = {}
+    for file in sorted(folder.glob("*.json")):
+        report = json.loads(file.read_text(encoding="utf-8"))
+        if report["setting"] == "quick":
+            raise UserError(f"{file} is a result of --quick, which decides nothing: it has no place on the page.")
+        found[file.stem] = Analysis(report)
+    return found
+
+
+def verdicts_table(analyses: Mapping[str, Analysis], short: bool = False) -> str:
+    """The claims of all studies with their verdicts, those of the default setting before others.
+
+    Args:
+        analyses: The studies, from `read_reports`.
+        short: Leave out differences, margins and seeds.
+    """
+    rows = []
+    for analysis in sorted(analyses.values(), key=lambda analysis: analysis.study.setting != "default"):
+        study = analysis.study
+        name = study.name if study.setting == "default" else f"{study.name}, {study.setting}"
+        for claim, row in zip(study.claims, claim_rows(analysis), strict=True):
+            cells = row[-1:] if short else row[1:]
+            rows.append((row[0], claim.source.partition(":")[0], name, *cells))
+    head: Sequence[str] = ("verdict",) if short else ("difference, 95 % interval", "margin", "seeds", "verdict")
+    return markdown_table(("claim", "source", "study", *head), rows)
+
+
+def page(folder: Path) -> str:
+    """The whole page: the text before README.md's first `## `, the verdicts, a section for each study.
+
+    Raises:
+        UserError: As `read_reports`, or if there are no studies.
+    """
+    analyses = read_reports(folder)
+    if not analyses:
+        raise UserError(f"there are no results of studies in {folder}: copy their JSON files and pictures there.")
+    head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
+    file = folder / CONCLUSIONS
+    conclusions = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    sections = [
+        study_section(analysis, conclusions.get(stem, ""), picture.name if picture.is_file() else "")
+        for stem, analysis in analyses.items()
+        for picture in [folder / f"{stem}.png"]
+    ]
+    return "\n\n".join([head, "## Verdicts", verdicts_table(analyses), *sections]) + "\n"

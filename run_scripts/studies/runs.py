@@ -1,0 +1,255 @@
+"""Which runs of a study are to do, and doing them: one process each, several beside each other."""
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from ..base.commands import module_of
+from ..base.errors import UserError
+from ..benchmarks.results import machine
+from ..training.run_folder import finished_results, write_atomically
+from .analysis import Analysis
+from .definition import Task
+from .workspace import TOKENIZER, Run, Workspace, versions
+
+
+@dataclass
+class Process:
+    """A run that was started."""
+
+    run: Run | None
+    """`None` for the training of a tokenizer."""
+    task: str
+    process: subprocess.Popen
+    log: Path
+    start: float
+
+
+class Executor:
+    """Does all runs of a study that are not done, and writes its report after each.
+
+    Args:
+        workspace: The output folder.
+        models: From `describe_models`.
+        jobs: Processes at a time. They share the processor's cores.
+    """
+
+    def __init__(self, workspace: Workspace, models: dict[str, Any], jobs: int):
+        self.workspace, self.study, self.jobs = workspace, workspace.study, jobs
+        self.lock: IO[str] | None = workspace.lock()
+        self.models = models
+        self.records: dict[Run, dict[str, Any]] = {}
+        self.seconds: dict[tuple[str, str], list[float]] = {}
+        self.active: list[Process] = []
+        self.report_file = workspace.folder / f"{self.study.stem}.json"
+        dates = [_now()]
+        if self.report_file.is_file():
+            dates += json.loads(self.report_file.read_text(encoding="utf-8"))["dates"]
+        self.dates = [min(dates), max(dates)]
+
+    def report(self) -> dict[str, Any]:
+        """The report about all finished runs."""
+        facts = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        kept = ("processor", "instructions", "accelerator", "cores", "device")
+        return {
+            "study": self.study.name,
+            "setting": self.study.setting,
+            "data": "Hub" if self.workspace.data_dir is None else "files",
+            "machine": {key: facts[key] for key in kept} | {"jobs": self.jobs, "threads": self._threads()},
+            "packages": facts["versions"],
+            "versions": versions(),
+            "dates": self.dates,
+            "definition": self.study.definition,
+            "models": self.models,
+            "runs": list(self.records.values()),
+        }
+
+    def execute(self) -> dict[str, Any]:
+        """Do all runs. Returns the report."""
+        self._read_finished()
+        try:
+            while self._start_runs() or self.active:
+                self._wait()
+        finally:
+            for active in self.active:
+                active.process.terminate()
+            for active in self.active:
+                active.process.wait()
+        return self._write_report()
+
+    def _read_finished(self) -> None:
+        """Read what earlier starts have done: what is ready becomes more with each run read."""
+        while found := [(run, self.workspace.record(run)) for run in self.ready()]:
+            new = {run: record for run, record in found if record is not None}
+            self.records |= new
+            if not new:
+                break
+
+    def _write_report(self) -> dict[str, Any]:
+        report = self.report()
+        write_atomically(self.report_file, json.dumps(report, indent=1) + "\n")
+        return report
+
+    def ready(self) -> list[Run]:
+        """The runs that are not done and can be started now, in the order in which to do them."""
+        analysis = Analysis({**self._facts(), "runs": list(self.records.values())}, self.study)
+        planned = [run for task in self.study.tasks.values() for run in _planned(analysis, task)]
+        waiting = [run for run in planned if run not in self.records]
+        if not waiting and self.study.more_seeds:
+            waiting = [run for run in _more_runs(analysis) if run not in self.records]
+        return [run for run in waiting if not self._needs(run) or self._start_of(run, analysis) is not None]
+
+    def _facts(self) -> dict[str, Any]:
+        return {"study": self.study.name, "setting": self.study.setting, "models": self.models}
+
+    def _needs(self, run: Run) -> str | None:
+        return self.study.tasks[run.task].starts_from
+
+    def _start_of(self, run: Run, analysis: Analysis) -> Run | None:
+        """The finished run whose model a run finetunes."""
+        start = self._needs(run)
+        if start is None:
+            return None
+        rate = analysis.learning_rate(self.study.tasks[start], run.contestant)
+        found = Run(start, run.contestant, rate or 0.0, run.seed)
+        return found if found in self.records else None
+
+    def remaining(self) -> int:
+        """How many runs are still to do, without those that more seeds would add."""
+        total = 0
+        for task in self.study.tasks.values():
+            total += len(task.contestants) * (len(task.learning_rates) + len(self.study.seeds) - 1)
+        first = {*self.study.seeds}
+        return max(total - sum(run.seed in first for run in self.records), 0)
+
+    def _start_runs(self) -> bool:
+        """Start processes while there are runs and free places. Whether there is anything to wait for."""
+        busy = {active.run for active in self.active}
+        training_tokenizer = {active.task for active in self.active if active.run is None}
+        for run in self.ready():
+            if len(self.active) >= self.jobs:
+                break
+            if run in busy or run.task in training_tokenizer:
+                continue
+            task = self.study.tasks[run.task]
+            recipe = self.workspace.tokenizer_recipe(task)
+            if recipe is not None:
+                self._start(None, task, f"{run.task}/{TOKENIZER}", recipe)
+                training_tokenizer.add(run.task)
+                continue
+            analysis = Analysis({**self._facts(), "runs": list(self.records.values())}, self.study)
+            recipe = self.workspace.recipe(run, self._start_of(run, analysis))
+            self._start(run, task, f"{run.task}/{run.name}", recipe)
+        return bool(self.active)
+
+    def _threads(self) -> int:
+        given = os.environ.get("OMP_NUM_THREADS", "")
+        return int(given) if given.isdecimal() else max((os.cpu_count() or 1) // self.jobs, 1)
+
+    def _start(self, run: Run | None, task: Task, name: str, recipe: dict[str, Any]) -> None:
+        file = self.workspace.write_recipe(name, recipe)
+        log = file.with_suffix(".log")
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads()), "TOKENIZERS_PARALLELISM": "false"}
+        with log.open("w", encoding="utf-8") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module_of(task.command), str(file)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=() if self.lock is None else (self.lock.fileno(),),
+            )
+        self.active.append(Process(run, task.name, process, log, time.monotonic()))
+        self._print(f"started {run or f'{task.name}: tokenizer'}")
+
+    def _wait(self) -> None:
+        """Wait until a process has ended, and read its results."""
+        while all(active.process.poll() is None for active in self.active):
+            with suppress(subprocess.TimeoutExpired):
+                self.active[0].process.wait(0.5)
+        for active in [active for active in self.active if active.process.poll() is not None]:
+            self.active.remove(active)
+            self._finish(active)
+
+    def _finish(self, ended: Process) -> None:
+        if ended.run is None:
+            if finished_results(str(self.workspace.folder / ended.task / TOKENIZER)) is None:
+                raise UserError(f"{ended.task}: the tokenizer was not trained, see {ended.log}.")
+            return
+        if ended.process.returncode != 0:
+            self.workspace.note_failure(ended.run, ended.log)
+        record = self.workspace.record(ended.run)
+        if record is None:
+            raise UserError(f"{ended.run} ended without results, see {ended.log}.")
+        self.records[ended.run] = record
+        key = ended.run.task, ended.run.contestant
+        self.seconds.setdefault(key, []).append(time.monotonic() - ended.start)
+        self._write_report()
+        metric = self.study.tasks[ended.run.task].metric
+        result = "diverged" if record["result"] is None else f"{metric} {record['result']:.4g}"
+        self._print(f"finished {ended.run}: {result}")
+
+    def _print(self, text: str) -> None:
+        done, left = len(self.records), self.remaining()
+        filled = round(20 * done / max(done + left, 1))
+        bar = "#" * filled + "." * (20 - filled)
+        print(f"[{bar}] {done} of {done + left} runs, {self._time_left()}; {text}", flush=True)
+
+    def _time_left(self) -> str:
+        """An estimate from the runs of this start; of other contestants' if a contestant has none yet."""
+        everything = [seconds for values in self.seconds.values() for seconds in values]
+        if not everything:
+            return "time left not known yet"
+        mean = sum(everything) / len(everything)
+        left = 0.0
+        for task in self.study.tasks.values():
+            for contestant in task.contestants:
+                done = sum((run.task, run.contestant) == (task.name, contestant) for run in self.records)
+                runs = max(len(task.learning_rates) + len(self.study.seeds) - 1 - done, 0)
+                own = self.seconds.get((task.name, contestant), [mean])
+                left += runs * sum(own) / len(own)
+        minutes = round(left / self.jobs / 60)
+        return f"about {minutes // 60} h {minutes % 60:02d} min left"
+
+
+def _planned(analysis: Analysis, task: Task) -> list[Run]:
+    """All runs of a task that are known by now: every learning rate with the first seed, then the other seeds."""
+    first, *others = analysis.study.seeds
+    runs = [Run(task.name, name, rate, first) for name in task.contestants for rate in task.learning_rates]
+    for name in task.contestants:
+        rate = analysis.learning_rate(task, name)
+        if rate is not None:
+            runs += [Run(task.name, name, rate, seed) for seed in others]
+    return runs
+
+
+def _more_runs(analysis: Analysis) -> list[Run]:
+    """The runs with more seeds of the contestants of undecided claims, and of what these start from."""
+    close, tasks = analysis.close_contestants(), analysis.study.tasks
+    for task, name in list(close):
+        while (start := tasks[task].starts_from) is not None:
+            close.add((start, name))
+            task = start
+    runs: Sequence[tuple[Task, str]] = [
+        (task, name) for task in tasks.values() for name in task.contestants if (task.name, name) in close
+    ]
+    return [
+        Run(task.name, name, rate, seed)
+        for seed in analysis.study.more_seeds
+        for task, name in runs
+        if (rate := analysis.learning_rate(task, name)) is not None
+    ]
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,298 @@
+"""The output folder of a study: data, tokenizers, a folder for each run, and what is read from them."""
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..base.commands import module_of
+from ..base.errors import UserError
+from ..training.run_folder import finished_results, write_atomically
+from .definition import Study, Task
+from .measures import measure
+
+
+SETTINGS = "study.json"
+TOKENIZER = "tokenizer"
+
+#: Packages whose versions must be the same for all runs.
+PACKAGES = ("tokenmixers", "torch", "transformers")
+
+#: Arguments of all runs, unless a study sets them.
+DEFAULTS: Mapping[str, Any] = {
+    "do_train": True,
+    "do_eval": True,
+    "precision": "fp32",
+    "save_strategy": "steps",
+    "save_total_limit": 1,
+    "logging_steps": 50,
+    "disable_tqdm": True,
+    "include_num_input_tokens_seen": True,
+}
+
+#: Arguments that differ with the place of the folder.
+PLACES = ("output_dir", "tokenizer_name", "model_name_or_path")
+
+_DIVERGED = re.compile(r"^error: the training (loss|gradient) is ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of a study."""
+
+    task: str
+    contestant: str
+    learning_rate: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{self.contestant.replace(' ', '_').replace('/', '_')}_lr{self.learning_rate:g}_seed{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.task}: {self.contestant}, learning rate {self.learning_rate:g}, seed {self.seed}"
+
+
+class Workspace:
+    """The output folder of a study.
+
+    Args:
+        study: The study.
+        folder: The folder, new or of the same study.
+        data_dir: Folder of the data files; `None` for the data sets of the Hub.
+
+    Raises:
+        UserError: If the folder holds something else, or results of another study, setting or version.
+    """
+
+    def __init__(self, study: Study, folder: Path, data_dir: str | None):
+        self.study, self.folder = study, folder.resolve()
+        self.data_dir = None if data_dir is None else Path(data_dir).resolve()
+        self._check()
+
+    def _check(self) -> None:
+        settings = {"study": self.study.name, "setting": self.study.setting, "versions": versions()}
+        file = self.folder / SETTINGS
+        if file.is_file():
+            before = json.loads(file.read_text(encoding="utf-8"))
+            for key, value in settings.items():
+                if before.get(key) != value:
+                    raise UserError(
+                        f"{str(self.folder)!r} holds results with {key} {before.get(key)}, now it is {value}: they "
+                        "could not be compared. Choose another --output_dir."
+                    )
+        elif self.folder.is_dir() and any(self.folder.iterdir()):
+            raise UserError(f"{str(self.folder)!r} is not empty and holds no study. Choose another --output_dir.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(settings, indent=2) + "\n")
+
+    def lock(self) -> Any:
+        """Lock the folder, also for all processes started with the lock's descriptor, until the last of them ends.
+
+        Raises:
+            UserError: If a process of another start of the study still runs.
+        """
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            return None
+        file = (self.folder / "_lock").open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"runs of an earlier start work in {str(self.folder)!r}: wait, or end them.") from error
+        os.set_inheritable(file.fileno(), True)
+        return file
+
+    def run_folder(self, run: Run) -> Path:
+        """The output folder of a run."""
+        return self.folder / run.task / run.name
+
+    def data_arguments(self, task: Task) -> dict[str, Any]:
+        """The arguments that name the task's data. Small data sets are written first.
+
+        Raises:
+            UserError: If there are no data without `--data_dir`, or they cannot be written.
+        """
+        data = task.data
+        if data.get("hub") and (self.data_dir is None or not data.get("files")):
+            return dict(data["hub"])
+        places = {"data_dir": str(self.data_dir), "made": str(self.folder / "data" / task.name)}
+        arguments = {**data["files"], **data.get("made_with", {})}
+        if self.data_dir is None and "{data_dir}" in json.dumps(arguments):
+            raise UserError(f"{task.name} has no data set on the Hub: give --data_dir.")
+        if data.get("made_by") and not Path(places["made"]).is_dir():
+            self._make_data(data, places)
+        return _placed(data["files"], places)
+
+    def _make_data(self, data: Mapping[str, Any], places: Mapping[str, str]) -> None:
+        partial = Path(f"{places['made']}_incomplete")
+        shutil.rmtree(partial, ignore_errors=True)
+        words = [f"--output_dir={partial}"]
+        for name, value in _placed(data.get("made_with", {}), places).items():
+            words += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
+        finished = subprocess.run(
+            [sys.executable, "-m", module_of(data["made_by"]), *words], capture_output=True, text=True, check=False
+        )
+        if finished.returncode:
+            raise UserError(f"{data['made_by']} failed: {_last_line(finished.stderr)}")
+        os.rename(partial, places["made"])
+
+    def tokenizer_recipe(self, task: Task) -> dict[str, Any] | None:
+        """The recipe of a run of one step that trains the task's tokenizer, `None` if there is nothing to do."""
+        folder = self.folder / task.name / TOKENIZER
+        if task.tokenizer is None or finished_results(str(folder)) is not None:
+            return None
+        recipe = {**DEFAULTS, **task.recipe(next(iter(task.contestants))), **self.data_arguments(task)}
+        evaluation = {"do_eval": False, "eval_strategy": "no", "save_strategy": "no", "save_total_limit": None}
+        short = {"max_steps": 1, "per_device_train_batch_size": 1, "train_tokenizer": task.tokenizer}
+        return {**recipe, **evaluation, **short, "output_dir": str(folder)}
+
+    def recipe(self, run: Run, start_from: Run | None = None) -> dict[str, Any]:
+        """The recipe of a run.
+
+        Args:
+            run: The run.
+            start_from: The finished run whose model is finetuned, if the task asks for it.
+        """
+        task = self.study.tasks[run.task]
+        recipe = {**DEFAULTS, **task.recipe(run.contestant), **self.data_arguments(task)}
+        if task.tokenizer is not None:
+            tokenizer = self.folder / task.name / TOKENIZER
+            config = json.loads((tokenizer / "config.json").read_text(encoding="utf-8"))
+            recipe["tokenizer_name"] = str(tokenizer)
+            recipe["config_overrides"] = {**recipe.get("config_overrides", {}), "vocab_size": config["vocab_size"]}
+        if start_from is not None:
+            recipe["model_name_or_path"] = str(self.run_folder(start_from))
+        recipe |= {"learning_rate": run.learning_rate, "seed": run.seed, "output_dir": str(self.run_folder(run))}
+        return recipe
+
+    def write_recipe(self, name: str, recipe: Mapping[str, Any]) -> Path:
+        """Write a recipe, or check that it is the same as before.
+
+        Args:
+            name: Path in the folder, without ending.
+            recipe: The arguments.
+
+        Raises:
+            UserError: If an earlier start of the study used other values.
+        """
+        file = self.folder / f"{name}.yaml"
+        recipe = json.loads(json.dumps(recipe))
+        if file.is_file():
+            before = yaml.safe_load(file.read_text(encoding="utf-8"))
+            for key in sorted({*before, *recipe} - {*PLACES}):
+                if before.get(key) != recipe.get(key):
+                    raise UserError(
+                        f"{file} was run with {key}={before.get(key)!r}, the study now has {recipe.get(key)!r}: the "
+                        "results could not be compared. Choose another --output_dir."
+                    )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, yaml.safe_dump(recipe, sort_keys=False))
+        return file
+
+    def record(self, run: Run) -> dict[str, Any] | None:
+        """What a report says of a finished run, `None` if it is not finished.
+
+        Returns:
+            `task`, `contestant`, `learning_rate`, `seed`; `result`, the metric after the last step, `None` if the
+            training diverged; `evaluations`, pairs of step and metric; `steps`; `seconds` of training without
+            evaluations; `plateau`, and `measures`, by name pairs of step and value, as far as the task has them.
+        """
+        folder, task = self.run_folder(run), self.study.tasks[run.task]
+        record: dict[str, Any] = {
+            "task": run.task,
+            "contestant": run.contestant,
+            "learning_rate": run.learning_rate,
+            "seed": run.seed,
+        }
+        results = finished_results(str(folder))
+        if results is None:
+            return self._diverged(run, record)
+        if f"eval_{task.metric}" not in results:
+            raise UserError(f"{folder} has no result {task.metric!r}; there are {', '.join(sorted(results))}.")
+        state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+        record |= {"result": results[f"eval_{task.metric}"], "steps": state["global_step"]}
+        record["evaluations"] = _evaluations(state["log_history"], task.metric, record)
+        speed = results.get("tokens_per_second")
+        record["seconds"] = state["num_input_tokens_seen"] / speed if speed else None
+        if task.plateau is not None:
+            record["plateau"] = results[task.plateau]
+        record["measures"] = self._measures(task, folder, record["steps"])
+        for checkpoint in folder.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+        return record
+
+    def _measures(self, task: Task, folder: Path, steps: int) -> dict[str, Any]:
+        """Measured once, from the model and the checkpoints, which are then removed."""
+        if not task.measures:
+            return {}
+        file = folder.with_name(f"{folder.name}.measures.json")
+        if not file.is_file():
+            write_atomically(file, json.dumps(measure(list(task.measures), folder, steps)) + "\n")
+        return json.loads(file.read_text(encoding="utf-8"))
+
+    def _diverged(self, run: Run, record: dict[str, Any]) -> dict[str, Any] | None:
+        if not self._failure_file(run).is_file():
+            return None
+        empty = {"result": None, "evaluations": [], "steps": 0, "seconds": None, "plateau": None}
+        return {**record, **empty, "measures": {name: [] for name in self.study.tasks[run.task].measures}}
+
+    def _failure_file(self, run: Run) -> Path:
+        return self.folder / run.task / f"{run.name}.diverged"
+
+    def note_failure(self, run: Run, log: Path) -> None:
+        """Note that the training of a run diverged.
+
+        Raises:
+            UserError: If it failed for another reason.
+        """
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if not _DIVERGED.search(text):
+            raise UserError(f"{run} failed, see {log}: {_last_line(text)}")
+        write_atomically(self._failure_file(run), _last_line(text) + "\n")
+
+
+def _evaluations(history: list[dict[str, Any]], metric: str, record: Mapping[str, Any]) -> list[list[float]]:
+    found = {entry["step"]: entry[f"eval_{metric}"] for entry in history if f"eval_{metric}" in entry}
+    found[record["steps"]] = record["result"]
+    return [[step, found[step]] for step in sorted(found)]
+
+
+def _placed(arguments: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments with the names of folders in place of `{data_dir}` and `{made}`."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, list):
+            return [place(item) for item in value]
+        return value.format(**places) if isinstance(value, str) else value
+
+    return {name: place(value) for name, value in arguments.items()}
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines() or ["no output"]
+    return lines[-1].removeprefix("error: ")
+
+
+def versions() -> dict[str, str]:
+    """The versions that must be the same for all runs of a study."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # imported from a folder
+            from tokenmixers import __version__
+
+            found[package] = __version__
+    return found

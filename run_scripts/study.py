@@ -1,0 +1,97 @@
+"""Test claims of the papers with small models, equal budgets and several seeds.
+
+    tokenmixers study gates --data_dir data --jobs 2
+    tokenmixers study gates --quick
+    tokenmixers study gates --report_only
+
+Every contestant gets the same tokens, steps, batches and choice of learning rates. Runs that are finished are not
+repeated, and the same command continues runs that were killed. The output folder gets a JSON file with all runs,
+a table with the verdicts on the claims, and a picture. `studies/definition.py` says what a study's file holds.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging
+
+from .base.arguments import check_output_folder, parse_arguments
+from .base.errors import UserError
+from .base.ranges import check_ranges
+from .studies.analysis import Analysis
+from .studies.definition import names_of_studies, read_study
+from .studies.models import describe_models
+from .studies.results_page import plot_study, study_report, verdict_lines
+from .studies.runs import Executor
+from .studies.workspace import Workspace
+
+
+@dataclass
+class StudyArguments:
+    """How to do a study, whose name (or YAML file) is the first argument."""
+
+    output_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder of the runs; outputs/studies/NAME, with the setting's name if there is one."},
+    )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "Folder of the data files that the study names; the Hub's data by default."}
+    )
+    quick: bool = field(
+        default=False, metadata={"help": "Minutes instead of hours: shows the whole path, and decides nothing."}
+    )
+    setting: str | None = field(default=None, metadata={"help": "Another of the study's settings."})
+    jobs: int = field(default=1, metadata={"help": "Runs at a time; they share the processor's cores."})
+    report_only: bool = field(
+        default=False, metadata={"help": "Train nothing: table, picture and verdicts from the JSON file."}
+    )
+    results: str | None = field(
+        default=None, metadata={"help": "The JSON file of --report_only; NAME.json in the output folder by default."}
+    )
+
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "jobs"))
+        if self.quick and self.setting is not None:
+            raise UserError("--quick is a setting itself: give it or --setting.")
+
+
+def write_report(report: dict[str, Any], folder: Path, study: Any = None) -> None:
+    """Write the table and the picture of a study beside its JSON file, and print the table and the verdicts."""
+    analysis = Analysis(report, study)
+    text = study_report(analysis)
+    stem = folder / analysis.study.stem
+    Path(f"{stem}.md").write_text(text + "\n", encoding="utf-8")
+    plot_study(analysis, Path(f"{stem}.png"))
+    print(f"\n{text}\n\n{verdict_lines(analysis)}\n\nwritten: {stem}.json, .md and .png", flush=True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point.
+
+    Raises:
+        UserError: If an argument or the study is wrong, its parameters do not match, or a run fails.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words.pop(0) if words and not words[0].startswith("-") else ""
+    (arguments,) = parse_arguments((StudyArguments,), words)
+    if not name:
+        raise UserError(f"the first argument is the name of a study: {', '.join(names_of_studies())}, or a YAML file.")
+    setting = "quick" if arguments.quick else arguments.setting or "default"
+    study = read_study(name, setting)
+    logging.set_verbosity_error()
+    folder = check_output_folder(arguments.output_dir or f"outputs/studies/{study.stem}")
+    if arguments.report_only:
+        file = Path(arguments.results or folder / f"{study.stem}.json")
+        if not file.is_file():
+            raise UserError(f"there is no {file}: run the study first, or name its file with --results.")
+        write_report(json.loads(file.read_text(encoding="utf-8")), file.parent)
+        return
+    models = describe_models(study)  # before anything is written
+    workspace = Workspace(study, folder, arguments.data_dir)
+    write_report(Executor(workspace, models, arguments.jobs).execute(), folder, study)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+import pytest
+
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data.table_files import read_conll
+from tokenmixers.run_scripts.small_data import associative_recall
+
+
+def write(folder, *arguments):
+    counts = ("--train_count", "30", "--validation_count", "7")
+    associative_recall.main(["--output_dir", str(folder), *counts, *arguments])
+    tables = {split: read_conll(str(folder / f"{split}.conll"), "tokens", "tags") for split in ("train", "validation")}
+    return {split: [row for _, row in table.rows] for split, table in tables.items()}
+
+
+def test_repeated_keys_are_tagged_with_their_values(tmp_path):
+    splits = write(tmp_path / "recall", "--pairs", "5", "--keys", "9", "--values", "4")
+    assert [len(rows) for rows in splits.values()] == [30, 7]
+    mappings, orders = set(), set()
+    for row in splits["train"] + splits["validation"]:
+        words, tags = row["tokens"], row["tags"]
+        keys, values, asked = words[:10:2], words[1:10:2], words[10:]
+        assert len(set(keys)) == 5 and sorted(asked) == sorted(keys)
+        known = dict(zip(keys, values, strict=True))
+        assert tags == ["O"] * 10 + [f"B-{known[key]}" for key in asked]
+        mappings |= set(known.items())
+        orders.add(tuple(keys.index(key) for key in asked))
+    assert len(mappings) == 9 * 4  # every key has every value somewhere
+    assert len(orders) > 20
+
+
+def test_the_seed_decides(tmp_path):
+    seeds = {"a": "1", "b": "1", "c": "2"}
+    first, same, other = (write(tmp_path / name, "--seed", seed) for name, seed in seeds.items())
+    assert first == same != other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--pairs", "70"), "--pairs 70 needs as many different --keys, there are 64"),
+        (("--values", "84"), "--values 84 is too many: there are names for 83"),
+        (("--values", "1"), "--values must be at least 2, got 1"),
+    ],
+)
+def test_mistakes(tmp_path, arguments, message):
+    with pytest.raises(UserError, match=message):
+        write(tmp_path / "recall", *arguments)
+    assert not (tmp_path / "recall").exists()

@@ -1,0 +1,54 @@
+import pytest
+
+from tokenmixers import GMLPConfig, GMLPForMaskedLM
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.studies.definition import build_study, merge, names_of_studies, read_study
+from tokenmixers.run_scripts.studies.models import describe_models
+
+
+#: Fast: one with Transformers' own classes. The others build many models.
+STUDIES = [name if name == "gates" else pytest.param(name, marks=pytest.mark.slow) for name in names_of_studies()]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_contestants_of_shipped_studies_have_as_many_parameters(name):
+    for setting in ("default", "quick"):
+        study = read_study(name, setting)
+        models = describe_models(study)
+        assert {task: set(found) for task, found in models.items()} == {
+            task.name: set(task.contestants) for task in study.tasks.values()
+        }
+        assert all(facts["flops"] > 0 for found in models.values() for facts in found.values())
+
+
+def test_parameters_are_those_of_the_model():
+    model = GMLPForMaskedLM(
+        GMLPConfig(
+            vocab_size=4096, hidden_size=128, intermediate_size=512, num_hidden_layers=6, max_position_embeddings=128
+        )
+    )
+    facts = describe_models(read_study("gates"))["gates"]["split"]
+    assert facts == {
+        "parameters": model.num_parameters(),
+        "bytes": 4 * model.num_parameters(),
+        "flops": model.forward_flops(1, 128),
+    }
+
+
+def test_unequal_contestants_are_refused():
+    study = read_study("gates")
+    wide = merge(study.definition, {"variants": {"mixer": {"config_overrides": {"intermediate_size": 360}}}})
+    with pytest.raises(UserError) as raised:
+        describe_models(build_study("gates", "default", wide))
+    assert "gates: mixer has 1,187,056 parameters, the baseline split has 1,129,210: +5.1% is beyond the " in str(
+        raised.value
+    )
+    tolerant = merge(wide, {"parameter_tolerance": 0.06})
+    assert describe_models(build_study("gates", "default", tolerant))
+
+
+def test_a_wrong_override_names_the_contestant():
+    study = read_study("gates")
+    wrong = merge(study.definition, {"variants": {"linear": {"config_overrides": {"gate_type": "round"}}}})
+    with pytest.raises(UserError, match=r"linear: --config_overrides .*gate_type"):
+        describe_models(build_study("gates", "default", wrong))

@@ -1,0 +1,243 @@
+"""Planning and doing the runs of a study, with a training command that takes no time."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.studies import runs, workspace
+from tokenmixers.run_scripts.studies.analysis import Analysis
+from tokenmixers.run_scripts.studies.definition import build_study, merge
+from tokenmixers.run_scripts.studies.runs import Executor
+from tokenmixers.run_scripts.studies.workspace import Run, Workspace
+
+
+#: Writes what a training command writes. Its results follow from the recipe: `plain` has perplexity 20 + seed, ...
+TRAINER = """
+import json, pathlib, sys, time
+import yaml
+
+recipe = yaml.safe_load(open(sys.argv[1]))
+folder = pathlib.Path(recipe["output_dir"])
+with open(pathlib.Path(__file__).with_name("calls.txt"), "a") as calls:
+    calls.write(sys.argv[1] + "\\n")
+time.sleep(recipe.get("logging_steps", 0))
+if recipe.get("weight_decay") == recipe.get("learning_rate", 0):
+    sys.exit("error: the training loss is nan at step 3; saved checkpoints are older.")
+if recipe.get("weight_decay") == 1:
+    sys.exit("Traceback ...\\nerror: there is no file 'x'.")
+folder.mkdir(parents=True)
+if "train_tokenizer" in recipe:
+    (folder / "config.json").write_text(json.dumps({"vocab_size": recipe["train_tokenizer"] - 1}))
+    result = 0
+else:
+    width = recipe["config_overrides"].get("hidden_size", 0)
+    result = 20 - width + recipe["seed"] + recipe["learning_rate"] * 10
+history = [{"step": 2, "eval_perplexity": 2 * result}, {"step": 4, "eval_perplexity": result}]
+state = {"global_step": 4, "num_input_tokens_seen": 64, "log_history": history}
+(folder / "trainer_state.json").write_text(json.dumps(state))
+results = {"eval_perplexity": result, "unigram": 100.0, "tokens_per_second": 8.0}
+(folder / "all_results.json").write_text(json.dumps(results))
+(folder / "checkpoint-4").mkdir()
+"""
+
+DEFINITION = {
+    "title": "Fake",
+    "seeds": [1, 2],
+    "command": "run_mlm",
+    "arguments": {"max_steps": 4, "logging_steps": 0, "config_overrides": {}},
+    "data": {"files": {"train_file": ["{data_dir}/train.txt"]}, "hub": {"dataset_name": "me/texts"}},
+    "tokenizer": 60,
+    "example": {"input_ids": [8]},
+    "variants": {"plain": {}, "wide net": {"config_overrides": {"hidden_size": 5}}},
+    "learning_rates": [0.1, 0.01],
+    "metric": "perplexity",
+    "better": "lower",
+    "plateau": "unigram",
+    "claims": [{"claim": "Wide is better.", "source": "none", "better": "wide net", "than": "plain"}],
+}
+PLAN = [("plain", 0.1, 1), ("plain", 0.01, 1), ("wide net", 0.1, 1), ("wide net", 0.01, 1)]
+PLAN += [("plain", 0.01, 2), ("wide net", 0.01, 2)]
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch):
+    """The folder of the training command."""
+    folder = tmp_path / "trainer"
+    folder.mkdir()
+    (folder / "fake_trainer.py").write_text(TRAINER)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(runs, "module_of", lambda command: "fake_trainer")
+    return folder
+
+
+@pytest.fixture
+def execute(trainer, tmp_path):
+    """`execute(changes)`: do the study with these changes, and return its report."""
+
+    def run(changes=None, folder=None, jobs=1):
+        study = build_study("fake", "default", merge(DEFINITION, changes or {}))
+        place = Workspace(study, folder or tmp_path / "out", None)
+        facts = {"parameters": 10, "flops": 10, "bytes": 40}
+        models = {task.name: dict.fromkeys(task.contestants, facts) for task in study.tasks.values()}
+        return Executor(place, models, jobs).execute()
+
+    return run
+
+
+def calls(trainer: Path) -> list[str]:
+    """The recipes that the training command was called with."""
+    file = trainer / "calls.txt"
+    return [Path(line).stem for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def keys(report):
+    return [(run["contestant"], run["learning_rate"], run["seed"]) for run in report["runs"]]
+
+
+def test_every_learning_rate_with_one_seed_and_the_best_one_with_the_others(execute, trainer, tmp_path, capsys):
+    report = execute()
+    assert keys(report) == PLAN
+    assert report == json.loads((tmp_path / "out" / "fake.json").read_text())
+    assert calls(trainer)[0] == "tokenizer" and len(calls(trainer)) == 7
+    first = report["runs"][0]
+    assert first["result"] == 22 and first["evaluations"] == [[2, 44], [4, 22]]
+    assert (first["steps"], first["seconds"], first["plateau"]) == (4, 8, 100)
+    recipe = yaml.safe_load((tmp_path / "out" / "fake" / "wide_net_lr0.01_seed2.yaml").read_text())
+    assert recipe["config_overrides"] == {"hidden_size": 5, "vocab_size": 59}
+    assert recipe["tokenizer_name"] == str(tmp_path / "out" / "fake" / "tokenizer")
+    assert (recipe["dataset_name"], recipe["seed"], recipe["learning_rate"]) == ("me/texts", 2, 0.01)
+    assert not list((tmp_path / "out").rglob("*_lr*/checkpoint-*"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "[....................] 0 of 6 runs, time left not known yet; started fake: tokenizer"
+    assert lines[-1].startswith("[####################] 6 of 6 runs, about 0 h 00 min left; finished fake: wide net, ")
+
+
+def test_finished_runs_are_not_repeated(execute, trainer):
+    report = execute()
+    again = execute()
+    assert len(calls(trainer)) == 7
+    assert again["runs"] == report["runs"]
+    more = execute({"seeds": [1, 2, 3]})
+    assert keys(more)[:6] == PLAN and len(calls(trainer)) == 9
+
+
+def test_several_jobs_do_the_same(execute, tmp_path):
+    one, two = execute(), execute(folder=tmp_path / "two", jobs=2)
+    assert sorted(map(json.dumps, one["runs"])) == sorted(map(json.dumps, two["runs"]))
+
+
+def test_undecided_claims_get_more_seeds(execute):
+    """With two seeds and equal differences the claim is decided; a third value spoils it."""
+    assert keys(execute({"more_seeds": [4, 5]})) == PLAN
+    claim = {"claim": "", "source": "", "equal": "wide net", "to": "plain", "margin": 5}  # the difference itself
+    report = execute({"more_seeds": [4, 5], "claims": [claim]})
+    assert keys(report)[6:] == [(name, 0.01, seed) for seed in (4, 5) for name in ("plain", "wide net")]
+
+
+def test_a_learning_rate_that_diverges_is_the_worst(execute, tmp_path):
+    report = execute({"arguments": {"weight_decay": 0.01}})
+    task = Analysis(report).study.tasks["fake"]
+    assert [run["result"] for run in report["runs"] if run["learning_rate"] == 0.01] == [None, None]
+    assert Analysis(report).learning_rate(task, "plain") == 0.1
+    again = execute({"arguments": {"weight_decay": 0.01}})
+    assert again["runs"] == report["runs"]
+
+
+def test_other_failures_end_the_study(execute, trainer):
+    with pytest.raises(UserError, match=r"learning rate 0.1, seed 1 failed, see .*log: there is no file 'x'"):
+        execute({"arguments": {"weight_decay": 1}, "tokenizer": None})
+    with pytest.raises(UserError, match=r"plain_lr0.1_seed1.yaml was run with weight_decay=1, the study now has None"):
+        execute({"tokenizer": None})
+    assert len(calls(trainer)) == 1
+
+
+def test_finetuning_starts_from_the_model_of_the_same_seed(execute, tmp_path):
+    tasks = {"first": {}, "second": {"starts_from": "first", "tokenizer": None, "learning_rates": [0.1]}}
+    claim = {"claim": "", "source": "", "task": "second", "better": "wide net", "than": "plain"}
+    report = execute({"tasks": tasks, "claims": [claim]})
+    assert sum(run["task"] == "second" for run in report["runs"]) == 4
+    recipe = yaml.safe_load((tmp_path / "out" / "second" / "plain_lr0.1_seed2.yaml").read_text())
+    assert recipe["model_name_or_path"] == str(tmp_path / "out" / "first" / "plain_lr0.01_seed2")
+    assert "tokenizer_name" not in recipe and recipe["config_overrides"] == {}
+
+
+@pytest.mark.parametrize("change", ["setting", "versions", "foreign"])
+def test_folders_of_something_else_are_not_touched(execute, tmp_path, monkeypatch, change):
+    out = tmp_path / "out"
+    execute()
+    if change == "foreign":
+        (out / "study.json").unlink()
+        message = "is not empty and holds no study"
+    elif change == "versions":
+        monkeypatch.setattr(workspace, "versions", lambda: {"torch": "1.0"})
+        message = r"holds results with versions .*, now it is {'torch': '1.0'}"
+    else:
+        file = out / "study.json"
+        file.write_text(file.read_text().replace('"default"', '"quick"'))
+        message = "holds results with setting quick, now it is default"
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    with pytest.raises(UserError, match=message):
+        execute()
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_data_of_files_and_of_the_hub(tmp_path):
+    study = build_study("fake", "default", DEFINITION)
+    task = study.tasks["fake"]
+    assert Workspace(study, tmp_path / "hub", None).data_arguments(task) == {"dataset_name": "me/texts"}
+    files = Workspace(study, tmp_path / "files", str(tmp_path)).data_arguments(task)
+    assert files == {"train_file": [f"{tmp_path}/train.txt"]}
+    only_files = build_study("fake", "default", DEFINITION | {"data": {"files": DEFINITION["data"]["files"]}})
+    with pytest.raises(UserError, match="fake has no data set on the Hub: give --data_dir"):
+        Workspace(only_files, tmp_path / "none", None).data_arguments(only_files.tasks["fake"])
+
+
+def test_small_data_are_written_once(tmp_path):
+    files = {"train_source_file": "{made}/train.digits.txt"}
+    counts = {"train_count": 3, "validation_count": 1}
+    made = {"data": {"made_by": "number_names", "made_with": counts, "files": files}}
+    study = build_study("fake", "default", DEFINITION | made)
+    place = Workspace(study, tmp_path / "out", None)
+    (file,) = place.data_arguments(study.tasks["fake"]).values()
+    assert len(Path(file).read_text().splitlines()) == 3
+    Path(file).write_text("mine")
+    place.data_arguments(study.tasks["fake"])
+    assert Path(file).read_text() == "mine"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks that processes inherit")
+def test_runs_that_outlive_the_study_lock_its_folder(tmp_path):
+    study = build_study("fake", "default", DEFINITION)
+    lock = Workspace(study, tmp_path / "out", None).lock()
+    orphan = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock.fileno(),))
+    lock.close()
+    with pytest.raises(UserError, match="runs of an earlier start work in"):
+        Workspace(study, tmp_path / "out", None).lock()
+    orphan.communicate(b"\n")
+    Workspace(study, tmp_path / "out", None).lock().close()
+
+
+def test_processes_end_with_the_study(execute, trainer, monkeypatch):
+    def interrupt(self):
+        time.sleep(1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Executor, "_wait", interrupt)
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(runs.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    with pytest.raises(KeyboardInterrupt):
+        execute({"arguments": {"logging_steps": 60}, "tokenizer": None})
+    assert [process.poll() for process in started] == [-15]
+
+
+def test_names_of_runs():
+    assert Run("t", "gmlp/s", 0.001, 2).name == "gmlp_s_lr0.001_seed2"
+    assert str(Run("t", "wide net", 1e-5, 2)) == "t: wide net, learning rate 1e-05, seed 2"
