@@ -3,7 +3,7 @@ import torch
 
 from tokenmixers import GMLPConfig, GMLPModel
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.studies.measures import MEASURES, measure
+from tokenmixers.run_scripts.studies.measures import MEASURES, check_measures, measure
 
 
 @pytest.fixture
@@ -35,5 +35,5 @@ def test_the_measures_at_every_checkpoint(folder):
 
 def test_unknown_measures_are_refused(folder):
     with pytest.raises(UserError, match="there is no measure 'beauty'; there are toeplitzness, "):
-        measure(["beauty"], folder, 6)
+        check_measures(["toeplitzness", "beauty"])
     assert measure([], folder, 6) == {}
