@@ -47,6 +47,7 @@ class Executor:
     def __init__(self, workspace: Workspace, models: dict[str, Any], jobs: int):
         self.workspace, self.study, self.jobs = workspace, workspace.study, jobs
         self.lock: IO[str] | None = workspace.lock()
+        self.machine = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         self.models = models
         self.records: dict[Run, dict[str, Any]] = {}
         self.seconds: dict[tuple[str, str], list[float]] = {}
@@ -59,8 +60,7 @@ class Executor:
 
     def report(self) -> dict[str, Any]:
         """The report about all finished runs."""
-        facts = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        kept = ("processor", "instructions", "accelerator", "cores", "device")
+        facts, kept = self.machine, ("processor", "instructions", "accelerator", "cores", "device")
         return {
             "study": self.study.name,
             "setting": self.study.setting,
