@@ -43,7 +43,9 @@ class StudyArguments:
         default=False, metadata={"help": "Minutes instead of hours: shows the whole path, and decides nothing."}
     )
     setting: str | None = field(default=None, metadata={"help": "Another of the study's settings."})
-    jobs: int = field(default=1, metadata={"help": "Runs at a time; they share the processor's cores."})
+    jobs: int | None = field(
+        default=None, metadata={"help": "Runs at a time, which share the processor's cores; 1, with --quick 2."}
+    )
     report_only: bool = field(
         default=False, metadata={"help": "Train nothing: table, picture and verdicts from the JSON file."}
     )
@@ -90,7 +92,7 @@ def main(argv: list[str] | None = None) -> None:
         return
     models = describe_models(study)  # before anything is written
     workspace = Workspace(study, folder, arguments.data_dir)
-    write_report(Executor(workspace, models, arguments.jobs).execute(), folder, study)
+    write_report(Executor(workspace, models, arguments.jobs or (2 if arguments.quick else 1)).execute(), folder, study)
 
 
 if __name__ == "__main__":

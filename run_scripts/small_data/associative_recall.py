@@ -16,7 +16,7 @@ from ..base.errors import UserError
 from ..base.ranges import check_ranges
 
 
-FIRST_KEY, FIRST_VALUE = 0x4E00, 0x3041  # Chinese characters and kana: each is one letter for a tokenizer
+FIRST_KEY, FIRST_VALUE = 0x4E00, 0x3041  # Chinese characters and kana: every word is one character
 MOST_VALUES = 83
 
 

@@ -21,6 +21,7 @@ about 2 %. A claim about several pairs holds if it holds for all of them, and do
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .statistics import Interval, paired_interval
 
@@ -47,6 +48,12 @@ class Claim:
     of: str | None = None
     value: float | None = None
     """What A is compared with, in place of B."""
+
+    @property
+    def rule(self) -> list[Any]:
+        """What decides the claim, all but its text, as JSON has it."""
+        pairs = [list(pair) for pair in self.pairs]
+        return [self.task, self.kind, pairs, self.margin, self.at, self.of, self.value]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a study measures in the weights of a run, at its end and in its checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -38,7 +38,18 @@ MEASURES: dict[str, Callable[[PreTrainedModel], float]] = {
 }
 
 
-def measure(names: list[str], folder: Path, steps: int) -> dict[str, list[list[float]]]:
+def check_measures(names: Sequence[str]) -> None:
+    """Check names of measures.
+
+    Raises:
+        UserError: If there is none of this name.
+    """
+    for name in names:
+        if name not in MEASURES:
+            raise UserError(f"there is no measure {name!r}; there are {', '.join(MEASURES)}.")
+
+
+def measure(names: Sequence[str], folder: Path, steps: int) -> dict[str, list[list[float]]]:
     """Measure the weights of a run in all its checkpoints and at the end.
 
     Args:
@@ -50,11 +61,8 @@ def measure(names: list[str], folder: Path, steps: int) -> dict[str, list[list[f
         By name, pairs of step and value.
 
     Raises:
-        UserError: If there is no such measure, or a checkpoint cannot be loaded.
+        UserError: If a checkpoint cannot be loaded.
     """
-    for name in names:
-        if name not in MEASURES:
-            raise UserError(f"there is no measure {name!r}; there are {', '.join(MEASURES)}.")
     found: dict[str, list[list[float]]] = {name: [] for name in names}
     places = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")} | {steps: folder}
     verbosity = logging.get_verbosity()

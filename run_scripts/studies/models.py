@@ -12,6 +12,7 @@ from ..base.errors import UserError
 from ..benchmarks.timing import count_flops
 from ..training.model_loading import build_model, load_config
 from .definition import Study, Task, size_of
+from .measures import check_measures
 
 
 #: Training command -> the Auto class of its models.
@@ -62,13 +63,15 @@ def describe_models(study: Study) -> dict[str, dict[str, dict[str, int]]]:
     All parameters count, those of embeddings too; tied ones count once. The vocabulary has the requested size.
 
     Raises:
-        UserError: If a contestant's parameters do not match those of the baseline of its size.
+        UserError: If a contestant's parameters do not match those of the baseline of its size, its configuration is
+            not possible, or a task has an unknown measure.
     """
     return {name: _describe_task(study, task) for name, task in study.tasks.items()}
 
 
 def _describe_task(study: Study, task: Task) -> dict[str, dict[str, int]]:
     found = {}
+    check_measures(task.measures)
     for contestant in task.contestants:
         model = meta_model(study, task, contestant).eval()
         stored = [*model.parameters(), *(buffer for buffer in _saved_buffers(model))]

@@ -20,7 +20,7 @@ from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis
 from .definition import Task
-from .workspace import TOKENIZER, Run, Workspace, versions
+from .workspace import TOKENIZER, Run, Workspace, last_line, versions
 
 
 @dataclass
@@ -47,6 +47,7 @@ class Executor:
     def __init__(self, workspace: Workspace, models: dict[str, Any], jobs: int):
         self.workspace, self.study, self.jobs = workspace, workspace.study, jobs
         self.lock: IO[str] | None = workspace.lock()
+        self.machine = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         self.models = models
         self.records: dict[Run, dict[str, Any]] = {}
         self.seconds: dict[tuple[str, str], list[float]] = {}
@@ -59,8 +60,7 @@ class Executor:
 
     def report(self) -> dict[str, Any]:
         """The report about all finished runs."""
-        facts = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        kept = ("processor", "instructions", "accelerator", "cores", "device")
+        facts, kept = self.machine, ("processor", "instructions", "accelerator", "cores", "device")
         return {
             "study": self.study.name,
             "setting": self.study.setting,
@@ -91,6 +91,8 @@ class Executor:
         """Read what earlier starts have done: what is ready becomes more with each run read."""
         while found := [(run, self.workspace.record(run)) for run in self.ready()]:
             new = {run: record for run, record in found if record is not None}
+            for run in new:  # another version of the study is refused
+                self.workspace.write_recipe(f"{run.task}/{run.name}", self._recipe(run))
             self.records |= new
             if not new:
                 break
@@ -102,15 +104,19 @@ class Executor:
 
     def ready(self) -> list[Run]:
         """The runs that are not done and can be started now, in the order in which to do them."""
-        analysis = Analysis({**self._facts(), "runs": list(self.records.values())}, self.study)
+        analysis = self._analysis()
         planned = [run for task in self.study.tasks.values() for run in _planned(analysis, task)]
         waiting = [run for run in planned if run not in self.records]
         if not waiting and self.study.more_seeds:
             waiting = [run for run in _more_runs(analysis) if run not in self.records]
         return [run for run in waiting if not self._needs(run) or self._start_of(run, analysis) is not None]
 
-    def _facts(self) -> dict[str, Any]:
-        return {"study": self.study.name, "setting": self.study.setting, "models": self.models}
+    def _analysis(self) -> Analysis:
+        facts = {"study": self.study.name, "setting": self.study.setting, "models": self.models}
+        return Analysis({**facts, "runs": list(self.records.values())}, self.study)
+
+    def _recipe(self, run: Run) -> dict[str, Any]:
+        return self.workspace.recipe(run, self._start_of(run, self._analysis()))
 
     def _needs(self, run: Run) -> str | None:
         return self.study.tasks[run.task].starts_from
@@ -147,9 +153,7 @@ class Executor:
                 self._start(None, task, f"{run.task}/{TOKENIZER}", recipe)
                 training_tokenizer.add(run.task)
                 continue
-            analysis = Analysis({**self._facts(), "runs": list(self.records.values())}, self.study)
-            recipe = self.workspace.recipe(run, self._start_of(run, analysis))
-            self._start(run, task, f"{run.task}/{run.name}", recipe)
+            self._start(run, task, f"{run.task}/{run.name}", self._recipe(run))
         return bool(self.active)
 
     def _threads(self) -> int:
@@ -184,7 +188,8 @@ class Executor:
     def _finish(self, ended: Process) -> None:
         if ended.run is None:
             if finished_results(str(self.workspace.folder / ended.task / TOKENIZER)) is None:
-                raise UserError(f"{ended.task}: the tokenizer was not trained, see {ended.log}.")
+                text = last_line(ended.log.read_text(encoding="utf-8", errors="replace"))
+                raise UserError(f"{ended.task}: no tokenizer could be trained, see {ended.log}: {text}")
             return
         if ended.process.returncode != 0:
             self.workspace.note_failure(ended.run, ended.log)

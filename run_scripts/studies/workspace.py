@@ -82,6 +82,7 @@ class Workspace:
 
     def _check(self) -> None:
         settings = {"study": self.study.name, "setting": self.study.setting, "versions": versions()}
+        settings["rules of the claims"] = [claim.rule for claim in self.study.claims]
         file = self.folder / SETTINGS
         if file.is_file():
             before = json.loads(file.read_text(encoding="utf-8"))
@@ -145,7 +146,7 @@ class Workspace:
             [sys.executable, "-m", module_of(data["made_by"]), *words], capture_output=True, text=True, check=False
         )
         if finished.returncode:
-            raise UserError(f"{data['made_by']} failed: {_last_line(finished.stderr)}")
+            raise UserError(f"{data['made_by']} failed: {last_line(finished.stderr)}")
         os.rename(partial, places["made"])
 
     def tokenizer_recipe(self, task: Task) -> dict[str, Any] | None:
@@ -178,18 +179,18 @@ class Workspace:
         return recipe
 
     def write_recipe(self, name: str, recipe: Mapping[str, Any]) -> Path:
-        """Write a recipe, or check that it is the same as before.
+        """Write a recipe, or check that it is the one with which a run was started.
 
         Args:
-            name: Path in the folder, without ending.
+            name: Path of the run's folder in this one.
             recipe: The arguments.
 
         Raises:
-            UserError: If an earlier start of the study used other values.
+            UserError: If an earlier start of the run used other values.
         """
         file = self.folder / f"{name}.yaml"
         recipe = json.loads(json.dumps(recipe))
-        if file.is_file():
+        if file.is_file() and any((self.folder / found).exists() for found in (name, f"{name}.diverged")):
             before = yaml.safe_load(file.read_text(encoding="utf-8"))
             for key in sorted({*before, *recipe} - {*PLACES}):
                 if before.get(key) != recipe.get(key):
@@ -239,7 +240,7 @@ class Workspace:
             return {}
         file = folder.with_name(f"{folder.name}.measures.json")
         if not file.is_file():
-            write_atomically(file, json.dumps(measure(list(task.measures), folder, steps)) + "\n")
+            write_atomically(file, json.dumps(measure(task.measures, folder, steps)) + "\n")
         return json.loads(file.read_text(encoding="utf-8"))
 
     def _diverged(self, run: Run, record: dict[str, Any]) -> dict[str, Any] | None:
@@ -259,8 +260,8 @@ class Workspace:
         """
         text = log.read_text(encoding="utf-8", errors="replace")
         if not _DIVERGED.search(text):
-            raise UserError(f"{run} failed, see {log}: {_last_line(text)}")
-        write_atomically(self._failure_file(run), _last_line(text) + "\n")
+            raise UserError(f"{run} failed, see {log}: {last_line(text)}")
+        write_atomically(self._failure_file(run), last_line(text) + "\n")
 
 
 def _evaluations(history: list[dict[str, Any]], metric: str, record: Mapping[str, Any]) -> list[list[float]]:
@@ -280,7 +281,8 @@ def _placed(arguments: Mapping[str, Any], places: Mapping[str, str]) -> dict[str
     return {name: place(value) for name, value in arguments.items()}
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """The error message at the end of a command's output."""
     lines = text.strip().splitlines() or ["no output"]
     return lines[-1].removeprefix("error: ")
 

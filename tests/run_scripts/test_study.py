@@ -145,7 +145,7 @@ def test_quick(tmp_path, monkeypatch):
     """The whole path of a shipped study; its results say that they decide nothing, and have a folder of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    study.main(["images", "--quick", "--jobs", "2"])
+    study.main(["images", "--quick"])
     folder = tmp_path / "outputs" / "studies" / "images-quick"
     report = json.loads((folder / "images-quick.json").read_text())
     assert report["setting"] == "quick"

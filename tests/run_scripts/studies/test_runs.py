@@ -133,11 +133,11 @@ def test_several_jobs_do_the_same(execute, tmp_path):
     assert sorted(map(json.dumps, one["runs"])) == sorted(map(json.dumps, two["runs"]))
 
 
-def test_undecided_claims_get_more_seeds(execute):
+def test_undecided_claims_get_more_seeds(execute, tmp_path):
     """With two seeds and equal differences the claim is decided; a third value spoils it."""
     assert keys(execute({"more_seeds": [4, 5]})) == PLAN
     claim = {"claim": "", "source": "", "equal": "wide net", "to": "plain", "margin": 5}  # the difference itself
-    report = execute({"more_seeds": [4, 5], "claims": [claim]})
+    report = execute({"more_seeds": [4, 5], "claims": [claim]}, folder=tmp_path / "close")
     assert keys(report)[6:] == [(name, 0.01, seed) for seed in (4, 5) for name in ("plain", "wide net")]
 
 
@@ -150,12 +150,28 @@ def test_a_learning_rate_that_diverges_is_the_worst(execute, tmp_path):
     assert again["runs"] == report["runs"]
 
 
-def test_other_failures_end_the_study(execute, trainer):
+def test_other_failures_end_the_study(execute, trainer, tmp_path):
     with pytest.raises(UserError, match=r"learning rate 0.1, seed 1 failed, see .*log: there is no file 'x'"):
         execute({"arguments": {"weight_decay": 1}, "tokenizer": None})
-    with pytest.raises(UserError, match=r"plain_lr0.1_seed1.yaml was run with weight_decay=1, the study now has None"):
-        execute({"tokenizer": None})
     assert len(calls(trainer)) == 1
+    assert keys(execute({"tokenizer": None})) == PLAN  # mended: nothing had come of it
+    with pytest.raises(UserError, match=r"fake: no tokenizer could be trained, see .*log: there is no file 'x'"):
+        execute({"arguments": {"weight_decay": 1}}, folder=tmp_path / "other")
+
+
+def test_results_of_another_version_of_the_study_are_refused(execute, trainer, tmp_path):
+    execute()
+    before = (tmp_path / "out" / "fake.json").read_bytes()
+    with pytest.raises(UserError, match=r"plain_lr0.1_seed1.yaml was run with weight_decay=None, the study now has 5"):
+        execute({"arguments": {"weight_decay": 5}})
+    claim = {**DEFINITION["claims"][0], "claim": "Wide is much better."}
+    execute({"claims": [claim]})  # another text is no other rule
+    del claim["better"], claim["than"]
+    with pytest.raises(UserError, match=r"holds results with rules of the claims .*, now it is .*'equal'"):
+        execute({"claims": [{**claim, "equal": "plain", "to": "wide net", "margin": 1}]})
+    assert len(calls(trainer)) == 7
+    report = json.loads(before)
+    assert json.loads((tmp_path / "out" / "fake.json").read_text())["runs"] == report["runs"]
 
 
 def test_finetuning_starts_from_the_model_of_the_same_seed(execute, tmp_path):
