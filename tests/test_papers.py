@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from transformers import (
     HfArgumentParser,
     PreTrainedConfig,
     PreTrainedModel,
+    TrainingArguments,
 )
 
 from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
@@ -65,12 +67,22 @@ def section(name: str) -> list[list[str]]:
 COMMANDS = sorted(set(re.findall(r"`tokenmixers (run_[^`]+)`", PAGE)))
 
 
+#: Command -> its arguments: reading them takes a tenth of a second.
+_PARSED: dict[str, tuple] = {}
+
+
 class _Types(Exception):  # noqa: N818 - ends a command that has said which arguments it takes
     pass
 
 
-def model_arguments(command: str, monkeypatch: pytest.MonkeyPatch) -> ModelArguments:
-    """What a command says about its model, read as the command itself would."""
+def arguments_of(command: str, kind: type, monkeypatch: pytest.MonkeyPatch):
+    """The arguments of one kind that a command gives, read as the command itself would."""
+    if command not in _PARSED:
+        _PARSED[command] = _parsed(command, monkeypatch)
+    return next(part for part in _PARSED[command] if isinstance(part, kind))
+
+
+def _parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> tuple:
     name, *arguments = shlex.split(command)
 
     def tell(parser, *args, **kwargs):
@@ -79,13 +91,12 @@ def model_arguments(command: str, monkeypatch: pytest.MonkeyPatch) -> ModelArgum
     with monkeypatch.context() as patch, pytest.raises(_Types) as told:
         patch.setattr(HfArgumentParser, "parse_args_into_dataclasses", tell)
         importlib.import_module(module_of(name)).main(arguments)
-    parsed = parse_arguments(told.value.args[0], arguments)
-    return next(part for part in parsed if isinstance(part, ModelArguments))
+    return parse_arguments(told.value.args[0], arguments)
 
 
 def config_of(command: str, monkeypatch: pytest.MonkeyPatch) -> PreTrainedConfig | None:
     """The configuration that a command trains from scratch; `None` if it finetunes."""
-    arguments = model_arguments(command, monkeypatch)
+    arguments = arguments_of(command, ModelArguments, monkeypatch)
     if arguments.model_name_or_path is not None or command.startswith("run_qa"):
         return None
     config = load_config(arguments)
@@ -120,6 +131,21 @@ def test_commands_make_models(command, monkeypatch, tmp_path):
     config = config_of(command, monkeypatch)
     if config is not None:
         config.validate()
+
+
+def test_commands_that_differ_have_folders_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    folders = {command: arguments_of(command, TrainingArguments, monkeypatch).output_dir for command in COMMANDS}
+    found = Counter(folders.values())
+    assert [command for command, folder in folders.items() if found[folder] > 1] == []
+
+
+def test_finetuning_starts_from_folders_that_commands_write(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    written = {arguments_of(command, TrainingArguments, monkeypatch).output_dir for command in COMMANDS}
+    starts = {arguments_of(command, ModelArguments, monkeypatch).model_name_or_path for command in COMMANDS}
+    assert len(starts) > 10
+    assert starts - {None, "PRETRAINED"} <= written
 
 
 SIZED = [

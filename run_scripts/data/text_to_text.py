@@ -174,7 +174,8 @@ class ReferentTask(TextToTextTask):
 
     def source(self, row: Row) -> str:
         words, index = row["text"].split(), row["span2_index"]
-        pronoun = re.compile(rf"(\W*)({re.escape(row['span2_text'].strip())})(\W.*)?", re.IGNORECASE | re.DOTALL)
+        span = re.escape(_span_text(row, "span2").strip())
+        pronoun = re.compile(rf"(\W*)({span})(\W.*)?", re.IGNORECASE | re.DOTALL)
         # A few rows of the published data are one word off.
         found = [number for number, word in enumerate(words) if pronoun.fullmatch(word)]
         if not found:
@@ -186,13 +187,7 @@ class ReferentTask(TextToTextTask):
 
     def targets(self, row: Row, label: Any) -> tuple[str, ...]:
         """The noun, with the spelling of the text where the row has another."""
-        noun, words = row["span1_text"], row["text"].split()
-        if noun not in row["text"]:
-            if not 0 <= row["span1_index"] < len(words):
-                raise ValueError(f"span1_index {row['span1_index']} lies outside the {len(words)} words of the text.")
-            first = noun[0].lower() if words[row["span1_index"]][0].islower() else noun[0].upper()
-            noun = (first + noun[1:]).rstrip(".").replace("\n", " ")
-        return (noun,)
+        return (_span_text(row, "span1"),)
 
     def training_targets(self, example: Example) -> tuple[str, ...]:
         return example.targets if example.label else ()
@@ -219,9 +214,17 @@ class AnswerTask(TextToTextTask):
     def has_label(self, row: Row) -> bool:
         return bool(row.get("answers"))
 
+    def answers(self, row: Row) -> list[str]:
+        """The right answers."""
+        return row["answers"]
+
     def label(self, row: Row) -> None:
-        if not row["answers"]:
+        answers = self.answers(row)
+        if not answers:
             raise ValueError("there is no answer.")
+        for answer in answers:
+            if not isinstance(answer, str):
+                raise ValueError(f"an answer is {answer!r} instead of text.")
 
     def parse(self, text: str, example: Example) -> str | None:
         return text if text.strip() else None
@@ -240,7 +243,7 @@ class RecordTask(AnswerTask):
         return f"record query: {row['query']} entities: {entities} passage: {passage}".strip()
 
     def targets(self, row: Row, label: Any) -> tuple[str, ...]:
-        return tuple(sorted(set(row["answers"])))
+        return tuple(sorted(set(self.answers(row))))
 
 
 class SquadTask(AnswerTask):
@@ -250,8 +253,28 @@ class SquadTask(AnswerTask):
         question, context = (separate_punctuation(row[column]) for column in self.columns)
         return f"question: {question} context: {context}"
 
+    def answers(self, row: Row) -> list[str]:
+        return row["answers"]["text"]
+
     def targets(self, row: Row, label: Any) -> tuple[str, ...]:
-        return tuple(map(separate_punctuation, row["answers"]["text"]))
+        return tuple(map(separate_punctuation, self.answers(row)))
+
+
+def _span_text(row: Row, span: str) -> str:
+    """A span of WSC, with the spelling of the text where the row has another.
+
+    Raises:
+        ValueError: If its index is no number, or is needed and no word of the text.
+    """
+    text, index, words = row[f"{span}_text"], row[f"{span}_index"], row["text"].split()
+    if not isinstance(index, int):
+        raise ValueError(f"{span}_index is {index!r} instead of a whole number.")
+    if text in row["text"]:
+        return text
+    if not 0 <= index < len(words):
+        raise ValueError(f"{span}_index {index} lies outside the {len(words)} words of the text.")
+    first = text[0].lower() if words[index][0].islower() else text[0].upper()
+    return (first + text[1:]).rstrip(".").replace("\n", " ")
 
 
 def separate_punctuation(text: str) -> str:
@@ -407,7 +430,8 @@ def _load_questions(split: str, arguments: TextToTextArguments, token: str | Non
         questions, source = load_named(SQUAD_ON_HUB, None, split, token=token), f"{SQUAD_ON_HUB}, {split}"
     else:
         questions, source = load_squad_files(files), ", ".join(find_files(files))
-    return Table(source, list(enumerate(check_questions(questions, split, unanswerable=False), start=1)), "question")
+    # `SquadTask` refuses questions without an answer: the message of `check_questions` is for `run_qa`.
+    return Table(source, list(enumerate(check_questions(questions, source, unanswerable=True), start=1)), "question")
 
 
 def read_text_examples(

@@ -151,6 +151,16 @@ class ScriptTrainerMixin:
                 self.lr_scheduler = adapt_schedule(self.lr_scheduler, self.args, num_training_steps)
         return self.lr_scheduler
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the states of the optimizer and the schedule; those of other arguments are a `UserError`."""
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        except ValueError as error:
+            raise UserError(
+                f"the state of the optimizer in {checkpoint} does not fit this run: {error}. Give the arguments with "
+                "which that run started, such as --optim and --freeze_embeddings, or another --output_dir."
+            ) from error
+
     def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
         """Compare with the best checkpoint; a wrong `--metric_for_best_model` is a `UserError`."""
         try:

@@ -25,11 +25,12 @@ from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
 from tokenmixers.run_scripts import run_glue, run_image_classification, run_qa, run_seq2seq, run_text_to_text
 from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS, RECIPES
-from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
+from tokenmixers.run_scripts.base.training_arguments import GenerationTrainingArguments, ScriptTrainingArguments
 from tokenmixers.run_scripts.data.span_corruption import span_corruption_lengths
 from tokenmixers.run_scripts.data.squad import load_squad_files
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
+from tokenmixers.run_scripts.data.text_to_text import TextToTextArguments
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
 from tokenmixers.run_scripts.run_span_corruption import SpanCorruptionArguments
 from tokenmixers.run_scripts.small_data import (
@@ -363,6 +364,22 @@ def test_c4_recipes_train_as_mesh_tensorflow_does(recipe):
         decay = min(1.0, (steps - step) / (0.1 * steps)) if "glu" in recipe else 1.0
         found = 0.01 * trainer.lr_scheduler.lr_lambdas[0](step)
         assert found == pytest.approx(max(step, 10_000) ** -0.5 * decay, rel=1e-12)
+
+
+@pytest.mark.parametrize("recipe", ["text_to_text_glu.yaml", "text_to_text_synthesizer.yaml"])
+def test_mixtures_are_finetuned_as_with_mesh_tensorflow(recipe):
+    """128 rows a step, a constant rate of 0.001 relative to the parameters: its Adafactor's default."""
+    types = (ModelArguments, TextToTextArguments, run_text_to_text.FreezingArguments, GenerationTrainingArguments)
+    _, data, freezing, args = parse_arguments(types, [recipe, "--eval_strategy", "no", "--output_dir", "run"])
+    assert data.mixing_limit is None and data.mixing_temperature == 1
+    assert freezing.freeze_embeddings == ("glu" in recipe)
+    assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 128
+    trainer = ScriptTrainer(torch.nn.Linear(1, 1), args)
+    trainer.create_optimizer_and_scheduler(args.max_steps)
+    expected = {"scale_parameter": True, "relative_step": False, "clip_threshold": 1.0, "weight_decay": 0.0}
+    assert {key: trainer.optimizer.defaults[key] for key in expected} == expected
+    assert args.max_steps == (2**17 if "glu" in recipe else 2**18)
+    assert {trainer.lr_scheduler.lr_lambdas[0](step) * args.learning_rate for step in (0, 1, 100_000)} == {1e-3}
 
 
 @pytest.mark.parametrize("kind", FEED_FORWARD_TYPES)

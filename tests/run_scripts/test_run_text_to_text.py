@@ -160,6 +160,18 @@ def test_an_interrupted_run_goes_on_where_it_was(mixture, tmp_path, strategy):
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_run_goes_on_with_the_same_frozen_parameters_alone(mixture, tmp_path, frozen):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 3, "do_eval": None}
+    run_text_to_text.main(mixture(**options, freeze_embeddings=frozen))
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", tmp_path / "other" / "checkpoint-2")
+    with pytest.raises(SystemExit) as caught:
+        run_text_to_text.main(mixture(**options, freeze_embeddings=not frozen, output_dir=tmp_path / "other"))
+    message = str(caught.value)
+    assert f"the state of the optimizer in {tmp_path / 'other' / 'checkpoint-2'} does not fit this run" in message
+    assert "--freeze_embeddings" in message
+
+
 @pytest.mark.parametrize("tied", ["true", "false"])
 def test_frozen_embeddings_stay_as_they_are_and_all_else_changes(mixture, tmp_path, tied):
     overrides = mixture()[mixture().index("--config_overrides") + 1] + f",tie_word_embeddings={tied}"

@@ -195,6 +195,7 @@ class TestWSC:
         example = self.noun("the boy.", text=text, span1_index=0, span2_text="him", span2_index=5)
         assert example.source == 'wsc: The boy fell . "Good for *him* ," he said.'
         assert example.targets == ("The boy",)
+        assert self.noun("Tom", span2_text="He.").source == self.noun("Tom").source
 
     def test_a_pronoun_that_is_not_there(self):
         with pytest.raises(UserError, match=r"file.jsonl, line 7: the pronoun 'she' is no word of the text"):
@@ -221,6 +222,9 @@ def test_hidden_labels():
         ("cola", {"sentence": 3, "label": 1}, "line 7: a text is 3 instead of text"),
         ("record", {**TEXTS["record"][0], "answers": []}, "line 7: there is no answer"),
         ("record", {**TEXTS["record"][0], "entities": None}, "line 7: 'NoneType' object is not iterable"),
+        ("record", {**TEXTS["record"][0], "answers": [5]}, "line 7: an answer is 5 instead of text"),
+        ("wsc", {**TEXTS["wsc"][0], "span1_index": None}, "line 7: span1_index is None instead of a whole number"),
+        ("wsc", {**TEXTS["wsc"][0], "span2_index": None}, "line 7: span2_index is None instead of a whole number"),
     ],
 )
 def test_bad_rows_are_named(name, row, message):
@@ -273,6 +277,23 @@ class TestFolders:
                 assert example.targets == (answer,)
         with pytest.raises(UserError, match=r"there is no file .*squad/train"):
             load_table(TEXT_TASKS["squad"], "train", "", TextToTextArguments(data_dir=str(tmp_path / "other")))
+
+    @pytest.mark.parametrize(
+        ("answers", "message"),
+        [
+            ([], "/train.json, question 1: there is no answer."),
+            ([{"text": "He", "answer_start": 0}], "/train.json question with id '1': its answer 'He' is not in the c"),
+        ],
+    )
+    def test_wrong_questions_are_named_with_their_file(self, tmp_path, answers, message):
+        question = {"id": "1", "question": "What?", "answers": answers}
+        (tmp_path / "train.json").write_text(
+            json.dumps({"data": [{"paragraphs": [{"context": "It ran.", "qas": [question]}]}]})
+        )
+        arguments = TextToTextArguments(squad_train_file=[str(tmp_path / "train.json")])
+        with pytest.raises(UserError) as caught:
+            read_text_examples(TEXT_TASKS["squad"], load_table(TEXT_TASKS["squad"], "train", "", arguments), True)
+        assert message in str(caught.value) and "--version_2" not in str(caught.value)
 
     def test_the_hubs_data_by_default(self, monkeypatch):
         asked = []
