@@ -244,7 +244,7 @@ def test_papers_recipes_name_a_tiny_twin_of_the_same_script(path):
     assert script_of(twin) is script_of(path.name)
 
 
-#: Recipe and row -> parameters in millions that the paper gives for it, where our count is to agree with it.
+#: Recipe and row -> parameters in millions that follow from the paper's sizes, and are its own where it gives them.
 PAPERS_COUNTS = {
     ("realnews_mlm_ablations.yaml", "Z1 * f(Z2), split"): 102,
     ("realnews_mlm_ablations.yaml", "gMLP, 18 layers"): 59,
