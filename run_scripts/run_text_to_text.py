@@ -169,9 +169,9 @@ def build(
     check_has_work(args, "do_train", "do_eval", "do_predict")
     if args.do_predict and not args.predict_with_generate:
         raise UserError("--do_predict writes what the model generates: leave out --predict_with_generate false.")
+    config = load_config(model_args)
     find_tasks(data_args.tasks)
     check_train_tokenizer(model_args, args)
-    config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the texts"):
         data = load_data(data_args, args, model_args.token)
     texts = _texts(data.train)
@@ -280,7 +280,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, GenerationTrainingArguments), argv)
     if grid_args.is_used and not args.predict_with_generate:
         raise UserError("several runs are compared by what they generate: leave out --predict_with_generate false.")
-    tasks = find_tasks(arguments[1].tasks)
+    tasks = find_tasks(arguments[1].tasks) if grid_args.is_used and arguments[1].tasks else ()
     sets = [EvaluationSet(task, part, []) for task in tasks for part in task.sets]
     comparison = Comparison([name for found in sets for name in found.metric_names], by_mean=True)
     return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
