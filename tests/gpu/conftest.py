@@ -12,9 +12,9 @@ from tokenmixers.configuration.auto_classes import FAMILIES
 
 CLASSES = sorted({name for family in FAMILIES.values() for name in family.models.values()})
 #: Largest difference of outputs, relative to their norms.
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 6e-2}
 #: Gradients differ by more: a ReLU's input may be rounded to the other side of zero, and the models are narrow.
-OF_GRADIENTS = 5
+OF_GRADIENTS = 8
 
 
 def pytest_collection_modifyitems(items):
@@ -39,11 +39,6 @@ def _exact_and_clean(monkeypatch):
     torch.compiler.reset()
 
 
-@pytest.fixture(scope="session")
-def tolerance():
-    return TOLERANCE
-
-
 @pytest.fixture
 def build(tiny_model):
     """`build(class_name, **changes)`: as `tiny_model`, with sizes that GPUs' matrix units take, and no dropout."""
@@ -66,14 +61,20 @@ def labelled(tiny_inputs):
     def example(model, batch=3, length=9, masked=True):
         name, inputs = type(model).__name__, tiny_inputs(model, batch, length, masked)
         classes = torch.arange(batch) % 2
-        if "QuestionAnswering" in name:
-            return {**inputs, "start_positions": classes, "end_positions": classes + 1}
+        mask = inputs.get("attention_mask")
+        if "QuestionAnswering" in name:  # of one real token: scores of padding are the lowest number there is
+            start = classes if mask is None else mask.argmax(dim=-1)
+            return {**inputs, "start_positions": start, "end_positions": start}
         if any(kind in name for kind in ("Image", "SequenceClassification", "MultipleChoice")):
             return {**inputs, "labels": classes}
         if name.endswith("Model"):
             return inputs
         labels = inputs["input_ids"] % 2 if "TokenClassification" in name else inputs["input_ids"]
-        return {**inputs, "labels": labels if not masked else labels.where(inputs["attention_mask"] != 0, -100)}
+        if mask is not None:
+            labels = labels.where(mask != 0, -100)
+            if "CausalLM" in name:  # padding predicts nothing, not even the first token after it
+                labels[:, 1:] = labels[:, 1:].where(mask[:, :-1] != 0, -100)
+        return {**inputs, "labels": labels}
 
     return example
 
@@ -84,11 +85,6 @@ def first_of(outputs, inputs):
         return outputs.loss
     states, mask = outputs[0], inputs.get("attention_mask")
     return states.float().square().mean() if mask is None else states[mask != 0].float().square().mean()
-
-
-@pytest.fixture(scope="session")
-def loss_of():
-    return first_of
 
 
 def to(inputs, device):
@@ -108,13 +104,13 @@ def real(value, mask):
 
 
 @pytest.fixture(scope="session")
-def assert_close(tolerance):
+def assert_close():
     """`assert_close(found, expected, dtype, name)`: the norm of the difference is small against the norm."""
 
     def check(found, expected, dtype, name="output", floor=0.0, factor=1):
         found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
         assert found.isfinite().all(), f"{name}: not finite"
-        allowed = factor * tolerance[dtype] * max(expected.norm().item(), floor)
+        allowed = factor * TOLERANCE[dtype] * max(expected.norm().item(), floor)
         difference = (found - expected).norm().item()
         assert difference <= allowed + 1e-12, f"{name}: differs by {difference:.2g}, {allowed:.2g} are allowed"
 
