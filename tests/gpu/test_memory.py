@@ -47,7 +47,8 @@ def test_offloaded_layers(class_name, place, saved, labelled, device, placed, as
     model, folder = saved(class_name, num_hidden_layers=3, tie_word_embeddings=False)
     layers = next(name for name, _ in model.named_modules() if name.endswith(".layers"))
     parts = [name for name, _ in model.named_modules() if name and not f"{layers}.0".startswith(name)]
-    device_map = {name: device for name in parts if name.rpartition(".")[0] not in parts} | {f"{layers}.0": place}
+    here = 0 if device.type == "cuda" else "cpu"
+    device_map = {name: here for name in parts if name.rpartition(".")[0] not in parts} | {f"{layers}.0": place}
     loaded = type(model).from_pretrained(folder, device_map=device_map, offload_folder=tmp_path / "offloaded").eval()
     if device.type == "cuda" or place == "disk":
         assert all(parameter.is_meta for parameter in loaded.get_submodule(f"{layers}.0").parameters())
