@@ -46,9 +46,10 @@ def test_offloaded_layers(class_name, place, saved, labelled, device, placed, as
     """The first layer in the memory of the CPU or on the disk, the rest on the device."""
     model, folder = saved(class_name, num_hidden_layers=3, tie_word_embeddings=False)
     layers = next(name for name, _ in model.named_modules() if name.endswith(".layers"))
-    parts = [name for name, _ in model.named_modules() if name and not f"{layers}.0".startswith(name)]
-    here = 0 if device.type == "cuda" else "cpu"
-    device_map = {name: here for name in parts if name.rpartition(".")[0] not in parts} | {f"{layers}.0": place}
+    first = f"{layers}.0"
+    parts = [name for name, _ in model.named_modules() if not f"{first}.".startswith(f"{name}.".lstrip("."))]
+    parts = [name for name in parts if not name.startswith(f"{first}.") and name.rpartition(".")[0] not in parts]
+    device_map = dict.fromkeys(parts, 0 if device.type == "cuda" else "cpu") | {first: place}
     loaded = type(model).from_pretrained(folder, device_map=device_map, offload_folder=tmp_path / "offloaded").eval()
     if device.type == "cuda" or place == "disk":
         assert all(parameter.is_meta for parameter in loaded.get_submodule(f"{layers}.0").parameters())
