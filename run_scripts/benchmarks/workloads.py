@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoModelForMaskedLM,
@@ -21,10 +20,7 @@ from transformers import (
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
 from ..base.errors import UserError
-from ..data.masking import MaskingArguments, MaskingCollator
 from ..data.packing import first_fit
-from ..data.row_seeds import SeededCollator, number_rows
-from ..training.language_modeling import Corpus, build_trainer
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Candidate, Case, Group, Inputs, model_candidate, synchronise
 
@@ -212,6 +208,13 @@ def _trainer_and_bare_steps(
 
     The first step of each run does not count: it fills the pipeline.
     """
+    # Imported here: the other experiments do without the packages that read data.
+    from datasets import Dataset
+
+    from ..data.masking import MaskingArguments, MaskingCollator
+    from ..data.row_seeds import SeededCollator, number_rows
+    from ..training.language_modeling import Corpus, build_trainer
+
     config = shipped_config("gmlp-base", sparse_prediction=True, **changes)
     special = {name: f"[{name[:-6].upper()}]" for name in ("pad_token", "mask_token")}
     vocabulary = {token: number for number, token in enumerate(special.values())}
