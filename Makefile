@@ -62,7 +62,7 @@ test-extras: $(VENV)/.installed  ## exports to every format, quantisation: with 
 	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py
 
 test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
-	$(RUN) -m pytest -n 4 --dist worksteal -m gpu tests/gpu
+	$(RUN) -m pytest $(if $(INSTALLED)$(shell $(RUN) -c 'import xdist' 2>/dev/null && echo yes),-n 4 --dist worksteal) -m gpu tests/gpu
 
 check: $(VENV)/.installed  ## style, and the types of the library
 	$(VENV)/bin/ruff check .

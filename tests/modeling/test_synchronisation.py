@@ -140,6 +140,18 @@ def test_no_step_with_a_cache_waits(name, cache_class, tiny_model, waits):
     assert waits(model, input_ids=ids[:, :1], past_key_values=cache) == []
 
 
+def test_what_a_cache_does_not_know_is_read(tiny_model, waits):
+    model, ids = tiny_model("GMLPForCausalLM"), torch.randint(37, (2, 4))
+    cache = StaticCache(config=model.config, max_cache_len=20)  # the model has 11 positions
+    for tokens in (ids, ids[:, :1]):
+        found = waits(model, input_ids=tokens, past_key_values=cache)
+    assert set(found) == {"_new_tokens"}
+    cache = DynamicCache(config=model.config)
+    model(ids, past_key_values=cache)
+    found = waits(model, input_ids=ids[:, :1], past_key_values=cache, position_ids=torch.tensor([[4]]))
+    assert "_after_cache" in found  # beside `check_positions`, on CPUs alone
+
+
 @pytest.mark.parametrize("name", ["GMLPForMaskedLM", "AMLPForMaskedLM", "SynthesizerForMaskedLM", "GMLPForCausalLM"])
 def test_packed_documents_do_not_wait(name, tiny_model, waits):
     ids = torch.randint(37, (2, 6))

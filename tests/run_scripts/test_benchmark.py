@@ -251,7 +251,9 @@ def test_no_group_begins_after_the_time(tmp_path, monkeypatch):
 
 def test_most_experiments_do_without_the_packages_that_read_data():
     """A machine that is lent for its GPU may not have them."""
-    code = "import sys; sys.modules |= dict.fromkeys(('datasets', 'evaluate')); import tokenmixers.run_scripts.benchmark"
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('datasets', 'evaluate')); import tokenmixers.run_scripts.benchmark"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
