@@ -9,7 +9,14 @@ quickstart test test-slow test-extras: export GOMP_SPINCOUNT = 10000
 # For glibc: memory that a process has given back can take longer to get again than to fill.
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 
-.PHONY: quickstart test test-slow test-extras test-transformers check dist bench style clean
+# RUN=python3 takes an environment that is there, without the network; the checkout is then imported from a link to it.
+INSTALLED := $(VENV)/.installed
+ifeq ($(origin RUN),command line)
+INSTALLED := $(shell mkdir -p build/typing && ln -sfn ../.. build/typing/tokenmixers)
+export PYTHONPATH := $(CURDIR)/build/typing:$(PYTHONPATH)
+endif
+
+.PHONY: quickstart test test-slow test-extras test-gpu test-transformers check dist bench style clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
@@ -48,10 +55,14 @@ test: $(VENV)/.installed  ## the fast tests
 
 test-slow: $(VENV)/.installed  ## the other tests, and all properties on more examples
 	$(RUN) -m pytest -n 2 --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
+	TOKENMIXERS_TEST_DEVICE=cpu $(RUN) -m pytest -n 2 --dist worksteal -m gpu tests/gpu
 
 test-extras: $(VENV)/.installed  ## exports to every format, quantisation: with the extras that the fast tests do without
 	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,export,quantize]'
 	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py
+
+test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
+	$(RUN) -m pytest $(if $(INSTALLED)$(shell $(RUN) -c 'import xdist' 2>/dev/null && echo yes),-n 4 --dist worksteal) -m gpu tests/gpu
 
 check: $(VENV)/.installed  ## style, and the types of the library
 	$(VENV)/bin/ruff check .
@@ -63,8 +74,8 @@ dist: $(VENV)/.installed  ## source distribution and wheel, in dist/
 	rm -rf dist *.egg-info
 	$(RUN) -m build --no-isolation
 
-bench: $(VENV)/.installed  ## our models and others side by side; hours: BENCH="--quick" for minutes
-	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[bench]'
+bench: $(INSTALLED)  ## our models and others side by side; hours. BENCH="--quick" takes minutes, BENCH=--gpu a quarter hour
+	$(if $(INSTALLED),$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[bench]')
 	$(KEEP_MEMORY) $(SCRIPT).benchmark --output_dir outputs/benchmark $(BENCH)
 
 # Transformers' own model tests ship in its source distribution alone.

@@ -2,6 +2,7 @@
 
     tokenmixers benchmark --output_dir outputs/benchmark
     tokenmixers benchmark --quick --cells 2 6 --modes inference --output_dir outputs/quick
+    tokenmixers benchmark --gpu --output_dir outputs/gpu
 
 All candidates of a group run in this process, and their calls alternate. Candidates with the same weights must have
 the same outputs, otherwise there is no report. The experiments, by their numbers in `--cells`:
@@ -11,8 +12,9 @@ with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6.
 8. masked language modelling, and the overhead of the Trainer; 9. our models with and without kernels.
 """
 
-from collections.abc import Callable
+import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ from .benchmarks.model_comparisons import (
 from .benchmarks.results import machine, plot_results, print_rows, write_results
 from .benchmarks.timing import (
     Case,
+    Group,
     matmul_peaks,
     measure,
 )
@@ -47,61 +50,140 @@ def sizes_of(arguments: BenchmarkArguments) -> Sizes:
         arguments.image_models,
         text_lengths=tuple(sorted(arguments.lengths)),
     )
+    sizes = sizes.gpu() if arguments.gpu else sizes
     return sizes.quick() if arguments.quick else sizes
 
 
 def cases_of(arguments: BenchmarkArguments, device: torch.device) -> list[Case]:
     """Every combination of mode, type and compilation."""
     return [
-        Case(mode, getattr(torch, dtype), compiled, device)
+        Case(mode, getattr(torch, dtype), compiled, device, arguments.compile_layers)
         for mode in arguments.modes
         for dtype in arguments.dtypes
         for compiled in ((False, True) if arguments.compile else (False,))
     ]
 
 
-def check_inputs(arguments: BenchmarkArguments) -> None:
+def gpu_device() -> torch.device:
+    """The device of `--gpu`.
+
+    Raises:
+        UserError: If there is none.
+    """
+    if not torch.cuda.is_available():
+        raise UserError("--gpu needs a GPU that this PyTorch can use, and torch.cuda.is_available() is false.")
+    return torch.device("cuda")
+
+
+def check_inputs(arguments: BenchmarkArguments) -> list[str]:
     """Look for packages and files before hours of work.
+
+    Returns:
+        What is left out for lack of a package: with `--gpu`, whose machine may have no network.
 
     Raises:
         UserError: If one is missing.
     """
-    for cell in arguments.cells:
-        if cell in PEERS:
+    left_out = []
+    for cell in list(arguments.cells):
+        if cell not in PEERS:
+            continue
+        try:
             import_optional(PEERS[cell].replace("-", "_"), "bench", f"--cells {cell}")
+        except UserError as error:
+            if not arguments.gpu:
+                raise
+            left_out.append(str(error).removeprefix("error: "))
+            arguments.cells.remove(cell)
     for file in arguments.length_files:
         read_lengths(file, arguments.tokenizer, arguments.texts)
+    return left_out
 
 
-def run_experiment(
-    cell: int, case: Case, sizes: Sizes, rounds: int, peak: float, save: Callable[[list[dict[str, Any]]], None]
-) -> list[dict[str, Any]]:
-    """Measure and print all groups of an experiment.
+class Run:
+    """The results of a run so far, and the file that they are written to after every group.
 
     Args:
-        cell: Number of the experiment.
-        case: How the candidates run.
-        sizes: How much is measured.
-        rounds: Timed calls of each candidate.
-        peak: Operations per second of the fastest matrix product of this type.
-        save: Called with the results so far after every group: a later group may fail.
-
-    Returns:
-        One row for each candidate.
+        output: Folder of the results.
+        report: What is known before measuring.
+        arguments: How much is measured.
+        peaks: Operations per second of the fastest products, by type.
     """
-    torch.manual_seed(0)
-    results = []
-    for group in EXPERIMENTS[cell](case, sizes):
-        rows = measure(group, case, rounds, peak)
+
+    def __init__(
+        self,
+        output: Path,
+        report: dict[str, Any],
+        arguments: BenchmarkArguments,
+        peaks: dict[str, dict[str, float]],
+    ):
+        self.output, self.report, self.arguments, self.peaks = output, report, arguments, peaks
+        self.results: list[dict[str, Any]] = report["results"]
+        self.sizes = sizes_of(arguments)
+        self.start = time.monotonic()
+
+    @property
+    def has_time(self) -> bool:
+        """Whether another group may begin."""
+        minutes = self.arguments.minutes
+        return minutes is None or time.monotonic() - self.start < 60 * minutes
+
+    def leave_out(self, sentence: str) -> None:
+        """Say, and write, what is not measured and why."""
+        print(f"LEFT OUT: {sentence}\n")
+        self.report.setdefault("left_out", []).append(sentence)
+        write_results(self.output, self.report)
+
+    def experiment(self, cell: int, case: Case) -> None:
+        """Measure and print all groups of an experiment for a case."""
+        torch.manual_seed(0)
+        groups = EXPERIMENTS[cell](case, self.sizes)
+        while True:
+            if not self.has_time:
+                self.leave_out(f"cell {cell}, {case}: groups after {self.arguments.minutes:g} minutes")
+                return
+            group = None
+            try:
+                group = next(groups, None)
+                if group is None:
+                    return
+                self.group(cell, case, group)
+            except Exception as error:
+                # A GPU is lent for a short time: one failure must not end the run, which fails in the end.
+                if not self.arguments.gpu:
+                    raise
+                name = group.name if group else "a group that cannot be built"
+                self.leave_out(f"cell {cell}, {name}, {case}: {type(error).__name__}: {error}"[:500])
+            del group  # and its models, before the next group is built
+            if case.compiled:
+                torch.compiler.reset()
+
+    def group(self, cell: int, case: Case, group: Group) -> None:
+        """Measure and print a group."""
+        peak = max(self.peaks[str(case.dtype).removeprefix("torch.")].values())
+        rows = measure(group, case, self.arguments.rounds, peak)
         print_rows(f"{group.name}; {case}", rows)
         if any(row["utilisation"] and row["utilisation"] > 1 for row in rows):
             print("Faster than the fastest product: that was measured on a busy machine. Measure all again.\n")
-        results += [{"cell": cell, "case": str(case), "is_first": index == 0, **row} for index, row in enumerate(rows)]
-        save(results)
-        del group  # and its models, before the next group is built
-        if case.compiled:
-            torch.compiler.reset()
-    return results
+        self.results += [
+            {"cell": cell, "case": str(case), "is_first": index == 0, **row} for index, row in enumerate(rows)
+        ]
+        write_results(self.output, self.report)
+
+
+def plan(arguments: BenchmarkArguments, device: torch.device) -> list[tuple[int, Case]]:
+    """What is measured, in order: with a limit of time eager mode comes first, since compiling takes most of it."""
+    pairs = [(cell, case) for cell in arguments.cells for case in cases_of(arguments, device)]
+    return pairs if arguments.minutes is None else sorted(pairs, key=lambda pair: pair[1].compiled)
+
+
+def measured_peaks(arguments: BenchmarkArguments, device: torch.device) -> dict[str, dict[str, float]]:
+    """Operations per second of the fastest products, by type; also printed."""
+    largest = 512 if arguments.quick else 4096 if device.type == "cpu" else 8192
+    peaks = {name: matmul_peaks(getattr(torch, name), device, largest) for name in arguments.dtypes}
+    for dtype, found in peaks.items():
+        print(f"{dtype}: " + ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in found.items()))
+    return peaks
 
 
 # Candidates of a group share code. Beyond PyTorch's limit of graphs for it, the others would silently run uncompiled.
@@ -110,41 +192,40 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Entry point; returns one row of results for every candidate and case.
 
     Raises:
-        UserError: If an argument or a package is missing or refused, or outputs disagree.
+        UserError: If an argument or a package is missing or refused, or outputs disagree; with `--gpu` when all the
+            rest was measured.
         torch._dynamo.exc.FailOnRecompileLimitHit: If a group has more graphs than `recompile_limit`: raise it here.
     """
     (arguments,) = parse_arguments((BenchmarkArguments,), argv)
     output = check_new_folder(arguments.output_dir)
-    check_inputs(arguments)
-    logging.set_verbosity_error()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if arguments.gpu:
+        device = gpu_device()
+    asked_for = asdict(arguments)
+    left_out = check_inputs(arguments)
+    logging.set_verbosity_error()
     if arguments.dtypes is None:
         arguments.dtypes = ["float32", "bfloat16"] if native_bfloat16(device)[0] else ["float32"]
-    largest = 512 if arguments.quick else 4096
-    peaks = {name: matmul_peaks(getattr(torch, name), device, largest) for name in arguments.dtypes}
-    report = {"arguments": asdict(arguments), "machine": machine(device), "results": []}
-    report["matmul_peaks"] = peaks
-    print("; ".join(f"{key}: {value}" for key, value in report["machine"].items()))
-    for dtype, found in peaks.items():
-        print(f"{dtype}: " + ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in found.items()))
-    sizes = sizes_of(arguments)
-    for cell in arguments.cells:
-        for case in cases_of(arguments, device):
-
-            def save(rows: list[dict[str, Any]]) -> None:
-                write_results(output, {**report, "results": report["results"] + rows})
-
-            peak = max(peaks[str(case.dtype).removeprefix("torch.")].values())
-            rows = run_experiment(cell, case, sizes, arguments.rounds, peak, save)
-            report["results"] += rows
-    if not report["results"]:
+        asked_for["dtypes"] = arguments.dtypes
+    facts = machine(device)
+    print("; ".join(f"{key}: {value}" for key, value in facts.items()))
+    peaks = measured_peaks(arguments, device)
+    report = {"arguments": asked_for, "machine": facts, "results": [], "matmul_peaks": peaks}
+    run = Run(output, report, arguments, peaks)
+    for sentence in left_out:
+        run.leave_out(sentence)
+    for cell, case in plan(arguments, device):
+        run.experiment(cell, case)
+    if not run.results and "left_out" not in report:
         raise UserError(
             f"--cells {' '.join(map(str, arguments.cells))} measure nothing in --modes {' '.join(arguments.modes)} "
             f"--dtypes {' '.join(arguments.dtypes)}: 7 is inference in float32, and 8 is training."
         )
-    plot_results(output, report["results"])
+    plot_results(output, run.results)
     print(f"results in {output}")
-    return report["results"]
+    if "left_out" in report:
+        raise UserError(f"the results in {output} lack what was left out: " + " | ".join(report["left_out"]))
+    return run.results
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import itertools
 import os
 import random
@@ -40,7 +41,8 @@ class _TorchRandom:
 def pytest_configure(config: pytest.Config) -> None:
     # The process that hands tests out to others runs none. That it imports nothing saves the time of it at the start.
     runs_tests = not config.getoption("numprocesses", None) or hasattr(config, "workerinput")
-    if runs_tests or config.getoption("--hypothesis-profile"):  # which Hypothesis loads in every process
+    has_hypothesis = importlib.util.find_spec("hypothesis") is not None  # the tests of `tests/gpu` need none
+    if has_hypothesis and (runs_tests or config.getoption("--hypothesis-profile")):  # loaded in every process
         import hypothesis
 
         hypothesis.settings.register_profile("default", max_examples=10, deadline=None)
@@ -52,8 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
         # One core is enough for models this small, and torch's threads would fight with those of parallel workers.
         torch.set_num_threads(1)
-        config.torch_random = _TorchRandom()  # Hypothesis keeps a weak reference only
-        hypothesis.register_random(config.torch_random)
+        if has_hypothesis:
+            config.torch_random = _TorchRandom()  # Hypothesis keeps a weak reference only
+            hypothesis.register_random(config.torch_random)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -124,6 +127,40 @@ def pytest_pycollect_makeitem(name: str):
     return cases
 
 
+# --- tests on a GPU ----------------------------------------------------------------------------------------------
+
+
+DEVICE = os.environ.get("TOKENMIXERS_TEST_DEVICE", "cuda")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_gpu:
+        return
+    import torch
+
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        reason = "needs a GPU that PyTorch can use (TOKENMIXERS_TEST_DEVICE=cpu runs the test on the CPU)"
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def device():
+    """The device of the tests marked `gpu`: the GPU, or what TOKENMIXERS_TEST_DEVICE names."""
+    import torch
+
+    return torch.device(DEVICE)
+
+
+@pytest.fixture
+def cuda(device):
+    """For tests that only make sense on a GPU of CUDA."""
+    if device.type != "cuda":
+        pytest.skip("is about CUDA alone")
+    return device
+
+
 # --- fixtures ----------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +216,52 @@ def randomise():
         return module
 
     return fill
+
+
+@pytest.fixture
+def tiny_model(tiny_config, randomise):
+    """`tiny_model(class_name, **changes)`: a model of any class with random weights, and what its class needs set."""
+
+    import torch
+
+    def build(name: str, **changes) -> torch.nn.Module:
+        model_class = getattr(tokenmixers, name)
+        needed = {}
+        if "Synthesizer" in name:
+            needed |= {"num_attention_heads": 2, "head_dim": 4}
+        if "Image" in name:
+            needed |= {"image_size": 8, "patch_size": 4}
+        if "CausalLM" in name:
+            needed |= {"is_decoder": True}
+        if "ConditionalGeneration" in name:
+            needed |= {"is_encoder_decoder": True, "num_decoder_layers": 2, "decoder_start_token_id": 0}
+        return randomise(model_class(tiny_config(model_class.config_class, **{**needed, **changes}))).eval()
+
+    return build
+
+
+@pytest.fixture
+def tiny_inputs():
+    """`tiny_inputs(model, batch, length, masked=True)`: what any model of `tiny_model` reads, padded on a side."""
+
+    import torch
+
+    def build(model: torch.nn.Module, batch: int, length: int, masked: bool = True) -> dict[str, torch.Tensor]:
+        name = type(model).__name__
+        if "Image" in name:
+            return {"pixel_values": torch.randn(batch, 3, 8, 8)}
+        shape = (batch, 3, length) if "MultipleChoice" in name else (batch, length)
+        inputs = {"input_ids": torch.randint(37, shape)}
+        if masked:  # padding on the right in even rows, on the left in odd ones
+            keep = torch.randint(1, length + 1, (batch, 1))
+            left, index = torch.arange(batch)[:, None] % 2 == 1, torch.arange(length)
+            mask = torch.where(left, index >= length - keep, index < keep).long()
+            inputs["attention_mask"] = mask[:, None].expand(shape) if len(shape) == 3 else mask
+        if model.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = torch.randint(37, shape)
+        return inputs
+
+    return build
 
 
 @pytest.fixture(scope="session")

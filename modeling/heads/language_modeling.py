@@ -51,8 +51,10 @@ class MaskedLMHead(_LanguageModelingHead):
         targets: torch.Tensor | None = labels
         sparse = self.config.sparse_prediction and self.training and labels is not None
         if labels is not None and sparse:
-            to_predict = labels != -100
-            hidden_states, targets = hidden_states[to_predict], labels[to_predict]
+            # One wait for the device, which has to count them; a boolean index would wait for each tensor.
+            to_predict = (labels.flatten() != -100).nonzero().squeeze(1)
+            hidden_states = hidden_states.flatten(0, 1).index_select(0, to_predict)
+            targets = labels.flatten().index_select(0, to_predict)
         logits = self.compute_logits(hidden_states)
         if targets is not None:
             counted = with_loss_divisor(targets, kwargs)

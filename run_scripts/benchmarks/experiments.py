@@ -1,7 +1,9 @@
 """The experiments of the benchmark, by their numbers in `--cells`, and the arguments that choose among them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
 
 from ...configuration.configuration_synthesizer import PRESETS
 from ..base.errors import UserError
@@ -41,6 +43,20 @@ GROWTH = 6
 PEERS = {1: "timm", 2: "g-mlp-pytorch"}
 
 
+#: What `--gpu` sets, unless another value is given.
+GPU_SETTINGS = {
+    "cells": [1, 2, 3, 6, 4],  # compiling the steps of cell 4 takes longest
+    "dtypes": ["bfloat16"],
+    "compile": True,
+    "compile_layers": True,
+    "rounds": 10,
+    "batch_size": 32,
+    "presets": ["random"],
+    "image_models": ["s16", "b16"],
+    "minutes": 14.0,
+}
+
+
 @dataclass
 class BenchmarkArguments:
     """What is measured, and how often."""
@@ -58,6 +74,10 @@ class BenchmarkArguments:
     )
     compile: bool = field(
         default=False, metadata={"help": "Measure with torch.compile too, decoding with static caches."}
+    )
+    compile_layers: bool = field(
+        default=False,
+        metadata={"help": "With --compile: compile each layer, in a tenth of the time. Decoding is compiled whole."},
     )
     rounds: int = field(default=15, metadata={"help": "Timed calls of each candidate, after two to warm up."})
     batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
@@ -82,9 +102,23 @@ class BenchmarkArguments:
     image_models: list[str] = field(
         default_factory=lambda: list(IMAGE_MODELS), metadata={"help": "gMLP sizes for cell 1: ti16, s16, b16."}
     )
+    minutes: float | None = field(
+        default=None, metadata={"help": "Begin no further group after so many minutes; eager mode comes first then."}
+    )
+    gpu: bool = field(
+        default=False,
+        metadata={
+            "help": "For a GPU, in 15 minutes: bfloat16, eager and compiled, images, texts, encoders, sequence to "
+            "sequence, growth up to 16384 tokens. What fails or lacks a package is left out, and said at the end."
+        },
+    )
     quick: bool = field(default=False, metadata={"help": "Small models and short texts: does it run?"})
 
     def __post_init__(self):
+        if self.gpu:
+            for name, value in GPU_SETTINGS.items():
+                if getattr(self, name) == _default(name):
+                    setattr(self, name, deepcopy(value))
         for name, allowed in (
             ("cells", EXPERIMENTS),
             ("modes", ("inference", "training")),
@@ -95,4 +129,9 @@ class BenchmarkArguments:
             for value in getattr(self, name) or ():
                 if value not in allowed:
                     raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
-        check_ranges(self, ("at least 1", "rounds batch_size texts lengths"))
+        check_ranges(self, ("at least 1", "rounds batch_size texts lengths"), ("a finite number above 0", "minutes"))
+
+
+def _default(name: str) -> Any:
+    option = next(option for option in fields(BenchmarkArguments) if option.name == name)
+    return option.default if option.default_factory is MISSING else option.default_factory()

@@ -3,10 +3,10 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,6 +59,11 @@ class Sizes:
     shrunk: dict[str, int] = field(default_factory=dict)
     text_lengths: tuple[int, ...] = (128, 512)
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
+    synthesizer_encoders: bool = True
+
+    def gpu(self) -> "Sizes":
+        """Longer texts, and of the encoders gMLP and aMLP alone."""
+        return replace(self, growth=(512, 1024, 2048, 4096, 8192, 16384), synthesizer_encoders=False)
 
     def quick(self) -> "Sizes":
         """Small sizes: everything takes a few minutes."""
@@ -72,6 +77,25 @@ class Sizes:
             texts=min(6, self.texts),
             growth=(16, 32),
         )
+
+
+Experiment = Callable[[Case, Sizes], Iterator[Group]]
+
+
+def built_on_device(experiment: Experiment) -> Experiment:
+    """An experiment whose models and inputs are made on the case's device: on a GPU that takes seconds less each."""
+
+    @wraps(experiment)
+    def groups(case: Case, sizes: Sizes) -> Iterator[Group]:
+        remaining = experiment(case, sizes)
+        while True:
+            with case.device:  # and not while the caller measures
+                group = next(remaining, None)
+            if group is None:
+                return
+            yield group
+
+    return groups
 
 
 def shipped_config(name: str, **changes: Any) -> PreTrainedConfig:
@@ -96,6 +120,7 @@ def tokens(vocab_size: int, *shape: int) -> torch.Tensor:
     return torch.randint(3, vocab_size, shape)
 
 
+@built_on_device
 def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
     """1: gMLP for images of 224 pixels and timm's, with the same weights."""
     timm = import_optional("timm", "bench", "--cells 1")
@@ -149,6 +174,7 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
     return peer
 
 
+@built_on_device
 def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
     """2: gMLP-base with its language modelling head, with Toeplitz and full weights, and g-mlp-pytorch's."""
     # That package's norms all have PyTorch's default epsilon.
@@ -204,6 +230,7 @@ def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrain
     }
     bert = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     modern = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    modern["reference_compile"] = False  # some versions would compile parts of it by themselves on a GPU
     depths = (12, 22) if wide else (6, 8)
     if sizes.shrunk:
         depths = (sizes.shrunk["num_hidden_layers"],) * 2
@@ -215,10 +242,12 @@ def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrain
     }
 
 
+@built_on_device
 def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
     """3: every base encoder, and Transformers with as many parameters."""
     encoders = {name: {} for name in ("gmlp-base", "amlp-base")}
-    encoders |= {f"synthesizer-{name.replace('_', '-')}": {"is_encoder_decoder": False} for name in sizes.presets}
+    if sizes.synthesizer_encoders:
+        encoders |= {f"synthesizer-{name.replace('_', '-')}": {"is_encoder_decoder": False} for name in sizes.presets}
     for name, changes in encoders.items():
         config = shipped_config(name, **changes, **sizes.shrunk)
         ours = randomise_gates(AutoModel.from_config(config))
@@ -233,6 +262,7 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
             yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
 
 
+@built_on_device
 def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     """4: T5 of the translation models' size, the Synthesizer with its weights, and the presets of that size."""
     layers, vocab_size = sizes.shrunk.get("num_hidden_layers", 6), sizes.shrunk.get("vocab_size", 32128)
@@ -313,6 +343,7 @@ def _decoding(
     return Candidate(name, generate, outputs, weights, items=target.numel(), facts=facts)
 
 
+@built_on_device
 def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
     """6: the spatial gating unit of gMLP-base at growing lengths, with the kernel for its product and without."""
     config = shipped_config("gmlp-base")
@@ -323,6 +354,8 @@ def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
         use_kernels(by_length)
         full.spatial_proj.to_full()
         units = {"Toeplitz, by length": by_length, "Toeplitz, matrix": matrix, "full": full}
+        if case.device.type != "cpu":
+            del units["Toeplitz, by length"]  # there is no kernel for it
         inputs = [{"hidden_states": torch.randn(1, length, config.intermediate_size)}]
         candidates = [
             model_candidate(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()
@@ -363,6 +396,7 @@ def use_kernels(model: nn.Module, enabled: bool = True) -> None:
         import_module("tokenmixers.modeling.kernels").use_kernels(model, enabled)
 
 
+@built_on_device
 def with_and_without_kernels(case: Case, sizes: Sizes) -> Iterator[Group]:
     """9: our own models with the kernels that were chosen for this machine, and as they are written."""
 

@@ -296,8 +296,32 @@ def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
     return _format_figures(found)
 
 
+def accelerator_table(reports: Results) -> str:
+    """What ratios do not show, of a GPU: throughput, share of the fastest product and memory, eager / compiled."""
+    found: dict[tuple[str, str], dict[tuple[str, bool], Mapping[str, Any]]] = {}
+    for report in sorted(reports.values(), key=lambda report: report["machine"]["date"]):
+        for row in report["results"]:
+            if row.get("utilisation") is not None and row["dtype"] == "bfloat16":
+                case = (row["mode"], row["compiled"])
+                found.setdefault((row["group"], row["model"]), {})[case] = row
+
+    def cell(cases: Mapping[tuple[str, bool], Mapping[str, Any]], mode: str, key: str, text: str, scale: float) -> str:
+        values = [cases.get((mode, compiled), {}).get(key) for compiled in (False, True)]
+        shown = ["-" if value is None else text.format(value * scale) for value in values]
+        return "" if set(shown) == {"-"} else " / ".join(shown)
+
+    kinds = (("per second", "per_second", "{:,.0f}", 1.0), ("of peak", "utilisation", "{:.0%}", 1.0))
+    kinds += (("MB", "peak_bytes", "{:,.0f}", 1e-6),)
+    columns = [(mode, *kind) for mode in ("inference", "training") for kind in kinds]
+    table = [
+        (group, model, *(cell(cases, mode, *rest) for mode, _, *rest in columns))
+        for (group, model), cases in found.items()
+    ]
+    return markdown_table(("", "model", *(f"{mode}: {title}" for mode, title, *_ in columns)), table) if table else ""
+
+
 def machine_section(name: str, reports: Results) -> str:
-    """Versions, dates and commands of a machine's results."""
+    """Versions, dates and commands of a machine's results; of a GPU also throughput, share of the peak and memory."""
     machine = next(iter(reports.values()))["machine"]
     peers = ", ".join(f"{peer} {version}" for peer, version in (machine.get("peers") or {}).items() if version)
     facts = [f"{machine['threads']} threads", machine["versions"], peers]
@@ -312,7 +336,12 @@ def machine_section(name: str, reports: Results) -> str:
     if peaks:
         facts.append("fastest matrix product " + ", ".join(peaks))
     commands = "\n".join(command(stem, report["arguments"]) for stem, report in reports.items())
-    return f"## {name}\n\n{'; '.join(fact for fact in facts if fact)}.\n\n```bash\n{commands}\n```"
+    parts = [f"## {name}", f"{'; '.join(fact for fact in facts if fact)}.", f"```bash\n{commands}\n```"]
+    table = accelerator_table(reports) if machine.get("accelerator") else ""
+    if table:
+        parts.append("Tokens or images per second, share of the fastest product, and memory beside the weights in MB:")
+        parts.append(table)
+    return "\n\n".join(parts)
 
 
 def page(folder: Path) -> str:

@@ -43,12 +43,16 @@ _PRODUCTS = {
 
 @dataclass
 class Case:
-    """How the candidates of a group run; `mode` is `"inference"` or `"training"`."""
+    """How the candidates of a group run; `mode` is `"inference"` or `"training"`.
+
+    `by_layer` compiles a model's layers one by one, which share their code, and leaves the rest as it is.
+    """
 
     mode: str
     dtype: torch.dtype
     compiled: bool
     device: torch.device
+    by_layer: bool = False
 
     @property
     def training(self) -> bool:
@@ -125,7 +129,7 @@ def model_candidate(
     labels = None if labels is None else labels.to(case.device)
     with _autocast(case):  # the implementation of a product can depend on its type
         flops = count_flops(model, inputs) * (3 if case.training else 1)
-    forward = torch.compile(model) if case.compiled else model
+    forward = compiled(model, case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None
 
     def losses() -> Iterator[torch.Tensor]:
@@ -157,6 +161,25 @@ def model_candidate(
 
     call = train if case.training else infer
     return Candidate(name, call, outputs, weights, items, flops, facts={"parameters": count_parameters(model)})
+
+
+def compiled(model: nn.Module, case: Case) -> Callable[..., Any]:
+    """The model as the case asks: itself, compiled whole, or with compiled layers."""
+    if not case.compiled:
+        return model
+    layers = repeated_layers(model) if case.by_layer else []
+    for layer in layers:
+        layer.compile()
+    return model if layers else torch.compile(model)
+
+
+def repeated_layers(model: nn.Module) -> list[nn.Module]:
+    """The modules of the outermost lists and sequences in which all have the same class."""
+    children = list(model.children())
+    is_list = isinstance(model, nn.ModuleList | nn.Sequential)
+    if is_list and len(children) > 1 and len({type(child) for child in children}) == 1:
+        return children if any(True for _ in model.parameters()) else []
+    return [layer for child in children for layer in repeated_layers(child)]
 
 
 def _autocast(case: Case) -> torch.autocast:
@@ -235,9 +258,9 @@ def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Candidate]
     """The matrix products of a model's forward passes alone: a lower bound for every implementation.
 
     Returns:
-        One candidate; none in training or on devices other than the CPU.
+        One candidate; none in training, with compiled layers, or on devices other than CPUs and CUDA's GPUs.
     """
-    if case.training or case.device.type != "cpu":
+    if case.training or (case.compiled and case.by_layer) or case.device.type not in ("cpu", "cuda"):
         return []
     with torch.no_grad(), _attention_written_out(model), _ProductRecorder(model) as recorder:
         for batch in inputs:
@@ -292,24 +315,51 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+#: On a GPU a call is repeated for so many seconds and timed as a whole: starting it is then hidden by the call before.
+REPEATED_SECONDS = 0.02
+
+
 def take_turns(
     calls: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device, warm_up: int = 2
 ) -> dict[str, list[float]]:
     """Seconds of each call in each round. The order rotates, so that no call always follows the same one.
 
-    If a call returns a float, these are its seconds.
+    If a call returns a float, these are its seconds. A GPU's own clock times short calls several at a time.
     """
     names, seconds = list(calls), {name: [] for name in calls}
+    repeats = dict.fromkeys(names, 1)
     for number in range(-warm_up, rounds):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
-            synchronise(device)
-            start = time.perf_counter()
-            counted = calls[name]()
-            synchronise(device)
+            found = _seconds(calls[name], repeats[name], device)
             if number >= 0:
-                seconds[name].append(counted if isinstance(counted, float) else time.perf_counter() - start)
+                seconds[name].append(found)
+            elif device.type == "cuda":
+                repeats[name] = max(1, min(100, round(REPEATED_SECONDS / max(found, 1e-6))))
     return seconds
+
+
+def _seconds(call: Callable[[], Any], repeats: int, device: torch.device) -> float:
+    """Seconds of one of several calls in a row."""
+    if device.type == "cuda":
+        return _seconds_of_events(call, repeats)
+    start = time.perf_counter()
+    counted = call()
+    synchronise(device)
+    return counted if isinstance(counted, float) else time.perf_counter() - start
+
+
+def _seconds_of_events(call: Callable[[], Any], repeats: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(repeats):
+        counted = call()
+        if isinstance(counted, float):
+            return counted
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1000 / repeats
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoModelForMaskedLM,
@@ -21,10 +20,6 @@ from transformers import (
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
 from ..base.errors import UserError
-from ..data.masking import MaskingArguments, MaskingCollator
-from ..data.packing import first_fit
-from ..data.row_seeds import SeededCollator, number_rows
-from ..training.language_modeling import Corpus, build_trainer
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Candidate, Case, Group, Inputs, model_candidate, synchronise
 
@@ -84,6 +79,8 @@ def _packed_batches(
     lengths: list[int], batch_size: int, length: int, ids: torch.Tensor
 ) -> tuple[Inputs, list[list[int]]]:
     """Batches of rows with several whole texts each, and the texts in each row."""
+    from ..data.packing import first_fit  # with the package that reads data, which other experiments do without
+
     packed = first_fit(lengths, length)
     rows = {"input_ids": torch.zeros(len(packed), length, dtype=torch.long)}
     rows |= {"attention_mask": rows["input_ids"].clone(), "seq_idx": rows["input_ids"] - 1}
@@ -212,6 +209,13 @@ def _trainer_and_bare_steps(
 
     The first step of each run does not count: it fills the pipeline.
     """
+    # Imported here, as in `_packed_batches`.
+    from datasets import Dataset
+
+    from ..data.masking import MaskingArguments, MaskingCollator
+    from ..data.row_seeds import SeededCollator, number_rows
+    from ..training.language_modeling import Corpus, build_trainer
+
     config = shipped_config("gmlp-base", sparse_prediction=True, **changes)
     special = {name: f"[{name[:-6].upper()}]" for name in ("pad_token", "mask_token")}
     vocabulary = {token: number for number, token in enumerate(special.values())}

@@ -1,6 +1,8 @@
 import csv
 import json
 import statistics
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -195,6 +197,64 @@ def test_start_up(tmp_path):
     results = run(tmp_path, 7, modes=["training", "inference"])
     assert [row["group"] for row in results] == ["import", "import", "first prediction", "first prediction"]
     assert all(row["milliseconds"] > 0 for row in results)
+
+
+def without_a_gpu(monkeypatch):
+    """`--gpu` on this machine, nothing compiled."""
+    monkeypatch.setattr(benchmark, "gpu_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(timing, "compiled", lambda model, case: model)
+    monkeypatch.setattr(benchmark, "matmul_peaks", lambda *_: {"product": 1e15})
+
+
+def test_what_a_gpu_measures(tmp_path, monkeypatch):
+    without_a_gpu(monkeypatch)
+    results = run(tmp_path, 6, gpu=True, modes=["inference", "training"], dtypes="bfloat16")
+    assert [(row["compiled"], row["mode"]) for row in results if row["is_first"]] == [
+        (compiled, mode) for compiled in (False, True) for mode in ("inference", "training") for _ in range(2)
+    ]
+    assert {row["dtype"] for row in results} == {"bfloat16"}
+    recorded = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert recorded["arguments"]["compile_layers"] and recorded["arguments"]["minutes"] == 14
+    assert "left_out" not in recorded
+
+
+def test_a_gpu_is_needed_for_that(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="--gpu needs a GPU that this PyTorch can use"):
+        run(tmp_path, 6, gpu=True)
+
+
+def test_what_fails_on_a_gpu_is_left_out_and_said(tmp_path, monkeypatch):
+    without_a_gpu(monkeypatch)
+    monkeypatch.setitem(experiments.PEERS, 2, "no_such_peer")
+
+    def fails(group, case, rounds, peak):
+        if case.training:
+            raise torch.OutOfMemoryError("too large")
+        return measure(group, case, rounds, peak)
+
+    measure = benchmark.measure
+    monkeypatch.setattr(benchmark, "measure", fails)
+    with pytest.raises(UserError, match=r"lack what was left out: --cells 2 needs no_such_peer.*OutOfMemoryError"):
+        run(tmp_path, 2, 6, gpu=True, modes=["inference", "training"], dtypes="bfloat16")
+    report = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert {row["mode"] for row in report["results"]} == {"inference"}
+    assert len(report["left_out"]) == 1 + 2 * 2  # the package, and two groups, eager and compiled
+    assert report["arguments"]["cells"] == [2, 6]
+
+
+def test_no_group_begins_after_the_time(tmp_path, monkeypatch):
+    without_a_gpu(monkeypatch)
+    with pytest.raises(UserError, match=r"left out: cell 6, inference, bfloat16, eager: groups after 1e-09 minutes"):
+        run(tmp_path, 6, gpu=True, dtypes="bfloat16", minutes=1e-9)
+
+
+def test_most_experiments_do_without_the_packages_that_read_data():
+    """A machine that is lent for its GPU may not have them."""
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('datasets', 'evaluate')); import tokenmixers.run_scripts.benchmark"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_mistakes(tmp_path, monkeypatch):

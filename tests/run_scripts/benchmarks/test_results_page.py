@@ -127,6 +127,22 @@ def test_machines_are_named_by_what_decides_their_speed(tmp_path):
     assert list(results_page.read_machines(tmp_path)) == ["x, AVX9 with bfloat16", "H1"]
 
 
+def test_a_gpu_has_its_columns_and_a_table_of_its_own(folder):
+    figures = {"dtype": "bfloat16", "utilisation": 0.5, "per_second": 2000.4, "peak_bytes": 3e6}
+    rows = [row("tokenmixers", 1, 20.0, **figures), row("timm", 0.5, 40.0, **figures | {"utilisation": None})]
+    rows += [{**line, "compiled": True, "utilisation": 0.75} for line in rows]
+    write(folder, "three", "gpu", rows, accelerator="H1", device="cuda")
+    text = results_page.page(folder)
+    lines = [cells(line) for line in text.splitlines()]
+    (head,) = (line for line in lines if line[0] == "" and "H1: bfloat16, inference" in line)
+    images = next(line for line in lines if line[:2] == ["gmlp-s16-224", "timm"])
+    assert images[head.index("H1: bfloat16, inference")] == "2.00 / 2.00"
+    shown = ["gmlp-s16-224", "tokenmixers", "2,000 / 2,000", "50% / 75%", "3 / 3", "", "", ""]
+    assert shown in lines
+    assert ["gmlp-s16-224", "timm", "- / 2,000", "- / 75%", "- / 3", "", "", ""] in lines
+    assert text.count("inference: of peak") == 1  # of the GPU alone
+
+
 def test_an_installed_package_has_no_pages(folder):
     with pytest.raises(UserError, match=r"there is no .*nowhere.md: the pages are in a checkout"):
         benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "nowhere.md")])

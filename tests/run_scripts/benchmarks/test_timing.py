@@ -1,9 +1,11 @@
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.autograd import DeviceType
+from transformers import T5Config, T5Model
 
 from tokenmixers import AMLPConfig, AMLPModel, GMLPConfig, GMLPForMaskedLM, SynthesizerConfig, SynthesizerModel
 from tokenmixers.run_scripts.base.errors import UserError
@@ -19,6 +21,7 @@ from tokenmixers.run_scripts.benchmarks.timing import (
     products_of,
     profiled,
     quartiles,
+    repeated_layers,
     take_turns,
 )
 
@@ -58,6 +61,60 @@ def test_rounds_are_interleaved_and_start_with_another_each_time():
     assert ["".join(order[start : start + 3]) for start in range(0, 12, 3)] == ["cab", "abc", "bca", "cab"]
     assert {name: len(times) for name, times in seconds.items()} == {"a": 3, "b": 3, "c": 3}
     assert all(second >= 0 for times in seconds.values() for second in times)
+
+
+def test_a_gpu_times_short_calls_several_at_a_time(monkeypatch):
+    class Event:
+        clock = 0.0
+
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.time = Event.clock
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return 1000 * (end.time - self.time)
+
+    def call(seconds):
+        calls[seconds] += 1
+        Event.clock += seconds
+
+    calls = {0.001: 0, 0.5: 0}
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    functions = {str(seconds): lambda seconds=seconds: call(seconds) for seconds in calls}
+    found = take_turns({**functions, "counted": lambda: 7.0}, 3, torch.device("cuda"), warm_up=1)
+    assert found["0.001"] == pytest.approx([0.001] * 3)
+    assert found["0.5"] == pytest.approx([0.5] * 3)
+    assert found["counted"] == [7.0] * 3
+    assert calls == {0.001: 1 + 3 * 20, 0.5: 1 + 3}  # 0.02 seconds at a time
+
+
+def test_layers_that_repeat():
+    model = gmlp()
+    assert repeated_layers(model) == list(model.model.layers)
+    assert repeated_layers(torch.nn.Linear(2, 2)) == []
+    sizes = {"d_model": 8, "d_ff": 8, "d_kv": 4, "num_heads": 2, "vocab_size": 9}
+    t5 = T5Model(T5Config(**sizes, num_layers=2, num_decoder_layers=3))
+    assert repeated_layers(t5) == [*t5.encoder.block, *t5.decoder.block]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])
+def test_compiled_layers_compute_the_same(case):
+    ids, by_layer = torch.randint(1, 50, (2, 6)), replace(case, compiled=True, by_layer=True)
+    candidates = [
+        model_candidate(
+            str(kind.compiled), gmlp(), [{"input_ids": ids}], kind, weights="same", labels=torch.arange(12)
+        )
+        for kind in (case, by_layer)
+    ]
+    assert check_agreement(candidates, 1e-4)["True"] >= 0
+    assert "compiled loops" in profiled(candidates[1].call, CPU)[1]
 
 
 @pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])

@@ -1,0 +1,149 @@
+"""Every class on the GPU against the CPU: outputs, losses and gradients, in every type, padded, packed, cached."""
+
+import copy
+
+import pytest
+import torch
+from transformers import DynamicCache, StaticCache
+
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+# The kinds of token mixing, under the head that each family has for every token.
+MIXERS = {
+    "gmlp, full": ("GMLPForMaskedLM", {"spatial_weight_type": "full"}),
+    "gmlp, toeplitz": ("GMLPForMaskedLM", {"spatial_weight_type": "toeplitz"}),
+    "gmlp, additive gate": ("GMLPForMaskedLM", {"gate_type": "additive"}),
+    "gmlp, linear gate": ("GMLPForMaskedLM", {"gate_type": "linear"}),
+    "gmlp decoder, full": ("GMLPForCausalLM", {"spatial_weight_type": "full"}),
+    "amlp, full": ("AMLPForMaskedLM", {"spatial_weight_type": "full"}),
+    "synthesizer, learned positions": ("SynthesizerForMaskedLM", {"position_embedding_type": "learned"}),
+    "synthesizer, mixture": ("SynthesizerForMaskedLM", {"attention_components": ["vanilla", "dense", "random"]}),
+}
+for component in ("vanilla", "dense", "random", "fixed_random", "factorized_dense", "factorized_random", "relative"):
+    MIXERS[f"synthesizer, {component}"] = ("SynthesizerForMaskedLM", {"attention_components": [component]})
+    MIXERS[f"synthesizer decoder, {component}"] = ("SynthesizerForCausalLM", {"attention_components": [component]})
+for kind in ("relu", "gelu", "glu", "bilinear", "geglu", "swiglu"):
+    MIXERS[f"synthesizer, {kind}"] = ("SynthesizerForMaskedLM", {"feed_forward_type": kind})
+PACKED = [name for name in MIXERS if "gate" not in name]
+DECODERS = {name: value for name, value in MIXERS.items() if "decoder" in name}
+DECODERS["gmlp decoder, toeplitz"] = ("GMLPForCausalLM", {})
+DECODERS["amlp decoder"] = ("AMLPForCausalLM", {})
+
+
+@DTYPES
+@pytest.mark.parametrize("masked", [True, False], ids=["padded", "whole"])
+def test_every_class(class_name, dtype, masked, build, labelled, agrees):
+    """Rows are padded on the right and on the left."""
+    if "Image" in class_name and masked:
+        pytest.skip("images have no padding")
+    model = build(class_name).train()
+    agrees(model, labelled(model, masked=masked), dtype)
+
+
+@HALF
+def test_every_class_in_mixed_precision(class_name, dtype, build, labelled, agrees):
+    model = build(class_name).train()
+    agrees(model, labelled(model), dtype, autocast=True)
+
+
+@DTYPES
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_token_mixing(name, dtype, build, labelled, agrees):
+    class_name, changes = MIXERS[name]
+    model = build(class_name, **changes)
+    agrees(model, labelled(model), dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_documents_are_as_alone(name, dtype, build, device, assert_close):
+    class_name, changes = MIXERS[name]
+    model = build(class_name, **changes)
+    expected_model, model = copy.deepcopy(model).to(dtype).float(), model.to(device, dtype)
+    documents = [torch.randint(1, 37, (length,)) for length in (3, 1, 5)]
+    ids = torch.cat([*documents, torch.zeros(2, dtype=torch.long)])[None]
+    seq_idx = torch.tensor([[0, 0, 0, 1, 2, 2, 2, 2, 2, -1, -1]])
+    mask = (seq_idx >= 0).long()
+    with torch.no_grad():
+        packed = model(ids.to(device), attention_mask=mask.to(device), seq_idx=seq_idx.to(device)).logits[0]
+        start = 0
+        for document in documents:
+            found = packed[start : start + len(document)]
+            assert_close(found, expected_model(document[None]).logits[0], dtype)
+            start += len(document)
+
+
+@DTYPES
+@pytest.mark.parametrize("class_name", ["GMLPModel", "AMLPModel", "MLPMixerModel", "SynthesizerModel"])
+def test_a_row_is_the_same_alone_and_in_any_batch(class_name, dtype, build, device, assert_close):
+    model = build(class_name).to(device, dtype)
+    ids = torch.randint(1, 37, (3, 11), device=device)
+    mask = torch.tensor([[1] * 11, [0] * 4 + [1] * 7, [1] * 5 + [0] * 6], device=device)
+    with torch.no_grad():
+        together = model(ids, attention_mask=mask).last_hidden_state
+        for row, real in enumerate(mask.bool()):
+            alone = model(ids[row, real][None]).last_hidden_state[0]
+            assert_close(together[row, real], alone, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
+@pytest.mark.parametrize("name", DECODERS)
+def test_steps_with_a_cache_are_the_whole_pass(name, cache_class, dtype, build, device, assert_close):
+    class_name, changes = DECODERS[name]
+    model = build(class_name, **changes)
+    expected_model, model = copy.deepcopy(model).to(dtype).float(), model.to(device, dtype)
+    ids = torch.randint(1, 37, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    cache = cache_class(config=model.config, **({"max_cache_len": 10} if cache_class is StaticCache else {}))
+    found = []
+    with torch.no_grad():
+        for start, end in ((0, 5), (5, 6), (6, 8), (8, 9)):
+            part, seen = ids[:, start:end].to(device), mask[:, :end].to(device)
+            found.append(model(part, attention_mask=seen, past_key_values=cache, use_cache=True).logits)
+        expected = expected_model(ids, attention_mask=mask).logits
+    assert_close(torch.cat(found, dim=1)[mask.bool().to(device)], expected[mask.bool()], dtype)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static", "offloaded"])
+@pytest.mark.parametrize("class_name", ["GMLPForCausalLM", "AMLPForCausalLM", "SynthesizerForCausalLM"])
+def test_generated_text(class_name, cache, build, device):
+    """With "static", `generate` compiles the steps on a GPU, and records them as CUDA graphs."""
+    if cache == "offloaded" and device.type == "cpu":
+        pytest.skip("offloads from a GPU")
+    model = build(class_name, max_position_embeddings=20)
+    ids = torch.randint(1, 37, (2, 5))
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1] * 5])
+    options = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(ids, attention_mask=mask, use_cache=False, **options)
+    model = model.to(device)
+    options["cache_implementation"] = cache
+    found = model.generate(ids.to(device), attention_mask=mask.to(device), **options)
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("components", [["vanilla"], ["random"], ["dense", "vanilla"]], ids=str)
+def test_generated_translations(components, num_beams, build, device):
+    changes = {"attention_components": components, "max_position_embeddings": 20}
+    model = build("SynthesizerForConditionalGeneration", **changes)
+    ids, mask = torch.randint(1, 37, (2, 6)), torch.tensor([[1] * 6, [1, 1, 1, 1, 0, 0]])
+    options = {"max_new_tokens": 8, "do_sample": False, "num_beams": num_beams, "pad_token_id": 0, "min_length": 8}
+    expected = model.generate(ids, attention_mask=mask, use_cache=False, **options)
+    found = model.to(device).generate(ids.to(device), attention_mask=mask.to(device), **options)
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("length", [1, 127, 512])
+@pytest.mark.parametrize("class_name", ["GMLPForMaskedLM", "AMLPForMaskedLM", "SynthesizerForMaskedLM"])
+def test_wide_models_in_bfloat16(class_name, length, build, labelled, agrees, device):
+    """The base models' widths, at lengths that do and do not divide into tiles."""
+    if device.type == "cpu" and length > 1:
+        pytest.skip("takes a minute where bfloat16 is emulated")
+    width = {"hidden_size": 512, "intermediate_size": 3072, "max_position_embeddings": 512, "vocab_size": 1000}
+    if "Synthesizer" in class_name:
+        width |= {"num_attention_heads": 8, "head_dim": 64}
+    model = build(class_name, **width)
+    agrees(model, labelled(model, 2, length), torch.bfloat16)
