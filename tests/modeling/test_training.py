@@ -1,17 +1,19 @@
 """Training with the real `Trainer`: exact losses however a batch is split, label smoothing, LoRA."""
 
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import Trainer, TrainingArguments
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
 
 
+train_one_step = runpy.run_path(str(Path(__file__).parents[1] / "one_training_step.py"))["train_one_step"]
 EVERY_HEAD = sorted({name for family in FAMILIES.values() for name in family.models.values() if "For" in name})
 HEADS = [
     "GMLPForMaskedLM",
@@ -53,29 +55,6 @@ def _examples(class_name):
 def _stack(examples):
     names = [name for name in examples[0] if name != "label"]
     return {name: torch.stack([example[name] for example in examples]) for name in names}
-
-
-def train_one_step(model, examples, folder, **arguments):
-    """The weights after one step of plain gradient descent at rate 1, minus those before: minus the gradient."""
-    before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-    settings = TrainingArguments(
-        output_dir=folder,
-        use_cpu=True,
-        max_steps=1,
-        optim="sgd",
-        learning_rate=1.0,
-        lr_scheduler_type="constant",
-        weight_decay=0.0,
-        max_grad_norm=0.0,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        train_sampling_strategy="sequential",
-        **arguments,
-    )
-    result = Trainer(model=model, args=settings, train_dataset=examples).train()
-    assert result.global_step == 1
-    return {name: before[name] - tensor.detach() for name, tensor in model.named_parameters()}, result.training_loss
 
 
 def _gradients(loss, model):

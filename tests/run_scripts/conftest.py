@@ -5,6 +5,7 @@ import json
 import os
 import random
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,42 @@ def arguments(corpus):
 def command(arguments, tmp_path):
     """The same, for a run in a folder of the test's own."""
     return lambda **changes: arguments(**{"output_dir": tmp_path / "run", **changes})
+
+
+@pytest.fixture
+def resumes(tmp_path):
+    """`resumes(main, command, **changes)`: resumed at step 2, a script ends with the weights of a whole run."""
+
+    def check(main, command, **changes):
+        options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **changes}
+        main(command(**options))
+        interrupted = tmp_path / "interrupted"
+        shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+        main(command(**options, output_dir=interrupted))
+        whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def in_two_processes():
+    """`in_two_processes(script, arguments)`: run a script with `torchrun`; what it printed."""
+
+    def run(script, arguments):
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+        process = subprocess.run(
+            [*launch, f"tokenmixers.run_scripts.{script}", *map(str, arguments)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert process.returncode == 0, process.stderr[-3000:]
+        return process.stdout
+
+    return run
 
 
 @pytest.fixture

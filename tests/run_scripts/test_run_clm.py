@@ -1,10 +1,8 @@
 import json
 import math
-import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, pipeline
 
 from tokenmixers.run_scripts import run_clm
@@ -62,15 +60,8 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_an_interrupted_run_goes_on_where_it_was(causal, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    run_clm.main(causal(**options))
-    whole = load_file(tmp_path / "run" / "model.safetensors")
-    interrupted = tmp_path / "interrupted"
-    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
-    run_clm.main(causal(**options, output_dir=interrupted))
-    resumed = load_file(interrupted / "model.safetensors")
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+def test_an_interrupted_run_goes_on_where_it_was(resumes, causal):
+    resumes(run_clm.main, causal)
 
 
 def test_models_of_transformers_itself(causal, tmp_path):

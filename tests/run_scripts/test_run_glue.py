@@ -1,10 +1,7 @@
 import csv
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -311,14 +308,8 @@ def test_a_grid_reports_medians_and_repeats_nothing(command, tmp_path, capsys):
         run_glue.main(command(**options, weight_decay=0.5))
 
 
-def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    run_glue.main(command(**options))
-    interrupted = tmp_path / "interrupted"
-    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
-    run_glue.main(command(**options, output_dir=interrupted))
-    whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+def test_an_interrupted_run_goes_on_where_it_was(resumes, command):
+    resumes(run_glue.main, command)
 
 
 def test_the_papers_recipe(command, tmp_path):
@@ -434,7 +425,7 @@ def test_other_labels_altogether_are_a_mistake(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
+def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_processes, tmp_path):
     options = {
         "max_steps": 8,
         "logging_steps": 1,
@@ -444,13 +435,7 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
     }
     run_glue.main(command(**options))
     arguments = command(**options, per_device_train_batch_size=3, output_dir=tmp_path / "launched")
-    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_glue", *arguments],
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
+    in_two_processes("run_glue", arguments)
     curves = []
     for name in ("run", "launched"):
         history = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]

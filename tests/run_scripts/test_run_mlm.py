@@ -113,15 +113,8 @@ def test_never_writes_over_a_finished_run_or_foreign_files(command, tmp_path):
     ],
     ids=["loaded", "in the third epoch", "streamed", "isolated"],
 )
-def test_an_interrupted_run_goes_on_where_it_was(data, command, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **data}
-    run_mlm.main(command(**options))
-    whole = load_file(tmp_path / "run" / "model.safetensors")
-    interrupted = tmp_path / "interrupted"
-    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
-    run_mlm.main(command(**options, output_dir=interrupted))
-    resumed = load_file(interrupted / "model.safetensors")
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+def test_an_interrupted_run_goes_on_where_it_was(data, resumes, command):
+    resumes(run_mlm.main, command, **data)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 import gzip
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 
 import datasets
 import numpy as np
@@ -244,19 +241,11 @@ def test_a_model_of_transformers_itself(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_report_what_one_does(command, trained, tmp_path):
+def test_two_processes_report_what_one_does(command, trained, in_two_processes, tmp_path):
     run, _ = trained
     one = run_qa.main(command(**evaluation_of(run, output_dir=tmp_path / "one")))
     two = command(**evaluation_of(run, output_dir=tmp_path / "two", per_device_eval_batch_size=3))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    process = subprocess.run(
-        [*launch, "-m", "tokenmixers.run_scripts.run_qa", *two],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
+    in_two_processes("run_qa", two)
     results = read(tmp_path / "two" / "all_results.json")
     assert results["eval_f1"] == one["eval_f1"]
     assert read(tmp_path / "two" / "predictions.json") == read(tmp_path / "one" / "predictions.json")

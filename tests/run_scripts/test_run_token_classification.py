@@ -1,9 +1,5 @@
 import json
 import math
-import os
-import shutil
-import subprocess
-import sys
 
 import datasets
 import pytest
@@ -179,14 +175,8 @@ def test_models_of_transformers_itself(command, data, tmp_path):
     assert AutoModelForTokenClassification.from_pretrained(tmp_path / "run").config.model_type == "bert"
 
 
-def test_an_interrupted_run_goes_on_where_it_was(command, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    run_token_classification.main(command(**options))
-    interrupted = tmp_path / "interrupted"
-    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
-    run_token_classification.main(command(**options, output_dir=interrupted))
-    whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+def test_an_interrupted_run_goes_on_where_it_was(resumes, command):
+    resumes(run_token_classification.main, command)
 
 
 @pytest.mark.parametrize(
@@ -235,17 +225,11 @@ def test_mistakes_are_one_sentence_before_anything_is_written(changes, message, 
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_with_twice_the_batch(command, tmp_path):
+def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_processes, tmp_path):
     options = {"max_steps": 5, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.1}
     run_token_classification.main(command(**options))
     arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
-    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_token_classification", *arguments],
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
+    in_two_processes("run_token_classification", arguments)
     single, launched = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "launched"))
     for name in single:
         torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)

@@ -1,5 +1,8 @@
 """The Trainer of the scripts: steps that do not depend on accumulation where Transformers' Trainer cannot count."""
 
+import runpy
+from pathlib import Path
+
 import datasets
 import pytest
 import torch
@@ -16,6 +19,7 @@ from tokenmixers.run_scripts.training.language_modeling import Corpus, build_tra
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 
 
+train_one_step = runpy.run_path(str(Path(__file__).parents[2] / "one_training_step.py"))["train_one_step"]
 STARTS, ENDS = [0, 1, 2, 5, 4, 7, 3, 1], [0, 3, 9, 6, 5, 9, 3, 8]  # in sequences of 6 tokens, some outside
 
 
@@ -24,23 +28,8 @@ def step(tmp_path):
     """`step(model, rows, batch_size)`: minus the gradient of one step over all rows, and its loss."""
 
     def train(model, rows, batch_size, **arguments):
-        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        settings = TrainingArguments(
-            str(tmp_path),
-            use_cpu=True,
-            max_steps=1,
-            optim="sgd",
-            learning_rate=1.0,
-            lr_scheduler_type="constant",
-            max_grad_norm=0.0,
-            save_strategy="no",
-            disable_tqdm=True,
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=-(-len(rows) // batch_size),
-            **arguments,
-        )
-        loss = ScriptTrainer(model, settings, train_dataset=rows).train().training_loss
-        return {name: before[name] - parameter.detach() for name, parameter in model.named_parameters()}, loss
+        sizes = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": -(-len(rows) // batch_size)}
+        return train_one_step(model, rows, tmp_path, ScriptTrainer, **sizes, **arguments)
 
     return train
 
@@ -67,7 +56,7 @@ def test_a_step_without_labels_changes_nothing(step, tiny_config, kind, label_sm
         sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
         model = BertForMaskedLM(BertConfig(vocab_size=37, **sizes))
     rows = [{"input_ids": torch.randint(37, (6,)), "labels": torch.full((6,), -100)}] * 4
-    found, reported = step(model, rows, 2, label_smoothing_factor=label_smoothing, weight_decay=0.0)
+    found, reported = step(model, rows, 2, label_smoothing_factor=label_smoothing)
     assert reported == 0
     assert not any(change.any() for change in found.values())
 

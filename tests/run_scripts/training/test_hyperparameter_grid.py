@@ -1,9 +1,6 @@
 import gc
 import json
-import os
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -246,16 +243,13 @@ def test_a_result_that_is_no_number_is_the_worst():
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_tokenizer_and_go_on(grid, tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+def test_two_processes_train_one_tokenizer_and_go_on(grid, in_two_processes, tmp_path):
     arguments = grid("--seeds", 1, 2, "--batch_sizes", 8, per_device_train_batch_size=None)
-    folder, environment = tmp_path / "run", {**os.environ, "OMP_NUM_THREADS": "1"}
+    folder = tmp_path / "run"
 
     def run() -> tuple[dict, str]:
-        command = [*launch, "tokenmixers.run_scripts.run_mlm", *arguments]
-        process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert process.returncode == 0, process.stderr[-3000:]
-        return json.loads((folder / "grid_results.json").read_text()), process.stdout
+        printed = in_two_processes("run_mlm", arguments)
+        return json.loads((folder / "grid_results.json").read_text()), printed
 
     summary, printed = run()
     assert "finished before" not in printed
