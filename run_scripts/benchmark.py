@@ -26,16 +26,9 @@ from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.precision import native_bfloat16
 from .benchmarks.experiments import EXPERIMENTS, PEERS, BenchmarkArguments
-from .benchmarks.model_comparisons import (
-    Sizes,
-)
+from .benchmarks.model_comparisons import Sizes
 from .benchmarks.results import machine, plot_results, print_rows, write_results
-from .benchmarks.timing import (
-    Case,
-    Group,
-    matmul_peaks,
-    measure,
-)
+from .benchmarks.timing import Case, Group, matmul_peaks, measure
 from .benchmarks.workloads import read_lengths
 
 

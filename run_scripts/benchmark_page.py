@@ -8,12 +8,11 @@ and stays. In the README, the lines between the two comments that name this comm
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from .base.arguments import parse_arguments
-from .base.errors import UserError
+from .base.result_pages import write_pages
 from .base.shipped_files import MODEL_CARDS
-from .benchmarks.results_page import page, read_machines, summary_table, with_summary
+from .benchmarks.results_page import MARKS, page, read_machines, summary_table
 
 
 @dataclass
@@ -31,16 +30,8 @@ class PageArguments:
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((PageArguments,), argv)
-    folder = Path(arguments.folder)
-    readme = Path(arguments.readme) if arguments.readme else MODEL_CARDS.parent / "README.md"
-    for path in (folder / "README.md", readme):
-        if not path.is_file():
-            raise UserError(f"there is no {path}: the pages are in a checkout; --folder and --readme name others.")
-    summary = with_summary(readme.read_text(encoding="utf-8"), summary_table(read_machines(folder)))
-    text = page(folder)
-    (folder / "README.md").write_text(text, encoding="utf-8")
-    readme.write_text(summary, encoding="utf-8")
-    print(f"{folder / 'README.md'}: {len(text.splitlines())} lines; {readme}: its table")
+    folder, readme = arguments.folder, arguments.readme
+    write_pages(folder, readme, page, lambda path: summary_table(read_machines(path)), MARKS)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from ..base.reporting import markdown_table
 from .experiments import BenchmarkArguments
 
 
-START = "<!-- table of `tokenmixers benchmark_page` -->"
-END = "<!-- end of the table -->"
+#: The comments around the README's table.
+MARKS = ("<!-- table of `tokenmixers benchmark_page` -->", "<!-- end of the table -->")
 
 
 class Comparison(NamedTuple):
@@ -355,16 +355,3 @@ def page(folder: Path) -> str:
     cells = {row["cell"] for reports in machines.values() for report in reports.values() for row in report["results"]}
     tables = [comparison_table(comparison, machines) for comparison in COMPARISONS if comparison.cell in cells]
     return "\n\n".join([head, *tables, *(machine_section(*item) for item in machines.items())]) + "\n"
-
-
-def with_summary(text: str, table: str) -> str:
-    """A README with its table replaced.
-
-    Raises:
-        UserError: If it lacks the two comments around the table.
-    """
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise UserError(f"the README needs the lines {START!r} and {END!r} around its table.")
-    return f"{before}{start}\n{table}\n{end}{after}"

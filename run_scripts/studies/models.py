@@ -21,6 +21,7 @@ AUTO_CLASSES = {
     "run_clm": "AutoModelForCausalLM",
     "run_span_corruption": "AutoModelForSeq2SeqLM",
     "run_seq2seq": "AutoModelForSeq2SeqLM",
+    "run_text_to_text": "AutoModelForSeq2SeqLM",
     "run_qa": "AutoModelForQuestionAnswering",
     "run_glue": "AutoModelForSequenceClassification",
     "run_token_classification": "AutoModelForTokenClassification",

@@ -21,8 +21,8 @@ from .statistics import band, mean_and_deviation
 if TYPE_CHECKING:  # an optional package
     from matplotlib.axes import Axes
 
-START = "<!-- verdicts of `tokenmixers study_page` -->"
-END = "<!-- end of the verdicts -->"
+#: The comments around the README's table.
+MARKS = ("<!-- verdicts of `tokenmixers study_page` -->", "<!-- end of the verdicts -->")
 
 #: File beside the page with what the results mean, written by hand: name of a study -> a paragraph.
 CONCLUSIONS = "conclusions.yaml"

@@ -20,7 +20,7 @@ from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis
 from .definition import Task
-from .workspace import TOKENIZER, Run, Workspace, last_line, versions
+from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Executor:
             "data": "Hub" if self.workspace.data_dir is None else "files",
             "machine": {key: facts[key] for key in kept} | {"jobs": self.jobs, "threads": self._threads()},
             "packages": facts["versions"],
-            "versions": versions(),
+            "versions": package_versions(),
             "dates": self.dates,
             "definition": self.study.definition,
             "models": self.models,

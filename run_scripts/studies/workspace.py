@@ -81,7 +81,7 @@ class Workspace:
         self._check()
 
     def _check(self) -> None:
-        settings = {"study": self.study.name, "setting": self.study.setting, "versions": versions()}
+        settings = {"study": self.study.name, "setting": self.study.setting, "versions": package_versions()}
         settings["rules of the claims"] = [claim.rule for claim in self.study.claims]
         file = self.folder / SETTINGS
         if file.is_file():
@@ -287,7 +287,7 @@ def last_line(text: str) -> str:
     return lines[-1].removeprefix("error: ")
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """The versions that must be the same for all runs of a study."""
     found = {}
     for package in PACKAGES:

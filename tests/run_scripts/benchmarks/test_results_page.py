@@ -7,6 +7,7 @@ import pytest
 from tokenmixers.run_scripts import benchmark_page
 from tokenmixers.run_scripts.base.arguments import parse_arguments
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.result_pages import with_table
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 from tokenmixers.run_scripts.benchmarks import results_page
 from tokenmixers.run_scripts.benchmarks.experiments import BenchmarkArguments
@@ -21,9 +22,9 @@ def test_published_tables_are_those_of_the_published_results():
     text = (PUBLISHED / "README.md").read_text(encoding="utf-8")
     assert text == results_page.page(PUBLISHED)
     assert len(text.splitlines()) <= 250
-    readme = (MODEL_CARDS.parent / "README.md").read_text(encoding="utf-8")
+    readme = MODEL_CARDS.parent / "README.md"
     summary = results_page.summary_table(results_page.read_machines(PUBLISHED))
-    assert results_page.with_summary(readme, summary) == readme
+    assert with_table(readme, summary, results_page.MARKS) == readme.read_text(encoding="utf-8")
     assert len(summary.splitlines()) <= 2 + 12
 
 
@@ -56,7 +57,7 @@ def write(folder, machine, name, rows, **facts):
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "README.md").write_text("# Title\n\nBy hand.\n\n## old\n\nold\n")
-    (tmp_path / "top.md").write_text(f"before\n{results_page.START}\nold\n{results_page.END}\nafter\n")
+    (tmp_path / "top.md").write_text(f"before\n{results_page.MARKS[0]}\nold\n{results_page.MARKS[1]}\nafter\n")
     both = [row("tokenmixers", 1, 20.0), row("timm", 0.5, 30.0)]
     both += [row("tokenmixers", 1, 20.0, compiled=True), row("timm", 0.8, 30.0, compiled=True)]
     write(tmp_path, "one", "images", both)

@@ -1,9 +1,10 @@
 import pytest
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
+from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.studies.definition import build_study, merge, names_of_studies, read_study
-from tokenmixers.run_scripts.studies.models import describe_models
+from tokenmixers.run_scripts.studies.models import AUTO_CLASSES, describe_models
 
 
 #: Fast: one with Transformers' own classes. The others build many models.
@@ -52,3 +53,7 @@ def test_a_wrong_override_names_the_contestant():
     wrong = merge(study.definition, {"variants": {"linear": {"config_overrides": {"gate_type": "round"}}}})
     with pytest.raises(UserError, match=r"linear: --config_overrides .*gate_type"):
         describe_models(build_study("gates", "default", wrong))
+
+
+def test_every_training_command_can_be_studied():
+    assert AUTO_CLASSES.keys() == set(TRAINING_COMMANDS)

@@ -9,8 +9,7 @@ from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.definition import read_study
 from tokenmixers.run_scripts.studies.results_page import (
-    END,
-    START,
+    MARKS,
     claim_rows,
     page,
     plot_study,
@@ -21,6 +20,7 @@ from tokenmixers.run_scripts.studies.results_page import (
 )
 
 
+START, END = MARKS
 FOLDER = MODEL_CARDS / "studies"
 COMMITTED = sorted(FOLDER.glob("*.json"))
 

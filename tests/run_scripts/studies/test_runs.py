@@ -192,7 +192,7 @@ def test_folders_of_something_else_are_not_touched(execute, tmp_path, monkeypatc
         (out / "study.json").unlink()
         message = "is not empty and holds no study"
     elif change == "versions":
-        monkeypatch.setattr(workspace, "versions", lambda: {"torch": "1.0"})
+        monkeypatch.setattr(workspace, "package_versions", lambda: {"torch": "1.0"})
         message = r"holds results with versions .*, now it is {'torch': '1.0'}"
     else:
         file = out / "study.json"
