@@ -44,22 +44,7 @@ _TRANSLATION = {
     "head_dim": 64,
     "max_position_embeddings": 256,
 }
-# T5-base with the layer defaults of Mesh TensorFlow's Synthesizer: 8 heads of 128 in self-attention.
-_MESH = {
-    "is_encoder_decoder": True,
-    "cross_attention_num_heads": 12,
-    "cross_attention_head_dim": 64,
-    "num_attention_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 512,
-    "attention_dropout": 0.0,
-    "random_initializer_range": 0.00274,  # Glorot uniform of a 512 x 8 x 512 tensor: limit 0.00475 / sqrt(3)
-    "dense_first_layer": "query",
-    "dense_shared_across_heads": True,
-    "dense_bias": False,
-    "factorized_random_rank": 16,
-}
-# The same shapes with the layers of the paper's own formulas.
+# T5-base with the shapes of Mesh TensorFlow's Synthesizer: 8 heads of 128 in self-attention, and no dropout there.
 _C4 = {
     "is_encoder_decoder": True,
     "cross_attention_num_heads": 12,
@@ -68,6 +53,15 @@ _C4 = {
     "head_dim": 128,
     "max_position_embeddings": 512,
     "attention_dropout": 0.0,
+}
+# The same with the layers of Mesh TensorFlow.
+_MESH = {
+    **_C4,
+    "random_initializer_range": 0.00274,  # Glorot uniform of a 512 x 8 x 512 tensor: limit 0.00475 / sqrt(3)
+    "dense_first_layer": "query",
+    "dense_shared_across_heads": True,
+    "dense_bias": False,
+    "factorized_random_rank": 16,
 }
 # T5-base, with which "GLU Variants Improve Transformer" compares feed-forward layers. Gated ones have three matrices
 # instead of two, so two thirds of the width gives them the same number of weights.
