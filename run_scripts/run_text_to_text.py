@@ -56,7 +56,14 @@ from .training.model_loading import (
     load_config,
 )
 from .training.run_folder import checkpoint_to_resume
-from .training.text_to_text import EvaluationSet, MixtureEvaluation, TextToTextTrainer, constant_scores, parse_texts
+from .training.text_to_text import (
+    MEAN_OF_TASKS,
+    EvaluationSet,
+    MixtureEvaluation,
+    TextToTextTrainer,
+    constant_scores,
+    parse_texts,
+)
 from .training.trainer import compare_by_first_set, train_and_evaluate
 
 
@@ -280,9 +287,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, GenerationTrainingArguments), argv)
     if grid_args.is_used and not args.predict_with_generate:
         raise UserError("several runs are compared by what they generate: leave out --predict_with_generate false.")
-    tasks = find_tasks(arguments[1].tasks) if grid_args.is_used and arguments[1].tasks else ()
-    sets = [EvaluationSet(task, part, []) for task in tasks for part in task.sets]
-    comparison = Comparison([name for found in sets for name in found.metric_names], by_mean=True)
+    comparison = Comparison([MEAN_OF_TASKS])
     return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
 
 

@@ -90,7 +90,7 @@ def answer_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) 
     """Exact match and F1 of words, as SQuAD defines them; the best of several right answers counts.
 
     Args:
-        predictions: Texts.
+        predictions: Texts. An empty one is wrong, also where a right answer consists of articles alone.
         answers: The right answers of each, at least one.
 
     Returns:
@@ -98,7 +98,7 @@ def answer_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) 
     """
     pairs = list(zip(predictions, answers, strict=True))
     return {
-        name: sum(max(score(text, answer) for answer in right) for text, right in pairs) / len(pairs)
+        name: sum(max(score(text, answer) for answer in right) for text, right in pairs if text) / len(pairs)
         for name, score in (("exact_match", exact_match), ("f1", f1))
     }
 

@@ -17,6 +17,10 @@ from ..metrics.task_scores import UNPARSEABLE, answer_scores, compute_scores_wit
 from .generation import GenerationTrainer, generated_texts, in_order
 
 
+#: Name of the average of all tasks, without `eval_`.
+MEAN_OF_TASKS = "mean_of_tasks"
+
+
 class EvaluationSet(NamedTuple):
     """One of a task's evaluation sets."""
 
@@ -126,7 +130,7 @@ class MixtureEvaluation:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def averages(self, metrics: Mapping[str, float], prefix: str = "eval") -> dict[str, float]:
-        """The mean of a benchmark's tasks, of those benchmarks all of whose tasks are there.
+        """The mean of all tasks, and of a benchmark's tasks, of those benchmarks all of whose tasks are there.
 
         As in papers: several metrics of a task, and the two sets of MNLI, are averaged first.
 
@@ -135,11 +139,11 @@ class MixtureEvaluation:
             prefix: Of their names.
 
         Returns:
-            `<prefix>_glue` and `<prefix>_super_glue`.
+            `<prefix>_mean_of_tasks`, `<prefix>_glue` and `<prefix>_super_glue`.
         """
         by_task = self._metrics_by_task()
         results = {}
-        for group, names in GROUPS.items():
+        for group, names in {MEAN_OF_TASKS: (*by_task,), **GROUPS}.items():
             if set(names) <= by_task.keys() and all(f"{prefix}_{key}" in metrics for n in names for key in by_task[n]):
                 results[f"{prefix}_{group}"] = fmean(
                     fmean(metrics[f"{prefix}_{key}"] for key in by_task[name]) for name in names
@@ -161,7 +165,8 @@ class MixtureEvaluation:
         for entry in history:
             by_step.setdefault(int(entry["step"]), {}).update(entry)
         results: dict[str, float] = {}
-        for name, keys in {**self._metrics_by_task(), **{group: [group] for group in GROUPS}}.items():
+        averages = {group: [group] for group in (MEAN_OF_TASKS, *GROUPS)}
+        for name, keys in {**self._metrics_by_task(), **averages}.items():
             means = {
                 step: fmean(entry[f"eval_{key}"] for key in keys)
                 for step, entry in by_step.items()
@@ -180,7 +185,9 @@ class MixtureEvaluation:
             for found in self.sets.values()
             for key, metric in zip(found.metric_names, found.task.metrics, strict=True)
         }
-        return types | {group: group for group, names in GROUPS.items() if {*names} <= self._metrics_by_task().keys()}
+        by_task = self._metrics_by_task()
+        groups = [group for group, names in GROUPS.items() if {*names} <= by_task.keys()]
+        return types | {group: group for group in (*([MEAN_OF_TASKS] if len(by_task) > 1 else []), *groups)}
 
     def _metrics_by_task(self) -> dict[str, list[str]]:
         names: dict[str, list[str]] = {}
@@ -207,7 +214,7 @@ class TextToTextTrainer(GenerationTrainer):
         return metrics | averages
 
     def overall_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """The averages of GLUE and SuperGLUE."""
+        """The averages of all tasks, of GLUE and of SuperGLUE."""
         return self.evaluation.averages(metrics)
 
     def best_metrics(self) -> dict[str, float]:

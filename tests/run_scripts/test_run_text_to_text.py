@@ -1,9 +1,6 @@
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -147,17 +144,18 @@ def test_the_saved_model_writes_what_was_scored(mixture, tmp_path):
         assert " ".join(text.split()) == row["prediction"]
 
 
+def test_a_grid_compares_the_mean_of_the_tasks(mixture, tmp_path):
+    summary = run_text_to_text.main([*mixture(max_steps=1), "--learning_rates", "1e-2", "1e-9"])
+    for found in summary["runs"]:
+        results = json.loads((tmp_path / "run" / found["folder"] / "all_results.json").read_text())
+        of_cb = (results["eval_cb_accuracy"] + results["eval_cb_macro_f1"]) / 2
+        assert found["score"] == pytest.approx((of_cb + results["eval_copa_accuracy"]) / 2)
+
+
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
-def test_an_interrupted_run_goes_on_where_it_was(mixture, tmp_path, strategy):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5, "train_sampling_strategy": strategy}
-    options |= {"predict_with_generate": False, "freeze_embeddings": True}
-    run_text_to_text.main(mixture(**options))
-    whole = load_file(tmp_path / "run" / "model.safetensors")
-    interrupted = tmp_path / "interrupted"
-    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
-    run_text_to_text.main(mixture(**options, output_dir=interrupted))
-    resumed = load_file(interrupted / "model.safetensors")
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+def test_an_interrupted_run_goes_on_where_it_was(resumes, mixture, strategy):
+    options = {"max_steps": 5, "train_sampling_strategy": strategy}
+    resumes(run_text_to_text.main, mixture, **options, predict_with_generate=False, freeze_embeddings=True)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -281,17 +279,11 @@ def test_a_diverging_loss_and_a_full_disk_are_survived(survives, mixture):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_with_twice_the_batch(mixture, tmp_path):
+def test_two_processes_train_as_one_with_twice_the_batch(mixture, in_two_processes, tmp_path):
     options = {"max_steps": 6, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "do_eval": None}
     run_text_to_text.main(mixture(**options))
     arguments = mixture(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
-    launcher = ["torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "tokenmixers.run_scripts.run_text_to_text", *arguments],
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
+    in_two_processes("run_text_to_text", arguments)
     curves = []
     for name in ("run", "launched"):
         history = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
