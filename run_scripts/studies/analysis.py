@@ -134,17 +134,17 @@ def _value(run: Mapping[str, Any], at: int | None, of: str | None) -> float:
     return dict(map(tuple, values)).get(step, math.nan)
 
 
-def at_equal_time(runs: Mapping[int, Mapping[str, Any]], seconds: float) -> float | None:
+def at_equal_time(runs: Mapping[int, Mapping[str, Any]], step: float, seconds: float) -> float | None:
     """The mean over seeds of the results after the same training time, between evaluations by a straight line.
 
     Args:
         runs: Of one contestant, by seed.
+        step: The contestant's seconds of a step.
         seconds: The time; `None` is returned if it is not within the evaluations of all runs.
     """
     found = []
     for run in runs.values():
-        pace = run["seconds"] / run["steps"] if run["seconds"] else math.nan
-        value = _interpolate([(step * pace, result) for step, result in run["evaluations"]], seconds)
+        value = _interpolate([(number * step, result) for number, result in run["evaluations"]], seconds)
         if value is None:
             return None
         found.append(value)

@@ -29,8 +29,8 @@ AUTO_CLASSES = {
 }
 
 
-def meta_model(study: Study, task: Task, contestant: str) -> PreTrainedModel:
-    """A contestant's model without memory for its weights.
+def contestant_model(study: Study, task: Task, contestant: str, device: str = "meta") -> PreTrainedModel:
+    """A contestant's model with new weights, on the meta device without memory for them.
 
     Raises:
         UserError: If its configuration is not possible.
@@ -48,7 +48,7 @@ def meta_model(study: Study, task: Task, contestant: str) -> PreTrainedModel:
     )
     try:
         config = load_config(arguments)
-        with torch.device("meta"):
+        with torch.device(device):
             return build_model(arguments, config, getattr(transformers, AUTO_CLASSES[task.command]))
     except UserError as error:
         raise UserError(f"{contestant}: {str(error).removeprefix('error: ')}") from error
@@ -74,7 +74,7 @@ def _describe_task(study: Study, task: Task) -> dict[str, dict[str, int]]:
     found = {}
     check_measures(task.measures)
     for contestant in task.contestants:
-        model = meta_model(study, task, contestant).eval()
+        model = contestant_model(study, task, contestant).eval()
         stored = [*model.parameters(), *(buffer for buffer in _saved_buffers(model))]
         parameters = sum(tensor.numel() for tensor in {id(tensor): tensor for tensor in stored}.values())
         flops = count_flops(model, [_example(task)])

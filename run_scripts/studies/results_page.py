@@ -34,21 +34,21 @@ def results_table(analysis: Analysis) -> str:
     several = len(tasks) > 1
     metric = "result" if several else f"{tasks[0].metric} ({tasks[0].better} is better)"
     head = ("", metric, "earlier (steps)", "last fifth", "seeds", "learning rate", "parameters", "MFLOPs")
-    head += ("training, s", "at equal time")
+    head += ("step, ms", "at equal time")
     rows = []
     for task in tasks:
-        seconds = _shortest_training(analysis, task)
+        steps = _step_seconds(analysis, task)
+        seconds = task.steps * min(steps.values()) if steps else None
         for name in task.contestants:
             label = f"{task.name} ({task.metric}): {name}" if several else name
-            rows.append((label, *_cells(analysis, task, name, seconds)))
+            rows.append((label, *_cells(analysis, task, name, steps.get(name), seconds)))
     return markdown_table(head, rows)
 
 
-def _cells(analysis: Analysis, task: Task, name: str, seconds: float | None) -> tuple[str, ...]:
+def _cells(analysis: Analysis, task: Task, name: str, step: float | None, seconds: float | None) -> tuple[str, ...]:
     runs, rate = analysis.runs(task, name), analysis.learning_rate(task, name)
     facts = analysis.report["models"][task.name][name]
-    same_time = None if seconds is None else at_equal_time(runs, seconds)
-    times = [run["seconds"] for run in runs.values() if run["seconds"]]
+    same_time = None if step is None or seconds is None else at_equal_time(runs, step, seconds)
     changes = [_last_change(run) for run in runs.values()]
     earlier = [(step, list(analysis.results(task, name, step).values())) for step in task.budgets]
     return (
@@ -59,7 +59,7 @@ def _cells(analysis: Analysis, task: Task, name: str, seconds: float | None) -> 
         "" if rate is None else f"{rate:g}",
         f"{facts['parameters']:,}",
         f"{facts['flops'] / 1e6:,.0f}",
-        _optional(np.mean(times) if times else None, "{:,.0f}"),
+        _optional(None if step is None else 1000 * step, "{:.3g}"),
         _optional(same_time, "{:.4g}"),
     )
 
@@ -82,13 +82,10 @@ def _last_change(run: Mapping[str, Any]) -> float:
     return run["result"] / before[-1] - 1 if before and run["result"] is not None and before[-1] else math.nan
 
 
-def _shortest_training(analysis: Analysis, task: Task) -> float | None:
-    """The training time, in seconds, of the fastest contestant: its mean over seeds."""
-    means = []
-    for name in task.contestants:
-        times = [run["seconds"] for run in analysis.runs(task, name).values() if run["seconds"]]
-        means += [sum(times) / len(times)] if times else []
-    return min(means) if means else None
+def _step_seconds(analysis: Analysis, task: Task) -> dict[str, float]:
+    """Seconds of a step by contestant; none until all runs are done."""
+    models = analysis.report["models"][task.name]
+    return {name: facts["step_seconds"] for name, facts in models.items() if "step_seconds" in facts}
 
 
 def measures_table(analysis: Analysis, task: Task) -> str:

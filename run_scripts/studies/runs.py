@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis
 from .definition import Task
+from .step_times import step_seconds
 from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions
 
 
@@ -47,15 +48,18 @@ class Executor:
     def __init__(self, workspace: Workspace, models: dict[str, Any], jobs: int):
         self.workspace, self.study, self.jobs = workspace, workspace.study, jobs
         self.lock: IO[str] | None = workspace.lock()
-        self.machine = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        self.models = models
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.machine = machine(device)
+        self.models, self.device = models, device
         self.records: dict[Run, dict[str, Any]] = {}
         self.seconds: dict[tuple[str, str], list[float]] = {}
         self.active: list[Process] = []
         self.report_file = workspace.folder / f"{self.study.stem}.json"
         dates = [_now()]
         if self.report_file.is_file():
-            dates += json.loads(self.report_file.read_text(encoding="utf-8"))["dates"]
+            before = json.loads(self.report_file.read_text(encoding="utf-8"))
+            dates += before["dates"]
+            self._keep_step_times(before["models"])
         self.dates = [min(dates), max(dates)]
 
     def report(self) -> dict[str, Any]:
@@ -85,7 +89,26 @@ class Executor:
                 active.process.terminate()
             for active in self.active:
                 active.process.wait()
+        self._time_steps()
         return self._write_report()
+
+    def _keep_step_times(self, models: Mapping[str, Any]) -> None:
+        """Take the times of an earlier start."""
+        for task, found in models.items():
+            for name, facts in found.items():
+                if "step_seconds" in facts:
+                    self.models[task][name]["step_seconds"] = facts["step_seconds"]
+
+    def _time_steps(self) -> None:
+        """Measure what has not been measured: all contestants of a task together, with the threads of a run."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._threads())
+        for task in self.study.tasks.values():
+            if any("step_seconds" not in facts for facts in self.models[task.name].values()):
+                self._print(f"timing the training steps of {task.name}")
+                for name, seconds in step_seconds(self.study, task, self.device).items():
+                    self.models[task.name][name]["step_seconds"] = seconds
+        torch.set_num_threads(threads)
 
     def _read_finished(self) -> None:
         """Read what earlier starts have done: what is ready becomes more with each run read."""

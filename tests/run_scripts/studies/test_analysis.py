@@ -99,9 +99,9 @@ def test_slopes_over_sizes(report):
 
 
 def test_results_after_equal_time(analysis, task):
-    runs = analysis.runs(task, "split")  # 2 seconds a step
-    assert at_equal_time(runs, 160) == pytest.approx(np.mean([41, 43, 42]))
-    assert at_equal_time(runs, 180) == pytest.approx(np.mean([40.5, 42.5, 41.5]))
-    assert at_equal_time(runs, 200) == pytest.approx(41)
-    assert at_equal_time(runs, 30) is None  # before the first evaluation
-    assert at_equal_time({}, 30) is None
+    runs = analysis.runs(task, "split")
+    assert at_equal_time(runs, 2, 160) == pytest.approx(np.mean([41, 43, 42]))
+    assert at_equal_time(runs, 2, 180) == pytest.approx(np.mean([40.5, 42.5, 41.5]))
+    assert at_equal_time(runs, 2, 200) == pytest.approx(41)
+    assert at_equal_time(runs, 2, 30) is None  # before the first evaluation
+    assert at_equal_time({}, 2, 30) is None

@@ -1,5 +1,6 @@
 """Planning and doing the runs of a study, with a training command that takes no time."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -74,6 +75,8 @@ def trainer(tmp_path, monkeypatch):
     (folder / "fake_trainer.py").write_text(TRAINER)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setattr(runs, "module_of", lambda command: "fake_trainer")
+    timed = itertools.count(1)
+    monkeypatch.setattr(runs, "step_seconds", lambda study, task, device: dict.fromkeys(task.contestants, next(timed)))
     return folder
 
 
@@ -84,8 +87,10 @@ def execute(trainer, tmp_path):
     def run(changes=None, folder=None, jobs=1):
         study = build_study("fake", "default", merge(DEFINITION, changes or {}))
         place = Workspace(study, folder or tmp_path / "out", None)
-        facts = {"parameters": 10, "flops": 10, "bytes": 40}
-        models = {task.name: dict.fromkeys(task.contestants, facts) for task in study.tasks.values()}
+        models = {
+            task.name: {name: {"parameters": 10, "flops": 10, "bytes": 40} for name in task.contestants}
+            for task in study.tasks.values()
+        }
         return Executor(place, models, jobs).execute()
 
     return run
@@ -116,14 +121,14 @@ def test_every_learning_rate_with_one_seed_and_the_best_one_with_the_others(exec
     assert not list((tmp_path / "out").rglob("*_lr*/checkpoint-*"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "[....................] 0 of 6 runs, time left not known yet; started fake: tokenizer"
-    assert lines[-1].startswith("[####################] 6 of 6 runs, about 0 h 00 min left; finished fake: wide net, ")
+    assert lines[-2].startswith("[####################] 6 of 6 runs, about 0 h 00 min left; finished fake: wide net, ")
 
 
 def test_finished_runs_are_not_repeated(execute, trainer):
     report = execute()
     again = execute()
     assert len(calls(trainer)) == 7
-    assert again["runs"] == report["runs"]
+    assert again["runs"] == report["runs"] and again["models"] == report["models"]
     more = execute({"seeds": [1, 2, 3]})
     assert keys(more)[:6] == PLAN and len(calls(trainer)) == 9
 
