@@ -22,7 +22,8 @@ class AMLPConfig(GMLPConfig):
         attention_size (`int`, defaults to 64):
             Width of the queries, keys and values of the single attention head; 64 or 128 in the paper.
         attention_probs_dropout_prob (`float`, defaults to 0.0): Dropout on the attention weights.
-        attention_before_norm (`bool`, defaults to `False`): Whether tiny attention reads a block's input before the norm.
+        attention_before_norm (`bool`, defaults to `False`):
+            Whether tiny attention reads a block's input before the norm.
         activate_block_output (`bool`, defaults to `False`):
             Whether `hidden_act` also acts on what a block adds to its input.
         remove_final_norm (`bool`, defaults to `False`): Whether the last block is followed by no norm.

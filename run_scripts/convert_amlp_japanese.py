@@ -46,7 +46,7 @@ import tokenmixers  # or pass trust_remote_code=True instead
 tokenizer = AutoTokenizer.from_pretrained("{title}")
 model = AutoModelForQuestionAnswering.from_pretrained("{title}")
 context = "富士山の高さは3776メートルである。"
-inputs = tokenizer("富士山の高さは？", context, return_tensors="pt", return_offsets_mapping=True)  # "" for a summary
+inputs = tokenizer("富士山の高さは\uff1f", context, return_tensors="pt", return_offsets_mapping=True)
 offsets = inputs.pop("offset_mapping")[0]
 with torch.no_grad():
     outputs = model(**inputs)
@@ -82,10 +82,10 @@ Hugging Face Transformers. They were trained by the author of aMLP-japanese, who
 
 ## What differs from the paper
 
-"Pay Attention to MLPs" ([arXiv 2105.08050](https://arxiv.org/abs/2105.08050)) describes another block. Here the activation
-is SiLU and acts on the block's output as well, tiny attention reads the block's input before the norm, spatial weights
-are full matrices, padding has no influence, no norm follows the last block, and a linear map comes before the language
-modelling head.
+"Pay Attention to MLPs" ([arXiv 2105.08050](https://arxiv.org/abs/2105.08050)) describes another block. Here the
+activation is SiLU and acts on the block's output as well, tiny attention reads the block's input before the norm,
+spatial weights are full matrices, no norm follows the last block, and a linear map comes before the language modelling
+head.
 
 Converted with `tokenmixers convert_amlp_japanese --source {{ source }}`.
 """

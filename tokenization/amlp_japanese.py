@@ -14,8 +14,8 @@ which words without the property are left aside: what has the smallest id is the
 a word may have any of its characters replaced by variants. Variants for which the second does not hold (half-width
 kana) are parted from their neighbours by a character that is removed again.
 
-Different are: a kana followed by a separate voicing mark (U+309B, U+309C), which stays two tokens; tokens such as
-`<|byte227|>` written out in a text; and a combining mark (U+0300 to U+036F) after a variant, which is lost.
+Different are only small kana after a kana with a separate voicing mark (U+309B, U+309C), and tokens such as
+`<|byte227|>` that are written out in a text.
 """
 
 import itertools
@@ -32,12 +32,13 @@ from .character_map import precompiled_character_map
 #: Roles of the last four tokens of every vocabulary.
 SPECIAL_TOKENS = ("cls_token", "sep_token", "mask_token", "eos_token")
 
-_SPACES = {" ": "<SP>", "　": "<SP>", "\r\n": "<BR>", "\n": "<BR>", "\r": "<BR>", "\t": "<TAB>", "—": "ー", "−": "ー"}
+_SPACES = {" ": "<SP>", "\u3000": "<SP>", "\r\n": "<BR>", "\n": "<BR>", "\r": "<BR>", "\t": "<TAB>"}
+_DASHES = {"\u2014": "ー", "\u2212": "ー"}
 _SYMBOLS = {
     "<KIGOU>": ((0xA1, 0xBF), (0x1C0, 0x1C3), (0x2B9, 0x2FF), (0x300, 0x362)),
     "<U2000U2BFF>": ((0x2000, 0x2BFF),),
 }
-_DECODED = {"<SP>": " ", "<BR>": "\n", "<TAB>": "\t", "<BLOCK>": "▀", "<KIGOU>": "ǀ", "<U2000U2BFF>": "‖"}
+_DECODED = {"<SP>": " ", "<BR>": "\n", "<TAB>": "\t", "<BLOCK>": "▀", "<KIGOU>": "\u01c0", "<U2000U2BFF>": "\u2016"}
 _LONGEST = 3  # characters of a word
 _APART = "\ufdd0"  # a code point that Unicode reserves for internal use
 
@@ -52,7 +53,13 @@ class _Dictionary:
     def __init__(self, vocabulary: Sequence[str], emoji: Mapping[str, str]):
         self.forms = [line.split(",") if "," in line and line != "," else [line] for line in vocabulary]
         self.ids = {form: index for index, forms in enumerate(self.forms) for form in forms}
-        needed = {*_SPACES.values(), *_SYMBOLS, *emoji.values(), *(f"<|byte{byte}|>" for byte in range(0xF5))}
+        needed = {
+            *_SPACES.values(),
+            *_DASHES.values(),
+            *_SYMBOLS,
+            *emoji.values(),
+            *(f"<|byte{byte}|>" for byte in range(0xF5)),
+        }
         missing = sorted(needed - self.ids.keys())
         if missing:
             raise VocabularyError(
@@ -63,7 +70,7 @@ class _Dictionary:
                 "The vocabulary has words with '##', of a language with spaces between words. Only Japanese ones are "
                 "supported."
             )
-        classes = {**_SPACES, **emoji}
+        classes = {**_SPACES, **_DASHES, **emoji}
         self.classes = {text: token for text, token in classes.items() if self._is_taken_class(text, classes)}
         self.names = self._names()
         self.words = [name for name in self.names if self.is_taken_word(name)]
@@ -77,7 +84,7 @@ class _Dictionary:
 
     def is_taken_word(self, word: str) -> bool:
         """Whether a text of several characters is a token that the encoder can give."""
-        if not 1 < len(word) or self.ids.get(word) is None or word[0] in self.classes:
+        if len(word) < 2 or self.ids.get(word) is None or word[0] in self.classes:
             return False
         if word[0] == "<" and len(word) > 2:
             return not word.startswith("<|byte")
@@ -107,7 +114,7 @@ class _Variants:
             if len(form) == len(names[index]) == 1 and form not in classes:
                 self._by_name[names[index]].append(form)
                 self._name_of[form] = names[index]
-        # Digits: "〇" is a variant, but a word has it twice.
+        # The circle for zero is a variant of a digit, and a word has it twice.
         in_words = {character for word in dictionary.words for character in word if word[0] != "<"}
         self.renamed = {}
         for form in [form for form in self._name_of if form in in_words and self._name_of[form] not in in_words]:
@@ -157,8 +164,9 @@ def _words_pattern(words: Iterable[str]) -> str:
             seconds.add(word[1]) if len(word) == 2 else longer.append(word[1:])
     branches = []
     for first, (seconds, longer) in sorted(by_first.items()):
-        rests = [*sorted(longer), *([f"[{''.join(sorted(seconds))}]"] if seconds else [])]
-        branches.append((first, f"{first}(?:{'|'.join(rests)})"))
+        rests = [re.escape(rest) for rest in sorted(longer)]
+        rests += [f"[{''.join(map(re.escape, sorted(seconds)))}]"] if seconds else []
+        branches.append((re.escape(first), f"{re.escape(first)}(?:{'|'.join(rests)})"))
     blocks = [branches[start : start + 40] for start in range(0, len(branches), 40)]  # so that few are tried
     nested = [f"(?=[{block[0][0]}-{block[-1][0]}])(?:{'|'.join(branch for _, branch in block)})" for block in blocks]
     return "|".join([*bracketed, *nested, r"[\s\S]"])
@@ -168,26 +176,35 @@ def _normalizer(dictionary: _Dictionary, variants: _Variants) -> normalizers.Nor
     by_token = defaultdict(list)
     characters = dict(variants.characters)
     for text, token in dictionary.classes.items():
-        if len(text) > 1:
+        if len(text) > 1 or len(text.encode()) < 3:  # in the map a short character takes the mark on it along
             by_token[token].append(text)
         else:
             characters[text] = token
+    longest_first = sorted(by_token, key=lambda token: max(map(len, by_token[token])), reverse=True)
+    steps = [normalizers.Replace(_any_of(by_token[token]), token) for token in longest_first]
     for token, ranges in _SYMBOLS.items():
-        for first, last in ranges:
-            symbols = (chr(code) for code in range(first, last + 1))
-            known = dictionary.ids.keys() | characters.keys()
-            characters.update((symbol, token) for symbol in symbols if symbol not in known)
-    steps = [
-        normalizers.Replace(_any_of(texts), token)
-        for token, texts in sorted(by_token.items(), key=lambda item: max(map(len, item[1])), reverse=True)
-    ]
-    longest_first = sorted(variants.texts, key=len, reverse=True)
-    steps += [normalizers.Replace(form, variants.texts[form]) for form in longest_first]
+        symbols = [chr(code) for first, last in ranges for code in range(first, last + 1)]
+        unknown = [symbol for symbol in symbols if symbol not in dictionary.ids and symbol not in characters]
+        steps.append(normalizers.Replace(Regex(f"[{''.join(unknown)}]"), token))
+    steps += [normalizers.Replace(form, variants.texts[form]) for form in variants.texts]
     return normalizers.Sequence([*steps, normalizers.Precompiled(precompiled_character_map(characters))])
 
 
 def _any_of(texts: Iterable[str]) -> Regex:
     return Regex("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)))
+
+
+def _token_texts(dictionary: _Dictionary, variants: _Variants) -> list[str]:
+    """The text of every token in the tokenizer."""
+    texts = list(dictionary.names)
+    for form, name in variants.renamed.items():
+        if form in texts:  # of a token that is never given
+            texts[texts.index(form)] = f"<|unused{texts.index(form)}|>"
+        texts[texts.index(name)] = form
+    for byte in range(256):
+        if f"<|byte{byte}|>" in dictionary.ids:
+            texts[dictionary.ids[f"<|byte{byte}|>"]] = f"<0x{byte:02X}>"
+    return texts
 
 
 def amlp_japanese_tokenizer(
@@ -211,16 +228,8 @@ def amlp_japanese_tokenizer(
     """
     dictionary = _Dictionary(vocabulary, emoji["emoji"])
     variants = _Variants(dictionary)
-    ids = {name: index for index, name in enumerate(dictionary.names)}
-    for form, name in variants.renamed.items():
-        index = ids.pop(name)
-        if form in ids:  # of a token that is never given
-            ids[f"<|unused{ids[form]}|>"] = ids[form]
-        ids[form] = index
-    for byte in range(256):
-        index = ids.pop(f"<|byte{byte}|>", None)
-        if index is not None:
-            ids[f"<0x{byte:02X}>"] = index
+    texts = _token_texts(dictionary, variants)
+    ids = {text: index for index, text in enumerate(texts)}
     tokenizer = Tokenizer(models.BPE(ids, [], byte_fallback=True, ignore_merges=True))
     tokenizer.normalizer = _normalizer(dictionary, variants)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -229,7 +238,7 @@ def amlp_japanese_tokenizer(
             pre_tokenizers.Split(Regex(_words_pattern(dictionary.words)), behavior="isolated"),
         ]
     )
-    tokenizer.decoder = _decoder(dictionary, variants, emoji["emoji_inv"])
+    tokenizer.decoder = _decoder(texts, dictionary.forms, emoji["emoji_inv"])
     roles = dict(zip(SPECIAL_TOKENS, dictionary.names[-4:], strict=True))
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in roles.values()])
     start, separator, _, end = roles.values()
@@ -248,12 +257,13 @@ def amlp_japanese_tokenizer(
     )
 
 
-def _decoder(dictionary: _Dictionary, variants: _Variants, emoji: Mapping[str, str]) -> decoders.Decoder:
-    texts = {**_DECODED, **emoji, **variants.renamed}
-    texts |= {
-        name: forms[0] for name, forms in zip(dictionary.names, dictionary.forms, strict=True) if name != forms[0]
-    }
-    steps = [decoders.Replace(Regex(f"^{re.escape(token)}$"), text) for token, text in texts.items()]
+def _decoder(texts: Sequence[str], forms: Sequence[Sequence[str]], emoji: Mapping[str, str]) -> decoders.Decoder:
+    decoded = {**_DECODED, **emoji}
+    for text, own in zip(texts, forms, strict=True):
+        if text != own[0] and not own[0].startswith("<|byte"):
+            decoded[text] = own[0]
+    in_order = sorted(decoded.items(), key=lambda item: item[1] in decoded)  # no result is replaced again
+    steps = [decoders.Replace(Regex(f"^{re.escape(text)}$"), result) for text, result in in_order]
     return decoders.Sequence([*steps, decoders.ByteFallback(), decoders.Fuse()])
 
 

@@ -1,4 +1,4 @@
-"""Replacement of single characters in one pass: the precompiled character map of SentencePiece, which `tokenizers` reads.
+"""Replacement of single characters in one pass: the precompiled character map of SentencePiece.
 
 `tokenizers.normalizers.Precompiled` takes a size in bytes, a double-array trie of the keys in UTF-8 (the units of
 darts-clone), and the replacements, each ended by a zero byte.
