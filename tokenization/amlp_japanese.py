@@ -15,7 +15,8 @@ a word may have any of its characters replaced by variants. Variants for which t
 kana) are parted from their neighbours by a character that is removed again.
 
 Different are only small kana after a kana with a separate voicing mark (U+309B, U+309C), and tokens such as
-`<|byte227|>` that are written out in a text.
+`<|byte227|>` that are written out in a text. The offsets of a class member of several characters, such as an
+emoticon, are those of its last character.
 """
 
 import itertools
