@@ -112,7 +112,8 @@ class _Variants:
         self._by_name = defaultdict(list)
         self._name_of = {}
         for form, index in dictionary.ids.items():
-            if len(form) == len(names[index]) == 1 and form not in classes:
+            # Of several characters: one and a variation selector.
+            if len(names[index]) == 1 and form not in classes and (len(form) == 1 or dictionary.is_taken_word(form)):
                 self._by_name[names[index]].append(form)
                 self._name_of[form] = names[index]
         # The circle for zero is a variant of a digit, and a word has it twice.
@@ -121,12 +122,13 @@ class _Variants:
         for form in [form for form in self._name_of if form in in_words and self._name_of[form] not in in_words]:
             self._rename(form)
         self._joining = self._find_joining(dictionary)
-        self.characters = {}
+        self.characters: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         for form, name in self._name_of.items():
             if form != name:
                 stays = form in self._joining or name not in in_words
-                self.characters[form] = name if stays else f"{_APART}{name}{_APART}"
-        self.texts = {}
+                of_its_kind = self.characters if len(form) == 1 else self.texts
+                of_its_kind[form] = name if stays else f"{_APART}{name}{_APART}"
         for form, index in dictionary.ids.items():
             # Only where no word before it can take its first character.
             begins = form[0] in self.characters and form[0] not in self._joining
@@ -146,7 +148,7 @@ class _Variants:
         """The variants with which every word stays the same token."""
         words = [word for word in dictionary.words if word[0] != "<"]
         in_forms = {c for word in words for form in dictionary.forms[dictionary.ids[word]] for c in form}
-        joining = {form for form, name in self._name_of.items() if form != name and form in in_forms}
+        joining = {form for form, name in self._name_of.items() if form != name and in_forms.issuperset(form)}
         for word in words:
             choices = [[c, *joining.intersection(self._by_name[c])] for c in word]
             for combination in itertools.product(*choices):
@@ -187,7 +189,9 @@ def _normalizer(dictionary: _Dictionary, variants: _Variants) -> normalizers.Nor
         symbols = [chr(code) for first, last in ranges for code in range(first, last + 1)]
         unknown = [symbol for symbol in symbols if symbol not in dictionary.ids and symbol not in characters]
         steps.append(normalizers.Replace(Regex(f"[{''.join(unknown)}]"), token))
-    steps += [normalizers.Replace(form, variants.texts[form]) for form in variants.texts]
+    steps += [
+        normalizers.Replace(form, variants.texts[form]) for form in sorted(variants.texts, key=len, reverse=True)
+    ]
     return normalizers.Sequence([*steps, normalizers.Precompiled(precompiled_character_map(characters))])
 
 

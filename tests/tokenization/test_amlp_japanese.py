@@ -22,8 +22,61 @@ from tokenmixers.tokenization.amlp_japanese import VocabularyError, amlp_japanes
 
 
 #: In the order of ids: frequent words, then others, then characters. Longer words may have larger ids than beginnings.
-WORDS = """てい ます ている いる 会社,會社 日本,曰本,日夲,曰夲 カメラ キャ,ｷｬ ギャ,ｷﾞｬ メラ 〇〇 学会,學会,学會,學會 いう,いゔ""".split()
-CHARACTERS = """あ い う,ゔ か て る ま す カ,ｶ メ,ﾒ ラ キ,ｷ ャ,ｬ ー ガ,ｶﾞ 会,會 社 日,曰 本,夲 学,學 島,嶋,嶌 ０,〇 １,① , < > 。 a b ( ^ )""".split()
+WORDS = [
+    *(
+        "てい",
+        "ます",
+        "ている",
+        "いる",
+        "会社,會社",
+        "日本,曰本,日夲,曰夲",
+        "カメラ",
+        "キャ,ｷｬ",
+        "ギャ,ｷﾞｬ",
+        "メラ",
+        "〇〇",
+    ),
+    *("学会,學会,学會,學會", "いう,いゔ", "永日,永\U000e0101日,永曰,永\U000e0101曰"),
+]
+CHARACTERS = [
+    *(
+        "あ",
+        "い",
+        "う,ゔ",
+        "か",
+        "て",
+        "る",
+        "ま",
+        "す",
+        "カ,ｶ",
+        "メ,ﾒ",
+        "ラ",
+        "キ,ｷ",
+        "ャ,ｬ",
+        "ー",
+        "ガ,ｶﾞ",
+        "会,會",
+        "社",
+    ),
+    *(
+        "日,曰",
+        "本,夲",
+        "学,學",
+        "島,嶋,嶌",
+        "永,永\U000e0101",
+        "０,〇",
+        "１,①",
+        ",",
+        "<",
+        ">",
+        "。",
+        "a",
+        "b",
+        "(",
+        "^",
+        ")",
+    ),
+]
 CLASSES = ["<BR>", "<SP>", "<TAB>", "<URL>", "<BLOCK>", "<KIGOU>", "<U2000U2BFF>"]
 EMOJI_TOKENS = ["<|emoji1|>", "<|emoji2|>", "<|emoji12|>"]
 SPECIAL = ["<|startoftext|>", "<|separator|>", "<|nottoken|>", "<|endoftext|>"]
@@ -118,6 +171,7 @@ def test_texts_have_the_ids_of_the_encoder(tokenizer, text):
         ("ｶメラ", ["カ", "メラ"]),  # half-width kana are in no word
         ("ｷｬｷﾞｬｶﾞ", ["キャ", "ギャ", "カ", "<0xEF>", "<0xBE>", "<0x9E>"]),
         ("曰夲會社學会", ["日本", "会社", "学会"]),
+        ("永\U000e0101曰永永\U000e0101", ["永日", "永", "永"]),
         ("嶋", ["島"]),
         ("〇〇〇〇〇０", ["〇〇", "〇〇", "〇", "〇"]),
         ("いゔう", ["いう", "う"]),
