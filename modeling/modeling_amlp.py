@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.processing_utils import Unpack
@@ -143,7 +144,7 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
 class AMLPLanguageModelingHead(TaskHead):
     """With `config.lm_head_projection`, a linear map before the language modelling head."""
 
-    def _build_head(self, config: AMLPConfig) -> None:
+    def _build_head(self, config: PreTrainedConfig) -> None:
         super()._build_head(config)
         if config.lm_head_projection:
             self.lm_projection = nn.Linear(config.hidden_size, config.hidden_size)

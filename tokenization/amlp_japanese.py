@@ -118,7 +118,7 @@ class _Variants:
                 self._name_of[form] = names[index]
         # The circle for zero is a variant of a digit, and a word has it twice.
         in_words = {character for word in dictionary.words for character in word if word[0] != "<"}
-        self.renamed = {}
+        self.renamed: dict[str, str] = {}
         for form in [form for form in self._name_of if form in in_words and self._name_of[form] not in in_words]:
             self._rename(form)
         self._joining = self._find_joining(dictionary)
