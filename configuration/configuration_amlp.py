@@ -6,6 +6,10 @@ from .configuration_gmlp import GMLPConfig
 from .validation import check_least, check_rates, strict_configuration
 
 
+#: Fields that change the paper's model.
+DEPARTURES = ("attention_before_norm", "activate_block_output", "remove_final_norm", "lm_head_projection")
+
+
 @strict_configuration
 class AMLPConfig(GMLPConfig):
     r"""Configuration of an aMLP encoder: gMLP with tiny attention ("Pay Attention to MLPs", section 4.3).
@@ -18,6 +22,14 @@ class AMLPConfig(GMLPConfig):
         attention_size (`int`, defaults to 64):
             Width of the queries, keys and values of the single attention head; 64 or 128 in the paper.
         attention_probs_dropout_prob (`float`, defaults to 0.0): Dropout on the attention weights.
+        attention_before_norm (`bool`, defaults to `False`):
+            Whether tiny attention reads a block's input before the norm.
+        activate_block_output (`bool`, defaults to `False`):
+            Whether `hidden_act` also acts on what a block adds to its input.
+        remove_final_norm (`bool`, defaults to `False`): Whether the last block is followed by no norm.
+        lm_head_projection (`bool`, defaults to `False`):
+            Whether a linear map of width `hidden_size` comes before the language modelling head. This and the three
+            above are for weights converted from aMLP-japanese; the paper has none of them.
 
     Raises:
         ValueError: As `GMLPConfig`, or if `attention_size` is not positive or
@@ -37,6 +49,10 @@ class AMLPConfig(GMLPConfig):
     num_hidden_layers: int = 36
     attention_size: int = 64
     attention_probs_dropout_prob: float | int = 0.0
+    attention_before_norm: bool = False
+    activate_block_output: bool = False
+    remove_final_norm: bool = False
+    lm_head_projection: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name, value in (("num_attention_heads", 1), ("head_dim", self.attention_size)):
@@ -53,6 +69,10 @@ class AMLPConfig(GMLPConfig):
     def head_dim(self) -> int:
         """Width of that head, under the name Transformers' attention utilities look for."""
         return self.attention_size
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is written to `config.json`: without the departures from the paper that are off."""
+        return {name: value for name, value in super().to_diff_dict().items() if name not in DEPARTURES or value}
 
     def validate_architecture(self) -> None:
         """Check the sizes; called by strict validation at construction and when saving."""

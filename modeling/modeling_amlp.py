@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.processing_utils import Unpack
@@ -12,6 +13,7 @@ from .heads.classification import MultipleChoiceHead, SequenceClassificationHead
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
+from .heads.task_head import TaskHead
 from .inputs.attention_masks import interface_mask
 from .inputs.token_layout import TokenLayout
 from .mixins.attention_interface import UsesAttentionInterface
@@ -75,6 +77,7 @@ class AMLPLayer(GMLPLayer):
 
     def __init__(self, config: AMLPConfig, layer_idx: int = 0):
         super().__init__(config, layer_idx)
+        self.config = config
         self.attention = AMLPAttention(config)
 
     def forward(
@@ -87,7 +90,7 @@ class AMLPLayer(GMLPLayer):
         """Map `(batch, length, hidden_size)` to the same shape."""
         residual = hidden_states
         hidden_states = self.norm(hidden_states)
-        query, key, value = self.attention.project(hidden_states)
+        query, key, value = self.attention.project(residual if self.config.attention_before_norm else hidden_states)
         hidden_states = self.activation(self.proj_in(hidden_states))
         gates = None
         if past_key_values is not None:
@@ -97,8 +100,10 @@ class AMLPLayer(GMLPLayer):
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
         attention_mask = None if layout is None else layout.attention_mask
         tiny_attention, _ = self.attention(query, key, value, attention_mask, **kwargs)
-        hidden_states = self.sgu(hidden_states, layout, tiny_attention, gates)
-        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
+        hidden_states = self.proj_out(self.sgu(hidden_states, layout, tiny_attention, gates))
+        if self.config.activate_block_output:
+            hidden_states = self.activation(hidden_states)
+        return residual + self.drop_path(self.dropout(hidden_states))
 
 
 class AMLPPreTrainedModel(GMLPPreTrainedModel):
@@ -118,6 +123,11 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
 
     layer_class = AMLPLayer
 
+    def __init__(self, config: AMLPConfig):
+        super().__init__(config)
+        if config.remove_final_norm:
+            self.norm = nn.Identity()  # type: ignore[assignment]
+
     def _token_layout(
         self,
         hidden_states: torch.Tensor,
@@ -131,13 +141,28 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
         return layout._replace(attention_mask=mask)
 
 
-class AMLPForMaskedLM(MaskedLMHead, AMLPPreTrainedModel):
+class AMLPLanguageModelingHead(TaskHead):
+    """With `config.lm_head_projection`, a linear map before the language modelling head."""
+
+    def _build_head(self, config: PreTrainedConfig) -> None:
+        super()._build_head(config)
+        if config.lm_head_projection:
+            self.lm_projection = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Scores over the vocabulary."""
+        if self.config.lm_head_projection:
+            hidden_states = self.lm_projection(hidden_states)
+        return super().compute_logits(hidden_states)  # type: ignore[misc]  # of the head that comes next
+
+
+class AMLPForMaskedLM(AMLPLanguageModelingHead, MaskedLMHead, AMLPPreTrainedModel):
     """aMLP with a language modelling head, tied to the embeddings by default."""
 
     backbone_class = AMLPModel
 
 
-class AMLPForCausalLM(CausalLMHead, AMLPPreTrainedModel, GenerationMixin):
+class AMLPForCausalLM(AMLPLanguageModelingHead, CausalLMHead, AMLPPreTrainedModel, GenerationMixin):
     """aMLP decoder with a language modelling head, tied to the embeddings by default.
 
     A layer's cache holds the inputs of its spatial projection in `keys`, and the concatenated keys and values of tiny

@@ -24,7 +24,7 @@ TRAINING_COMMANDS = (
 GROUPS = {
     "Train": (*TRAINING_COMMANDS, "launch", "data_rate"),
     "Evaluate and use": ("fill_mask", "classify_images", "plot_spatial_weights", "serving_formats"),
-    "Convert and share": ("convert_t5", "convert_timm", "push_to_hub"),
+    "Convert and share": ("convert_t5", "convert_timm", "convert_amlp_japanese", "push_to_hub"),
     "Make small data sets": (
         "python_docs_corpus",
         "python_docs_questions",

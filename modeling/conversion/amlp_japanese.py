@@ -1,0 +1,155 @@
+"""Conversion of the weights of aMLP-japanese (github.com/tanreinama/aMLP-japanese).
+
+Their blocks depart from the paper: tiny attention reads the block's input before the norm, the block's output passes
+the activation, which is SiLU, and no norm follows the last block. Language models have a linear map before the tied
+head. The spatial weights are full, and all norms have an epsilon of 1e-5. Padding has no influence on real tokens.
+"""
+
+import re
+from collections.abc import Mapping
+
+import torch
+
+from ...configuration.configuration_amlp import AMLPConfig
+from ..modeling_amlp import (
+    AMLPForMaskedLM,
+    AMLPForQuestionAnswering,
+    AMLPForSequenceClassification,
+    AMLPPreTrainedModel,
+)
+
+
+# Their PyTorch names have dots where those in TensorFlow have underscores. "g" and "w" are weights, "b" is a bias.
+_MODULES = {
+    r"layer[._](\d+)[._]b[._]norm": r"model.layers.\1.norm",
+    r"layer[._](\d+)[._]b[._]proj": r"model.layers.\1.proj_in",
+    r"layer[._](\d+)[._]b[._]sgu_norm": r"model.layers.\1.sgu.norm",
+    r"layer[._](\d+)[._]b[._]sgu": r"model.layers.\1.sgu.spatial_proj",
+    r"layer[._](\d+)[._]b[._]proj_c": r"model.layers.\1.proj_out",
+    r"layer[._](\d+)[._]s[._]c": r"model.layers.\1.attention.qkv_proj",
+    r"layer[._](\d+)[._]s[._]p": r"model.layers.\1.attention.out_proj",
+    "last_proj": "lm_projection",
+    "squad_output": "qa_outputs",
+    "output": "classifier",
+}
+_EMBEDDINGS = "model.embed_tokens.weight"
+
+
+def convert_amlp_japanese_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of aMLP-japanese with the names and shapes of our models.
+
+    Args:
+        state_dict: Tensors by their names in PyTorch (`layer.0.b.proj.w`) or TensorFlow (`layer_0_b_proj_w`).
+
+    Returns:
+        All of them. Matrices are transposed, because theirs have a row for each input.
+
+    Raises:
+        ValueError: If a name is not one of theirs.
+    """
+    return dict(_converted(name, tensor) for name, tensor in state_dict.items())
+
+
+def _converted(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    if re.fullmatch("embed[._]w", name):
+        return _EMBEDDINGS, tensor
+    if name == "vocabrary_embed":
+        return "lm_head.bias", tensor
+    module, _, kind = re.sub(r"[._](?=[gwb]$)", " ", name).partition(" ")
+    pattern = next((pattern for pattern in _MODULES if re.fullmatch(pattern, module)), None)
+    if pattern is None or not kind:
+        raise ValueError(
+            f"{name!r} is no tensor of an aMLP of aMLP-japanese, which have names like 'layer.0.b.proj.w'."
+        )
+    if tensor.ndim == 3 and len(tensor) == 1:  # the spatial weights
+        tensor = tensor[0]
+    converted = f"{re.sub(pattern, _MODULES[pattern], module)}.{'bias' if kind == 'b' else 'weight'}"
+    return converted, tensor.mT.contiguous() if tensor.ndim == 2 else tensor
+
+
+def amlp_from_japanese(state_dict: Mapping[str, torch.Tensor], dropout: float = 0.02) -> AMLPPreTrainedModel:
+    """The model of an aMLP-japanese checkpoint.
+
+    Args:
+        state_dict: As for `convert_amlp_japanese_state_dict`.
+        dropout: Rate of dropout on the blocks' output in further training. Theirs act on the spatial weights as well,
+            ours on the embeddings.
+
+    Returns:
+        A masked language model, or with a head for spans (SQuAD and summaries) or classes a model for question
+        answering or sequence classification. Those do not keep the language modelling head that is there as well.
+
+    Raises:
+        ValueError: If a tensor is missing, or is none of theirs, or has a shape that does not fit the others.
+    """
+    tensors = convert_amlp_japanese_state_dict(state_dict)
+    model_class: type[AMLPPreTrainedModel] = AMLPForMaskedLM
+    if "qa_outputs.weight" in tensors:
+        model_class = AMLPForQuestionAnswering
+    elif "classifier.weight" in tensors:
+        model_class = AMLPForSequenceClassification
+    is_language_model = model_class is AMLPForMaskedLM
+    config = _config(tensors, dropout, is_language_model)
+    if is_language_model and _EMBEDDINGS in tensors:
+        tensors["lm_head.weight"] = tensors[_EMBEDDINGS]
+        tensors.setdefault("lm_head.bias", torch.zeros(config.vocab_size))  # not all have one
+    elif not is_language_model:
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_")}
+    with torch.device("meta"):
+        model = model_class(config)
+    _check_shapes(tensors, {name: tensor.shape for name, tensor in model.state_dict().items()})
+    model.load_state_dict(tensors, assign=True)
+    model.tie_weights()
+    return model.eval()
+
+
+def _config(tensors: Mapping[str, torch.Tensor], dropout: float, is_language_model: bool) -> AMLPConfig:
+    shapes = {}
+    for name in ("proj_in", "sgu.spatial_proj", "attention.qkv_proj"):
+        tensor = tensors.get(f"model.layers.0.{name}.weight")
+        if tensor is None or tensor.ndim != 2:
+            raise ValueError(f"The first block has no matrix for `{name}`: this is no complete aMLP of aMLP-japanese.")
+        shapes[name] = tensor.shape
+    embeddings = tensors.get(_EMBEDDINGS)
+    if embeddings is None or embeddings.ndim != 2 or len(embeddings) < 5:
+        raise ValueError("The embeddings, 'embed.w', are missing: this is no complete aMLP of aMLP-japanese.")
+    blocks = {int(name.split(".")[2]) for name in tensors if name.startswith("model.layers.")}
+    if blocks != set(range(len(blocks))):
+        raise ValueError(f"There are tensors of {len(blocks)} blocks, the last of which has the number {max(blocks)}.")
+    labels = tensors.get("classifier.bias")
+    return AMLPConfig(
+        vocab_size=len(embeddings),
+        hidden_size=embeddings.shape[1],
+        intermediate_size=shapes["proj_in"][0],
+        num_hidden_layers=len(blocks),
+        max_position_embeddings=shapes["sgu.spatial_proj"][0],
+        attention_size=shapes["attention.qkv_proj"][0] // 3,
+        hidden_act="silu",
+        hidden_dropout_prob=dropout,
+        classifier_dropout=0.0,
+        spatial_weight_type="full",
+        spatial_initializer_range=1e-5,
+        layer_norm_eps=1e-5,
+        gate_layer_norm_eps=1e-5,
+        attention_before_norm=True,
+        activate_block_output=True,
+        remove_final_norm=True,
+        lm_head_projection=is_language_model,
+        pad_token_id=len(embeddings) - 3,
+        eos_token_id=len(embeddings) - 1,
+        num_labels=2 if labels is None else len(labels),
+    )
+
+
+def _check_shapes(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Size]) -> None:
+    """Raise `ValueError` for tensors that are not those of the model."""
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors:
+            raise ValueError(f"There is no tensor for `{name}`: this is no complete aMLP of aMLP-japanese.")
+        if name not in expected:
+            raise ValueError(f"There is no place for `{name}` in a model of {len(tensors)} tensors with its head.")
+        if tensors[name].shape != expected[name]:
+            raise ValueError(
+                f"The tensor for `{name}` has shape {tuple(tensors[name].shape)}, where those of the others need "
+                f"{tuple(expected[name])}."
+            )

@@ -1,0 +1,278 @@
+"""Convert a checkpoint of aMLP-japanese to a Transformers checkpoint.
+
+tokenmixers convert_amlp_japanese --source aMLP-base-ja.pt --output_dir amlp-base-ja
+"""
+
+import json
+import pickle
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCard, ModelCardData
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from ..modeling.conversion.amlp_japanese import amlp_from_japanese
+from ..tokenization.amlp_japanese import VocabularyError, amlp_japanese_tokenizer
+from .base.arguments import check_new_folder, parse_arguments
+from .base.errors import UserError
+from .base.new_checkpoint import new_checkpoint
+from .base.optional_packages import import_optional
+
+
+REPOSITORY = "https://github.com/tanreinama/aMLP-japanese"
+DROPOUT = 0.02  # of all published models
+
+#: Class of the model -> its pipeline.
+PIPELINES = {
+    "AMLPForMaskedLM": "fill-mask",
+    "AMLPForQuestionAnswering": "question-answering",
+    "AMLPForSequenceClassification": "text-classification",
+}
+USES = {
+    "fill-mask": """from transformers import pipeline
+
+import tokenmixers  # or pass trust_remote_code=True instead
+
+unmasker = pipeline("fill-mask", model="{title}")
+unmasker("日本の首都は<|nottoken|>です。")""",
+    "question-answering": """import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+import tokenmixers  # or pass trust_remote_code=True instead
+
+tokenizer = AutoTokenizer.from_pretrained("{title}")
+model = AutoModelForQuestionAnswering.from_pretrained("{title}")
+context = "富士山の高さは3776メートルである。"
+inputs = tokenizer("富士山の高さは\uff1f", context, return_tensors="pt", return_offsets_mapping=True)
+offsets = inputs.pop("offset_mapping")[0]
+with torch.no_grad():
+    outputs = model(**inputs)
+print(context[offsets[outputs.start_logits.argmax()][0] : offsets[outputs.end_logits.argmax()][1]])""",
+    "text-classification": """from transformers import pipeline
+
+import tokenmixers  # or pass trust_remote_code=True instead
+
+classifier = pipeline("text-classification", model="{title}")
+classifier("今日の試合は延長戦になった。")""",
+}
+
+CARD = """---
+{{ card_data }}
+---
+
+# {{ title }}
+
+An aMLP for Japanese text: the weights of [aMLP-japanese]({{ repository }}) (`{{ source }}`), unchanged, in the form of
+Hugging Face Transformers. They were trained by the author of aMLP-japanese, who publishes them under the MIT licence.
+
+| | |
+|---|---|
+| parameters | {{ parameters }} |
+| blocks, width, tokens | {{ blocks }}, {{ width }}, up to {{ tokens }} |
+| vocabulary | {{ vocabulary }} tokens, with classes for variants of characters, symbols and emoji |
+
+## Use
+
+```python
+{{ use }}
+```
+
+## What differs from the paper
+
+"Pay Attention to MLPs" ([arXiv 2105.08050](https://arxiv.org/abs/2105.08050)) describes another block. Here the
+activation is SiLU and acts on the block's output as well, tiny attention reads the block's input before the norm,
+spatial weights are full matrices, no norm follows the last block, and a linear map comes before the language modelling
+head.
+
+Converted with `tokenmixers convert_amlp_japanese --source {{ source }}`.
+"""
+
+
+@dataclass
+class ConvertAMLPJapaneseArguments:
+    """What to convert, and into what."""
+
+    source: str = field(
+        metadata={
+            "help": "The .pt file that their tfmodel2torch.py writes, or the folder of a model in TensorFlow (needs "
+            "the extra tensorflow)."
+        }
+    )
+    output_dir: str = field(metadata={"help": "New or empty folder for the checkpoint."})
+    vocabulary: str | None = field(
+        default=None,
+        metadata={"help": "Their vocabulary; by default the .txt beside the .pt, or vocabulary.txt in the folder."},
+    )
+    emoji: str | None = field(
+        default=None,
+        metadata={"help": "emoji.json of their repository; by default the one beside the source or in its folder."},
+    )
+
+
+@dataclass
+class Source:
+    """The files of one of their models."""
+
+    weights: Path
+    vocabulary: Path
+    emoji: Path
+    settings: Path
+    labels: Path
+
+
+def _find(arguments: ConvertAMLPJapaneseArguments) -> Source:
+    """The files beside the .pt, or in the folder."""
+    weights = Path(arguments.source).expanduser()
+    if weights.is_dir():
+        beside = {"vocabulary": "vocabulary.txt", "settings": "hparams.json", "labels": "idmap.json"}
+        found = {role: weights / name for role, name in beside.items()}
+    elif weights.is_file():
+        endings = {"vocabulary": ".txt", "settings": ".json", "labels": "-idmap.json"}
+        found = {role: weights.with_name(weights.stem + ending) for role, ending in endings.items()}
+    else:
+        raise UserError(
+            f"--source {arguments.source!r} is no file or folder here: give a .pt file, or a model's folder."
+        )
+    found["vocabulary"] = Path(arguments.vocabulary or found["vocabulary"])
+    places = [*([weights] if weights.is_dir() else []), weights.parent]
+    emoji = next((place / "emoji.json" for place in places if (place / "emoji.json").is_file()), None)
+    found["emoji"] = Path(arguments.emoji or emoji or places[0] / "emoji.json")
+    for role in ("vocabulary", "emoji"):
+        if not found[role].is_file():
+            raise UserError(f"there is no {str(found[role])!r}, which comes with {REPOSITORY}: give --{role}.")
+    return Source(weights=weights, **found)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{str(path)!r} holds no mapping, as the file of aMLP-japanese does.")
+    return content
+
+
+def _read_vocabulary(path: Path, size: int) -> list[str]:
+    """One line for each of `size` tokens."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the vocabulary {str(path)!r} cannot be read: {error}") from error
+    if len(lines) == size + 1 and not lines[-1]:
+        lines.pop()
+    if len(lines) != size:
+        raise UserError(f"the model has {size} tokens, but the vocabulary {str(path)!r} has {len(lines)} lines.")
+    return lines
+
+
+def _read_torch(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a .pt file. Nothing else is unpickled."""
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no file that torch.save of PyTorch 1.6 or later has written completely")
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{str(path)!r} is no .pt file of aMLP-japanese: {reason.rstrip('.')}.") from error
+    tensors = isinstance(content, dict) and all(isinstance(value, torch.Tensor) for value in content.values())
+    if not tensors or not content:
+        raise UserError(f"{str(path)!r} is no .pt file of aMLP-japanese: it holds no mapping of names to tensors.")
+    return content
+
+
+def _read_tensorflow(folder: Path) -> dict[str, torch.Tensor]:
+    """The variables of a SavedModel by their own names; the optimizer's are left out."""
+    if not (folder / "variables" / "variables.index").is_file():
+        raise UserError(f"{str(folder)!r} is no model of aMLP-japanese: it has no variables/variables.index.")
+    purpose = "reading a model in TensorFlow"
+    tensorflow = import_optional("tensorflow", "tensorflow", purpose)
+    graphs = import_optional("tensorflow.core.protobuf.trackable_object_graph_pb2", "tensorflow", purpose)
+    try:
+        reader = tensorflow.train.load_checkpoint(str(folder / "variables" / "variables"))
+        graph = graphs.TrackableObjectGraph.FromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
+        names = {entry.full_name: entry.checkpoint_key for node in graph.nodes for entry in node.attributes}
+        names = {name: key for name, key in names.items() if _is_weight(name)}
+        return {name: torch.from_numpy(reader.get_tensor(key)) for name, key in names.items()}
+    except (tensorflow.errors.OpError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{str(folder)!r} is no model of aMLP-japanese: {reason.rstrip('.')}.") from error
+
+
+def _is_weight(name: str) -> bool:
+    """Whether a variable is a model's own: not an optimizer's, and not one that counts steps or losses."""
+    own = ("embed_w", "vocabrary_embed", "last_proj_", "squad_output_", "output_", "layer_", "position_embed_")
+    return name.startswith(own) and "/" not in name
+
+
+def _load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    settings = _read_json(source.settings) if source.settings.is_file() else {}
+    if settings.get("type", "mlp") != "mlp":
+        raise UserError(
+            f"{str(source.weights)!r} is a model of the type {settings['type']!r}: only aMLPs, of the type 'mlp', can "
+            "be converted."
+        )
+    vocabulary_and_emoji = _read_json(source.emoji)
+    if not all(isinstance(vocabulary_and_emoji.get(name), dict) for name in ("emoji", "emoji_inv")):
+        raise UserError(f"{str(source.emoji)!r} is no emoji.json of aMLP-japanese: it lacks 'emoji' or 'emoji_inv'.")
+    tensors = _read_tensorflow(source.weights) if source.weights.is_dir() else _read_torch(source.weights)
+    try:
+        model = amlp_from_japanese(tensors, dropout=settings.get("dropout_prob", DROPOUT))
+        config = model.config
+        vocabulary = _read_vocabulary(source.vocabulary, config.vocab_size)
+        tokenizer = amlp_japanese_tokenizer(vocabulary, vocabulary_and_emoji, config.max_position_embeddings)
+    except VocabularyError as error:
+        raise UserError(f"{str(source.vocabulary)!r} cannot be converted: {error}") from error
+    except ValueError as error:
+        raise UserError(f"{str(source.weights)!r} cannot be converted: {error}") from error
+    if source.labels.is_file() and type(model).__name__ == "AMLPForSequenceClassification":
+        config.label2id = _read_json(source.labels)
+        config.id2label = {index: name for name, index in config.label2id.items()}
+        if sorted(config.id2label) != list(range(model.num_labels)):
+            raise UserError(f"{str(source.labels)!r} does not name the model's {model.num_labels} classes.")
+    return model, tokenizer
+
+
+def _card(source: Source, model: PreTrainedModel, title: str) -> ModelCard:
+    pipeline = PIPELINES[type(model).__name__]
+    data = ModelCardData(
+        language="ja",
+        license="mit",
+        library_name="transformers",
+        pipeline_tag=pipeline,
+        tags=["amlp", "tokenmixers", "aMLP-japanese"],
+    )
+    return ModelCard.from_template(
+        data,
+        template_str=CARD,
+        title=title,
+        repository=REPOSITORY,
+        source=source.weights.name,
+        parameters=f"{model.num_parameters():,}",
+        blocks=model.config.num_hidden_layers,
+        width=model.config.hidden_size,
+        tokens=model.config.max_position_embeddings,
+        vocabulary=f"{model.config.vocab_size:,}",
+        use=USES[pipeline].format(title=title),
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    (arguments,) = parse_arguments((ConvertAMLPJapaneseArguments,), argv)
+    output = check_new_folder(arguments.output_dir)
+    source = _find(arguments)
+    model, tokenizer = _load(source)
+    card = _card(source, model, output.name)
+    with new_checkpoint(output) as complete:
+        model.save_pretrained(complete)
+        tokenizer.save_pretrained(complete)
+        card.save(complete / "README.md")
+    print(f"{type(model).__name__}, {model.num_parameters():,} parameters, saved in {output}")
+
+
+if __name__ == "__main__":
+    main()
