@@ -105,6 +105,21 @@ def load_model(
     return model
 
 
+def check_batch(rows: int, args: TrainingArguments) -> None:
+    """Check that a batch has negatives, and that there are rows for one: incomplete batches are left out.
+
+    Raises:
+        UserError: If not.
+    """
+    if args.train_batch_size < 2:
+        raise UserError("in-batch negatives need --per_device_train_batch_size of at least 2.")
+    if rows < args.train_batch_size * args.world_size:
+        raise UserError(
+            f"there are {rows} training pairs, and a step takes {args.train_batch_size * args.world_size}: lower "
+            "--per_device_train_batch_size."
+        )
+
+
 def build(
     model_args: ModelArguments,
     data_args: SentencePairArguments,
@@ -123,8 +138,8 @@ def build(
     pairs = load_training_pairs(data_args, model_args.token) if args.do_train else None
     wanted = {"validation": args.do_eval, "test": args.do_predict}
     held_out = {split: load_evaluation_pairs(data_args, split, model_args.token) for split in wanted if wanted[split]}
-    if pairs is not None and args.train_batch_size < 2 and not data_args.negative_columns:
-        raise UserError("in-batch negatives need --per_device_train_batch_size of at least 2.")
+    if pairs is not None:
+        check_batch(len(pairs), args)
     import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")
     from .training import sentence_embeddings as library
 

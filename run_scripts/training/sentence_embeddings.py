@@ -256,4 +256,4 @@ def _add_trainer_settings(args: TrainingArguments) -> None:
     args.batch_sampler = BatchSamplers.NO_DUPLICATES
     args.prompts, args.router_mapping = None, {}
     args.prediction_loss_only, args.ddp_broadcast_buffers = True, False
-    args.dataloader_drop_last |= args.world_size > 1  # processes gather embeddings of batches of one size
+    args.dataloader_drop_last = True  # an incomplete batch has fewer negatives, and processes gather equal ones

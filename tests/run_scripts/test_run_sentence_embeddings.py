@@ -82,6 +82,7 @@ def command(data, tmp_path):
         ({"anchor_column": "nope"}, "line 1: there is no column 'nope'; the columns are 'anchor', "),
         ({"validation_file": "nope.tsv"}, "there is no file 'nope.tsv'"),
         ({"per_device_train_batch_size": 1}, "in-batch negatives need --per_device_train_batch_size of at least 2"),
+        ({"per_device_train_batch_size": 41}, "there are 40 training pairs, and a step takes 41: lower --per_device"),
         ({"scale": 0}, "--scale must be a finite number above 0, got 0.0"),
         ({"matryoshka_dims": 0}, "--matryoshka_dims must be at least 1, got 0"),
         ({"pooling_mode": "sum"}, "invalid choice: 'sum' (choose from 'mean', 'cls', 'max')"),
@@ -111,10 +112,8 @@ def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys):
     from scipy.stats import spearmanr
     from sentence_transformers import SentenceTransformer
 
-    results = run_sentence_embeddings.main(
-        command(max_steps=30, negative_columns="negative", matryoshka_dims=[8, 4], do_predict=True)
-        + ["--test_file", str(data / "dev.tsv")]
-    )
+    options = {"negative_columns": "negative", "matryoshka_dims": [8, 4], "test_file": data / "dev.tsv"}
+    results = run_sentence_embeddings.main(command(max_steps=30, do_predict=True, **options))
     assert results["eval_spearman_cosine"] > max(0.6, results["before_spearman_cosine"] + 0.2)
     assert results["test_spearman_cosine"] == pytest.approx(results["eval_spearman_cosine"])
     assert 0.3 < results["eval_dim_8_spearman_cosine"] != results["eval_spearman_cosine"]
@@ -146,7 +145,8 @@ def test_the_loss_is_that_of_in_batch_negatives(command, data, tmp_path):
     rows = [json.loads(line) for line in (data / "pairs.jsonl").read_text().splitlines()]
 
     def embed(column: str) -> torch.Tensor:
-        states = [model(**tokenizer(row[column], return_tensors="pt")).last_hidden_state.mean(1) for row in rows]
+        texts = (tokenizer(row[column], return_tensors="pt", truncation=True) for row in rows)
+        states = [model(**inputs).last_hidden_state.mean(1) for inputs in texts]
         return torch.nn.functional.normalize(torch.cat(states), dim=-1)
 
     with torch.no_grad():
@@ -270,7 +270,9 @@ def test_a_checkpoint_with_modules_keeps_them(command, tmp_path):
 def test_the_data_rate(command):
     arguments = command()
     place = arguments.index("--output_dir")
-    figures = data_rate.main(["run_sentence_embeddings", "--seconds", "0.1", *arguments[:place], *arguments[place + 2 :]])
+    figures = data_rate.main(
+        ["run_sentence_embeddings", "--seconds", "0.1", *arguments[:place], *arguments[place + 2 :]]
+    )
     assert figures["rows_per_second"] > 0
 
 
@@ -295,7 +297,12 @@ def test_a_pushed_model_is_loaded_without_the_package(hub, online, call, command
     state, _ = hub
     files = state.commits[state.branches["me/embeddings"]["main"]]
     assert {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"} <= files.keys()
-    assert {"1_Pooling/config.json", "2_Normalize/config.json", "modeling_gmlp.py", "model.safetensors"} <= files.keys()
+    assert {
+        "1_Pooling/config.json",
+        "2_Normalize/config.json",
+        "modeling_gmlp.py",
+        "model.safetensors",
+    } <= files.keys()
     assert not any(name.startswith("checkpoint-") or name.endswith((".bin", ".pt")) for name in files)
     assert 'SentenceTransformer("me/embeddings", trust_remote_code=True)' in files["README.md"].decode()
     expected = SentenceTransformer(str(tmp_path / "run")).encode(["Ada went to Rome.", "Kurt left."])
