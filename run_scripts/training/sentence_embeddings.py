@@ -22,7 +22,7 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers
 from sentence_transformers.util import is_sentence_transformer_model
-from transformers import AutoModel, PreTrainedConfig, PreTrainedTokenizerBase, TrainingArguments
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -71,20 +71,40 @@ def load_sentence_transformer(model_args: ModelArguments) -> SentenceTransformer
 
 
 def check_encoder(config: PreTrainedConfig) -> None:
-    """Check that a model of this package reads texts and has no decoder behind its encoder.
+    """Check that a model reads texts and has no decoder behind its encoder.
 
     Raises:
         UserError: If not.
     """
-    if config.model_type not in FAMILIES:
-        return
-    if getattr(config, "image_size", None) is not None:
+    if config.model_type in FAMILIES and getattr(config, "image_size", None) is not None:
         raise UserError(f"the model reads images (image_size={config.image_size}): sentence embeddings need texts.")
     if config.is_encoder_decoder:
         raise UserError(
             "the model is an encoder-decoder (is_encoder_decoder=true): sentence embeddings need an encoder alone, "
             "such as one that run_mlm has trained."
         )
+
+
+def _as_module(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trust_remote_code: bool) -> Transformer:
+    """The module of Sentence Transformers with this model.
+
+    The library makes modules from folders alone. This one has everything but weights: of several processes
+    Transformers lets only one save weights.
+    """
+
+    class WithModel(Transformer):
+        def _load_model(self, *args: Any, **kwargs: Any) -> PreTrainedModel:
+            return model
+
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False  # as Sentence Transformers does
+    remote = {"trust_remote_code": trust_remote_code}
+    with TemporaryDirectory() as folder, report_unreadable(model.config.model_type):
+        model.config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        module = WithModel(folder, config_kwargs={**remote}, processor_kwargs={**remote})
+    module.__class__ = Transformer  # whose name is saved
+    return module
 
 
 def build_sentence_transformer(
@@ -105,16 +125,7 @@ def build_sentence_transformer(
     if model_args.fsdp_size is not None:
         raise UserError("--fsdp_size is not possible here: every process needs the whole bi-encoder.")
     model = build_model(model_args, config, AutoModel)
-    # Sentence Transformers makes its modules from a folder alone.
-    with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        remote = {"trust_remote_code": model_args.trust_remote_code}
-        with report_unreadable(model_args.model_name_or_path or config.model_type):
-            encoder = Transformer(
-                folder, model_kwargs={**remote}, config_kwargs={**remote}, processor_kwargs={**remote}
-            )
-    encoder.model.name_or_path = encoder.config.name_or_path = config.name_or_path
+    encoder = _as_module(model, tokenizer, model_args.trust_remote_code)
     if encoder.module_output_name != "token_embeddings":
         raise UserError(f"a model of type {config.model_type!r} has no states of tokens to pool: use an encoder.")
     size = encoder.get_embedding_dimension()
