@@ -1,12 +1,12 @@
-"""Train a bi-encoder for sentence embeddings with in-batch negatives, and evaluate it on STS-B or by retrieval.
+"""Train a bi-encoder for sentence embeddings with in-batch negatives.
 
     tokenmixers run_sentence_embeddings --model_name_or_path ... --train_file pairs.tsv --validation_file dev.tsv \
         --output_dir outputs/embeddings --do_train --do_eval
     tokenmixers run_sentence_embeddings recipe.yaml --seeds 1 2 3
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_sentence_embeddings ...
 
-Works for every encoder that `AutoModel` loads, and for checkpoints of Sentence Transformers. Needs the extra
-`embeddings`.
+It is evaluated on STS-B, on other pairs with a similarity, or by retrieval. Works for every encoder that `AutoModel`
+loads, and for checkpoints of Sentence Transformers. Needs the extra `embeddings`.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
 import datasets
-from transformers import TrainingArguments, set_seed
+from transformers import PreTrainedConfig, TrainingArguments, set_seed
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -71,6 +71,7 @@ class EmbeddingArguments:
 
 def load_model(
     model_args: ModelArguments,
+    config: PreTrainedConfig,
     data_args: SentencePairArguments,
     embedding_args: EmbeddingArguments,
     args: TrainingArguments,
@@ -92,7 +93,6 @@ def load_model(
                 "--pooling_mode out."
             )
     else:
-        config = load_config(model_args)
         library.check_encoder(config)
         check_train_tokenizer(model_args, args)
         texts = iterate_sentences(pairs) if pairs is not None else ()
@@ -135,6 +135,7 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit, or sentence-transformers is missing.
     """
+    config = load_config(model_args)
     pairs = load_training_pairs(data_args, model_args.token) if args.do_train else None
     wanted = {"validation": args.do_eval, "test": args.do_predict}
     held_out = {split: load_evaluation_pairs(data_args, split, model_args.token) for split in wanted if wanted[split]}
@@ -143,7 +144,7 @@ def build(
     import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")
     from .training import sentence_embeddings as library
 
-    model = load_model(model_args, data_args, embedding_args, args, pairs, resume_from)
+    model = load_model(model_args, config, data_args, embedding_args, args, pairs, resume_from)
     dimensions = embedding_args.matryoshka_dims
     validation = held_out.get("validation")
     size = args.per_device_eval_batch_size
