@@ -17,6 +17,7 @@ TRAINING_COMMANDS = (
     "run_qa",
     "run_glue",
     "run_token_classification",
+    "run_sentence_embeddings",
     "run_image_classification",
 )
 

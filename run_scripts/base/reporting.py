@@ -11,16 +11,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 
 from .optional_packages import install_hint
+
+
+def transformers_model(model: Any) -> PreTrainedModel:
+    """The model of Transformers that a Trainer trains: its model, or the one in its `SentenceTransformer`."""
+    return getattr(model, "transformers_model", model)
 
 
 def print_plan(trainer: Trainer, resume_from: str | None) -> None:
     """Print what a run will do: model, data, device, precision, length."""
     if not trainer.is_world_process_zero():
         return
-    args, config = trainer.args, trainer.model.config
+    args, model = trainer.args, transformers_model(trainer.model)
     evaluation = (
         trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"evaluation": trainer.eval_dataset}
     )
@@ -31,7 +36,7 @@ def print_plan(trainer: Trainer, resume_from: str | None) -> None:
     ]
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    print(f"{type(trainer.model).__name__} ({config.model_type}), {trainer.model.num_parameters():,} parameters")
+    print(f"{type(model).__name__} ({model.config.model_type}), {model.num_parameters():,} parameters")
     print("; ".join(sizes))
     print(args.decision)
     if args.do_train:

@@ -10,13 +10,16 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
 
 from ...configuration.auto_classes import FAMILIES
-from ..base.reporting import markdown_table, versions
+from ..base.reporting import markdown_table, transformers_model, versions
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 
 #: Task -> its name on the Hub, where that differs.
 HUB_TASKS = {"text2text-generation": "text-generation"}
+
+#: Task -> the library that uses the model, where that is not Transformers.
+LIBRARIES = {"sentence-similarity": "sentence-transformers"}
 
 #: Task -> example code. `{options}` is `trust_remote_code=True` for checkpoints with code of their own.
 SNIPPETS = {
@@ -65,6 +68,13 @@ SNIPPETS = {
 
         answer = pipeline("question-answering", model="{model}"{options})
         print(answer(question="What is this?", context="This is a text."))
+        """,
+    "sentence-similarity": """
+        from sentence_transformers import SentenceTransformer
+
+        model = SentenceTransformer("{model}"{options})
+        embeddings = model.encode(["This is a text.", "This is another one."])
+        print(model.similarity(embeddings, embeddings))
         """,
     "image-classification": """
         from transformers import pipeline
@@ -228,7 +238,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         trainer: After training and evaluation.
         facts: Facts that the Trainer does not know.
     """
-    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    args, model = trainer.args, transformers_model(trainer.accelerator.unwrap_model(trainer.model))
     config = model.config
     repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
     name = (repo_id or str(Path(args.output_dir).resolve())).rpartition("/")[2]
@@ -253,6 +263,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
             facts.task, repo_id or args.output_dir, ours, getattr(tokenizer, "mask_token", ""), facts.text_pairs
         ),
         needs_code=ours,
+        library=LIBRARIES.get(facts.task, "Transformers"),
         task=facts.task,
         architecture=architecture(model),
         training=training(args, trainer.state.global_step, facts),
@@ -299,7 +310,7 @@ def metadata(
     return ModelCardData(
         license=facts.author.license,
         language=facts.author.language,
-        library_name="transformers",
+        library_name=LIBRARIES.get(facts.task, "transformers"),
         pipeline_tag=task,
         tags=[
             model_type.replace("_", "-"),

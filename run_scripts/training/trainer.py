@@ -286,6 +286,14 @@ def compare_by_first_set(args: TrainingArguments, names: Iterable[str]) -> None:
         args.metric_for_best_model = f"{next(iter(names))}_loss"
 
 
+def forget_truncation(tokenizer: Any) -> None:
+    """Remove the truncation and padding that tokenizing leaves behind, unless its result was in the cache."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+
+
 @report_bad_data()
 def train_and_evaluate(
     trainer: ScriptTrainer,
@@ -320,10 +328,7 @@ def train_and_evaluate(
     """
     args, results, training = trainer.args, dict(results or {}), {}
     trainer.card = card
-    backend = getattr(trainer.processing_class, "backend_tokenizer", None)
-    if backend is not None:  # tokenizing leaves these behind, unless its result was in the cache
-        backend.no_truncation()
-        backend.no_padding()
+    forget_truncation(trainer.processing_class)
     with _report_full_disk(args.output_dir):
         if args.do_train:
             training, speed = _train(trainer, resume_from)

@@ -162,12 +162,13 @@ class Handler(BaseHTTPRequestHandler):
                 return self.fail(401, "Unauthorized", "no")
             auth = {"type": "access_token", "accessToken": {"displayName": token, "role": ROLES[token]}}
             return self.reply(200, {"type": "user", "name": "me", "auth": auth})
-        match = re.fullmatch(r"/(.+?)/resolve/(.+)/([^/]+)", path) or re.fullmatch(
+        # In the address as sent, a "/" in a revision is quoted, and one in the name of a file is not.
+        match = re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", self.path.split("?")[0]) or re.fullmatch(
             r"/api/models/(.+?)(?:/(?:revision|tree)/(.+))?", path
         )
         if match is None:
             return self.fail(404, "RouteNotFound", f"no route {path}")
-        repo, revision, *name = match.groups()
+        repo, revision, *name = (unquote(part) if part else part for part in match.groups())
         if repo not in self.hub.branches or (repo in self.hub.private and token != "good"):
             return self.fail(404, "RepoNotFound", "Repository not found")
         commit = self.hub.resolve(repo, revision or "main")

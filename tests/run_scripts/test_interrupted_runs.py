@@ -1,5 +1,6 @@
 """A command that is killed at any moment, and started again, ends as if it had not been."""
 
+import importlib.util
 import json
 import random
 import shutil
@@ -33,6 +34,8 @@ SCRIPTS = {
     "run_qa": {"doc_stride": 4, "max_question_length": 8},
     "run_image_classification": {"config_name": "gmlp-ti16-224", "config_overrides": "image_size=8,patch_size=4"},
 }
+if importlib.util.find_spec("sentence_transformers") is not None:
+    SCRIPTS["run_sentence_embeddings"] = {"do_predict": True, "anchor_column": "text", "positive_column": "text"}
 #: A grid of two runs, whose tokenizer the first of them trains. Its operations are many: some of them are sampled.
 GRID = "run_mlm --seeds"
 SCRIPTS_AND_GRID = {**SCRIPTS, GRID: {"train_tokenizer": 60, "max_steps": 3, "seeds": [1, 2]}}
@@ -106,6 +109,7 @@ def arguments(data):
         ending = {
             "run_seq2seq": "_pairs.jsonl",
             "run_glue": ".jsonl",
+            "run_sentence_embeddings": ".jsonl",
             "run_token_classification": ".conll",
             "run_qa": ".json",
         }.get(script, "" if images else ".txt")

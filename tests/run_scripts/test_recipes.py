@@ -22,7 +22,14 @@ from transformers import (
 
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
 from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
-from tokenmixers.run_scripts import run_glue, run_image_classification, run_qa, run_seq2seq, run_text_to_text
+from tokenmixers.run_scripts import (
+    run_glue,
+    run_image_classification,
+    run_qa,
+    run_sentence_embeddings,
+    run_seq2seq,
+    run_text_to_text,
+)
 from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS, RECIPES
 from tokenmixers.run_scripts.base.training_arguments import GenerationTrainingArguments, ScriptTrainingArguments
@@ -62,6 +69,7 @@ def script_of(name: str):
 #: One of each script is run by the fast tests.
 RUN = {"quickstart.yaml", "synthesizer_clm_tiny.yaml", "synthesizer_span_corruption_tiny.yaml", "digits.yaml"}
 RUN |= {"translation_tiny.yaml", "squad_tiny.yaml", "glue_tiny.yaml", "ner_tiny.yaml", "text_to_text_tiny.yaml"}
+RUN |= {"sentence_embeddings_tiny.yaml"}
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +169,8 @@ def example(recipe: dict, source: str, target: str) -> dict:
 def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
     """Run a recipe for two steps, with small data and a small model; the results."""
     recipe = yaml.safe_load((RECIPES / name).read_text())
+    if script_of(name) is run_sentence_embeddings:
+        pytest.importorskip("sentence_transformers")
     small = {"max_steps": 2, "per_device_train_batch_size": 4, "warmup_steps": 1, "eval_steps": 2, "save_steps": 2}
     small |= {"disable_tqdm": True}
     if script_of(name) is run_image_classification:
@@ -169,7 +179,10 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
         if "config_overrides" not in recipe:
             small["config_overrides"] = "image_size=32,hidden_size=8,intermediate_size=16,num_hidden_layers=2"
             small["config_overrides"] += ",num_attention_heads=2" if "model_type" in recipe else ""
-    if "docstrings" in recipe["output_dir"]:
+    if script_of(name) is run_sentence_embeddings:
+        python_docs_summaries.main(["--output_dir", "outputs/summaries"])
+        small |= {"max_train_samples": 60, "max_eval_samples": 20, "train_tokenizer": 300}
+    elif "docstrings" in recipe["output_dir"]:
         docstring_tasks.main(["--output_dir", "outputs/docstrings"])
         small |= {"max_train_samples": 200, "max_eval_samples": 20, "train_tokenizer": 300}
     elif script_of(name) is run_text_to_text:
@@ -449,6 +462,14 @@ def test_whole_recipes_learn_from_real_text(name):
     results = script_of(name).main([name, "--disable_tqdm", "true"])
     assert results["trained"] < 0.05 * results["untrained"]
     assert results["trained"] < 0.7 * results.get("unigram", float("inf"))
+
+
+@pytest.mark.slow
+def test_the_whole_recipe_of_sentence_embeddings_finds_docstrings():
+    pytest.importorskip("sentence_transformers")
+    python_docs_summaries.main(["--output_dir", "outputs/summaries"])
+    results = run_sentence_embeddings.main(["sentence_embeddings_tiny.yaml", "--disable_tqdm", "true"])
+    assert results["eval_cosine_ndcg@10"] > 3 * results["before_cosine_ndcg@10"]
 
 
 @pytest.mark.slow

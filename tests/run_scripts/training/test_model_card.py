@@ -154,6 +154,7 @@ HEADS = {
     "multiple-choice": "AutoModelForMultipleChoice",
     "token-classification": "AutoModelForTokenClassification",
     "question-answering": "AutoModelForQuestionAnswering",
+    "sentence-similarity": "AutoModel",
     "image-classification": "AutoModelForImageClassification",
 }
 
@@ -164,6 +165,8 @@ HEADS = {
 )
 def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, capsys, request):
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    if task == "sentence-similarity":
+        pytest.importorskip("sentence_transformers")
     if task == "image-classification":
         request.getfixturevalue("_auto_image_processor")
         processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})

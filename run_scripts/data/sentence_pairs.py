@@ -1,0 +1,184 @@
+"""Pairs of texts for sentence embeddings: training pairs, and pairs to evaluate on."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import datasets
+
+from ..base.errors import UserError
+from .loading import DatasetArguments
+from .table_files import Row, Table, load_split, read_table
+
+
+@dataclass
+class SentencePairArguments(DatasetArguments):
+    """Which pairs of texts to train on, and which to evaluate on."""
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Training pairs: data set on the Hub, or a local folder of one."}
+    )
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={"help": "Instead of dataset_name: files with training pairs; tsv, csv, json(l), parquet."},
+    )
+    anchor_column: str = field(default="anchor", metadata={"help": "Column of the first text of a training pair."})
+    positive_column: str = field(
+        default="positive", metadata={"help": "Column of the second text, which means the same or answers the first."}
+    )
+    negative_columns: list[str] | None = field(
+        default=None, metadata={"help": "Columns of hard negatives: texts that are like the first, but do not match."}
+    )
+    label_column: str | None = field(
+        default=None,
+        metadata={"help": "Column that says whether a pair matches; positive_labels are kept, others left out."},
+    )
+    positive_labels: list[str] | None = field(
+        default=None, metadata={"help": "Labels of pairs that match, e.g. 1 or entailment."}
+    )
+    eval_dataset_name: str = field(
+        default="sentence-transformers/stsb",
+        metadata={"help": "Evaluation pairs: data set on the Hub, or a local folder of one; STS-B by default."},
+    )
+    eval_dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
+    test_split: str = field(default="test", metadata={"help": "Name of its test split."})
+    validation_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "Instead of eval_dataset_name: file with pairs and their similarity, such as STS-B's dev.tsv, or "
+            "without one, held-out pairs in the columns of the training pairs, for retrieval."
+        },
+    )
+    test_file: str | None = field(default=None, metadata={"help": "As validation_file, for --do_predict."})
+    sentence1_column: str = field(default="sentence1", metadata={"help": "First text of a pair with a similarity."})
+    sentence2_column: str = field(default="sentence2", metadata={"help": "Its second text."})
+    score_column: str = field(default="score", metadata={"help": "Its similarity: a number, on any scale."})
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={"help": "Longer texts are cut to this many tokens, special ones included; the model's maximum."},
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if (self.label_column is None) != (self.positive_labels is None):
+            raise UserError("--label_column and --positive_labels belong together: give both, or none of them.")
+
+    @property
+    def pair_columns(self) -> list[str]:
+        """The columns of a training example, in the order of the loss: anchor, positive, hard negatives."""
+        return [self.anchor_column, self.positive_column, *(self.negative_columns or ())]
+
+
+def load_training_pairs(arguments: SentencePairArguments, token: str | None = None) -> datasets.Dataset:
+    """Load and check the training examples.
+
+    Args:
+        arguments: Names the data.
+        token: Hub token.
+
+    Returns:
+        Columns `anchor`, `positive`, and for each hard negative `negative_1` and so on.
+
+    Raises:
+        UserError: If data are missing, a text is empty, or no pair has one of the labels.
+    """
+    if (arguments.dataset_name is None) == (arguments.train_file is None):
+        raise UserError("give the training pairs as one of --dataset_name and --train_file.")
+    if arguments.train_file is not None:
+        tables = [read_table(file) for file in arguments.train_file]
+    else:
+        name, config = arguments.dataset_name, arguments.dataset_config_name
+        tables = [load_split(name, config, arguments.train_split, token)]
+    columns = arguments.pair_columns
+    rows = [texts for table in tables for texts in _texts_of(table, columns, arguments)]
+    if not rows:
+        labels = ", ".join(map(repr, arguments.positive_labels))
+        raise UserError(f"no training pair has one of the --positive_labels {labels} in {arguments.label_column!r}.")
+    names = ["anchor", "positive", *(f"negative_{number}" for number in range(1, len(columns) - 1))]
+    pairs = datasets.Dataset.from_dict(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    if arguments.max_train_samples is not None:
+        pairs = pairs.shuffle(seed=0).take(arguments.max_train_samples)
+    return pairs
+
+
+def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: str | None = None) -> datasets.Dataset:
+    """Load and check the pairs of a split to evaluate on.
+
+    Args:
+        arguments: Names the data.
+        split: `"validation"` or `"test"`.
+        token: Hub token.
+
+    Returns:
+        Columns `sentence1`, `sentence2` and `score` if the rows have a similarity, else `anchor` and `positive`.
+
+    Raises:
+        UserError: If data are missing, a text is empty, or a similarity is no number or equal in all rows.
+    """
+    file = getattr(arguments, f"{split}_file")
+    if file is not None:
+        table = read_table(file)
+    else:
+        name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
+        table = load_split(name, config, getattr(arguments, f"{split}_split"), token)
+    first = table.rows[0][1]
+    if arguments.score_column in first:
+        pairs = _scored_pairs(table, arguments)
+    elif arguments.anchor_column in first and arguments.positive_column in first:
+        columns = arguments.pair_columns[:2]
+        rows = list(_texts_of(table, columns, arguments))
+        pairs = datasets.Dataset.from_list([dict(zip(("anchor", "positive"), row, strict=True)) for row in rows])
+    else:
+        found = ", ".join(map(repr, first))
+        raise UserError(
+            f"{table.source} has neither a column {arguments.score_column!r} (--score_column) with the similarity of "
+            f"two texts, nor {arguments.anchor_column!r} and {arguments.positive_column!r} (--anchor_column and "
+            f"--positive_column) with held-out pairs; its columns are {found}."
+        )
+    if split == "validation" and arguments.max_eval_samples is not None:
+        pairs = pairs.shuffle(seed=0).take(arguments.max_eval_samples)
+    if not len(pairs) or len(set(pairs["score"] if "score" in pairs.column_names else (0, 1))) < 2:
+        raise UserError(f"{table.source} has {len(pairs)} pairs without two different scores: nothing to correlate.")
+    return pairs
+
+
+def _scored_pairs(table: Table, arguments: SentencePairArguments) -> datasets.Dataset:
+    rows = []
+    for number, row in table.rows:
+        texts = _checked(table, number, row, (arguments.sentence1_column, arguments.sentence2_column))
+        value = table.value(number, row, arguments.score_column)
+        rows.append({"sentence1": texts[0], "sentence2": texts[1], "score": _score(table, number, value)})
+    return datasets.Dataset.from_list(rows)
+
+
+def _score(table: Table, number: int, value: object) -> float:
+    try:
+        score = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise table.error(number, f"the similarity {value!r} is not a finite number.")
+    return score
+
+
+def _texts_of(table: Table, columns: Sequence[str], arguments: SentencePairArguments) -> Iterator[tuple[str, ...]]:
+    """The texts of the rows that match."""
+    for number, row in table.rows:
+        if arguments.label_column is not None:
+            label = table.value(number, row, arguments.label_column)
+            if str(label) not in arguments.positive_labels:
+                continue
+        yield _checked(table, number, row, columns)
+
+
+def _checked(table: Table, number: int, row: Row, columns: Sequence[str]) -> tuple[str, ...]:
+    texts = tuple(table.value(number, row, column) for column in columns)
+    for text in texts:
+        table.check_texts(number, [text])
+    return texts
+
+
+def iterate_sentences(pairs: datasets.Dataset) -> Iterator[str]:
+    """All texts of training pairs, row by row: the training texts of a new tokenizer."""
+    for row in pairs:
+        yield from row.values()

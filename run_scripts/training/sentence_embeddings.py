@@ -1,0 +1,270 @@
+"""Bi-encoders of Sentence Transformers: model, loss, evaluation and Trainer.
+
+Imports sentence-transformers (extra `embeddings`), so a command imports this module only after it has checked that.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import datasets
+import torch
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from sentence_transformers.base.evaluation import BaseEvaluator
+from sentence_transformers.sentence_transformer.evaluation import (
+    EmbeddingSimilarityEvaluator,
+    InformationRetrievalEvaluator,
+)
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.training_args import BatchSamplers
+from sentence_transformers.util import is_sentence_transformer_model
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import EvalLoopOutput
+
+from ...configuration.auto_classes import FAMILIES
+from ..base.arguments import ModelArguments
+from ..base.config_overrides import parse_overrides
+from ..base.errors import UserError, report_unreadable
+from .model_loading import build_model
+from .trainer import ScriptTrainerMixin, forget_truncation
+
+
+def has_modules(model_args: ModelArguments) -> bool:
+    """Whether the checkpoint to start from is one of Sentence Transformers, with a pooling of its own.
+
+    Raises:
+        UserError: If the Hub does not answer.
+    """
+    name = model_args.model_name_or_path
+    if name is None:
+        return False
+    with report_unreadable(name):
+        return is_sentence_transformer_model(name, token=model_args.token, revision=model_args.model_revision)
+
+
+def load_sentence_transformer(model_args: ModelArguments) -> SentenceTransformer:
+    """A checkpoint of Sentence Transformers, with its own modules and tokenizer.
+
+    Args:
+        model_args: Names the checkpoint; `config_overrides` can change its dropout rates.
+
+    Raises:
+        UserError: If it cannot be loaded, or another tokenizer is named.
+    """
+    name = model_args.model_name_or_path
+    if model_args.tokenizer_name is not None or model_args.train_tokenizer is not None:
+        raise UserError(f"{name!r} is a checkpoint of Sentence Transformers, which has its own tokenizer: name none.")
+    with report_unreadable(name):
+        return SentenceTransformer(
+            name,
+            revision=model_args.model_revision,
+            token=model_args.token,
+            trust_remote_code=model_args.trust_remote_code,
+            config_kwargs=parse_overrides(model_args.config_overrides or ""),
+            device="cpu",  # the Trainer moves it
+        )
+
+
+def check_encoder(config: PreTrainedConfig) -> None:
+    """Check that a model reads texts and has no decoder behind its encoder.
+
+    Raises:
+        UserError: If not.
+    """
+    if config.model_type in FAMILIES and getattr(config, "image_size", None) is not None:
+        raise UserError(f"the model reads images (image_size={config.image_size}): sentence embeddings need texts.")
+    if config.is_encoder_decoder:
+        raise UserError(
+            "the model is an encoder-decoder (is_encoder_decoder=true): sentence embeddings need an encoder alone, "
+            "such as one that run_mlm has trained."
+        )
+
+
+def _as_module(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, trust_remote_code: bool) -> Transformer:
+    """The module of Sentence Transformers with this model.
+
+    The library makes modules from folders alone. This one has everything but weights: of several processes
+    Transformers lets only one save weights.
+    """
+
+    class WithModel(Transformer):
+        def _load_model(self, *args: Any, **kwargs: Any) -> PreTrainedModel:
+            return model
+
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False  # as Sentence Transformers does
+    remote = {"trust_remote_code": trust_remote_code}
+    with TemporaryDirectory() as folder, report_unreadable(model.config.model_type):
+        model.config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        module = WithModel(folder, config_kwargs={**remote}, processor_kwargs={**remote})
+    module.__class__ = Transformer  # whose name is saved
+    return module
+
+
+def build_sentence_transformer(
+    model_args: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, pooling: str | None
+) -> SentenceTransformer:
+    """A checkpoint of Transformers, or a model from scratch, with pooling.
+
+    Args:
+        model_args: Names the checkpoint, if any.
+        config: The model's configuration.
+        tokenizer: Its tokenizer.
+        pooling: `"mean"` (default), `"cls"` or `"max"`, or another mode of `Pooling`.
+
+    Raises:
+        UserError: If the model cannot be built, see `build_model`, or has no states of tokens.
+    """
+    check_encoder(config)
+    if model_args.fsdp_size is not None:
+        raise UserError("--fsdp_size is not possible here: every process needs the whole bi-encoder.")
+    model = build_model(model_args, config, AutoModel)
+    encoder = _as_module(model, tokenizer, model_args.trust_remote_code)
+    if encoder.module_output_name != "token_embeddings":
+        raise UserError(f"a model of type {config.model_type!r} has no states of tokens to pool: use an encoder.")
+    size = encoder.get_embedding_dimension()
+    return SentenceTransformer(modules=[encoder, Pooling(size, pooling_mode=pooling or "mean")], device="cpu")
+
+
+def pooling_of(model: SentenceTransformer) -> str | None:
+    """The pooling mode of a model, several joined by "+"; `None` if it has a module of another kind for that."""
+    for module in model:
+        if isinstance(module, Pooling):
+            return module.pooling_mode if isinstance(module.pooling_mode, str) else "+".join(module.pooling_mode)
+    return None
+
+
+def normalizes(model: SentenceTransformer) -> bool:
+    """Whether embeddings have length 1."""
+    return any(isinstance(module, Normalize) for module in model)
+
+
+def add_normalization(model: SentenceTransformer) -> None:
+    """Let embeddings have length 1, if they have not."""
+    if not normalizes(model):
+        model.append(Normalize())
+
+
+def check_dimensions(dimensions: Sequence[int], model: SentenceTransformer) -> None:
+    """Check the dimensions of a Matryoshka loss.
+
+    Raises:
+        UserError: If one is larger than the embeddings.
+    """
+    size = model.get_embedding_dimension()
+    for dimension in dimensions:
+        if dimension > size:
+            raise UserError(f"--matryoshka_dims {dimension} is more than the {size} dimensions of the embeddings.")
+
+
+def ranking_loss(
+    model: SentenceTransformer, scale: float, dimensions: Sequence[int] | None, processes: int
+) -> torch.nn.Module:
+    """In-batch negatives: each positive is to be more similar to its anchor than all other texts of the batch.
+
+    `MultipleNegativesRankingLoss` (arXiv 1705.00652, section 4.4), with several processes over the texts of all of
+    them. With `dimensions` it is the sum over whole embeddings and their first dimensions: `MatryoshkaLoss` (arXiv
+    2205.13147).
+
+    Args:
+        model: The bi-encoder.
+        scale: Factor of the cosine similarities, the inverse of the temperature.
+        dimensions: Numbers of first dimensions, e.g. 256, 128, 64.
+        processes: Number of processes that train.
+    """
+    loss = MultipleNegativesRankingLoss(model, scale=scale, gather_across_devices=processes > 1)
+    if dimensions is None:
+        return loss
+    return MatryoshkaLoss(model, loss, sorted({model.get_embedding_dimension(), *dimensions}, reverse=True))
+
+
+class AllEvaluators(BaseEvaluator):
+    """Several evaluators as one, whose metrics have different names."""
+
+    def __init__(self, evaluators: Sequence[BaseEvaluator]):
+        super().__init__()
+        self.evaluators = list(evaluators)
+
+    def __call__(self, model: SentenceTransformer, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """The metrics of all. What is not defined, such as the correlation with a constant, is 0."""
+        found = [evaluator(model, *args, **kwargs) for evaluator in self.evaluators]
+        return {
+            name: 0.0 if math.isnan(value) else float(value) for metrics in found for name, value in metrics.items()
+        }
+
+
+def build_evaluator(pairs: datasets.Dataset, batch_size: int, dimensions: Sequence[int] | None) -> AllEvaluators:
+    """What evaluates a bi-encoder on pairs.
+
+    Args:
+        pairs: From `load_evaluation_pairs`. Those with a score give `spearman_cosine` and `pearson_cosine`, others
+            are for retrieval: every anchor looks for its positives among all positives (`cosine_ndcg@10`, ...).
+        batch_size: Texts that are encoded together.
+        dimensions: Metrics with the prefix `dim_<n>_` are those of the first n dimensions.
+    """
+    build = _similarity if "score" in pairs.column_names else _retrieval
+    whole = build(pairs, batch_size=batch_size, write_csv=False)
+    parts = [
+        build(pairs, batch_size=batch_size, write_csv=False, truncate_dim=dimension, name=f"dim_{dimension}")
+        for dimension in dimensions or ()
+    ]
+    return AllEvaluators([whole, *parts])
+
+
+def _similarity(pairs: datasets.Dataset, **options: Any) -> EmbeddingSimilarityEvaluator:
+    texts = [list(pairs[column]) for column in ("sentence1", "sentence2", "score")]
+    return EmbeddingSimilarityEvaluator(*texts, similarity_fn_names=["cosine"], **options)
+
+
+def _retrieval(pairs: datasets.Dataset, **options: Any) -> InformationRetrievalEvaluator:
+    relevant: dict[str, set[str]] = {}
+    for row in pairs:
+        relevant.setdefault(row["anchor"], set()).add(row["positive"])
+    texts = {text: text for text in pairs["positive"]}
+    return InformationRetrievalEvaluator({text: text for text in relevant}, texts, relevant, **options)
+
+
+class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
+    """`SentenceTransformerTrainer` with the commands' training arguments, cards and errors.
+
+    No batch has the same text twice, which would be its own negative.
+    """
+
+    training_args_class = TrainingArguments
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        _add_trainer_settings(kwargs["args"])
+        super().__init__(*args, **kwargs)
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """None: the card is that of the commands."""
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate. The folder for tables of the evaluators, which write none here, is removed."""
+        output = super().evaluation_loop(*args, **kwargs)
+        folder = Path(self.args.output_dir) / "eval"
+        if self.is_world_process_zero() and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        return output
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """Save all modules, without the card that Sentence Transformers would write."""
+        folder = output_dir if output_dir is not None else self.args.output_dir
+        os.makedirs(folder, exist_ok=True)
+        forget_truncation(self.model.tokenizer)
+        self.model.save_pretrained(folder, create_model_card=False)
+        torch.save(self.args, os.path.join(folder, TRAINING_ARGS_NAME))
+
+
+def _add_trainer_settings(args: TrainingArguments) -> None:
+    """Set what `SentenceTransformerTrainingArguments` has beside Transformers' arguments, and what it changes."""
+    args.batch_sampler = BatchSamplers.NO_DUPLICATES
+    args.prompts, args.router_mapping = None, {}
+    args.prediction_loss_only, args.ddp_broadcast_buffers = True, False
+    args.dataloader_drop_last = True  # an incomplete batch has fewer negatives, and processes gather equal ones

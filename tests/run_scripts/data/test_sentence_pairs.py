@@ -1,0 +1,112 @@
+import json
+
+import datasets
+import pytest
+
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data.sentence_pairs import (
+    SentencePairArguments,
+    iterate_sentences,
+    load_evaluation_pairs,
+    load_training_pairs,
+)
+
+
+ROWS = [
+    {"question": "Who?", "answer": "Ada.", "wrong": "Rome.", "far": "A cat.", "kind": "same", "score": "4.2"},
+    {"question": "Where?", "answer": "Oslo.", "wrong": "Kurt.", "far": "A dog.", "kind": "other", "score": "0"},
+    {"question": "When?", "answer": "Now.", "wrong": "Here.", "far": "A cow.", "kind": "same", "score": "1.5"},
+]
+COLUMNS = {"anchor_column": "question", "positive_column": "answer"}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The rows in every kind of file, and as a data set folder; name -> path."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    head = list(ROWS[0])
+    (folder / "rows.tsv").write_text("\n".join("\t".join(line) for line in (head, *(r.values() for r in ROWS))))
+    (folder / "rows.csv").write_text("\n".join(",".join(line) for line in (head, *(r.values() for r in ROWS))))
+    (folder / "rows.json").write_text(json.dumps(ROWS))
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    datasets.Dataset.from_list(ROWS).to_parquet(folder / "rows.parquet")
+    for split in ("train", "validation", "test"):
+        datasets.Dataset.from_list(ROWS).to_parquet(folder / "hub" / f"{split}.parquet")
+    return {path.suffix.removeprefix(".") or path.name: str(path) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "json", "jsonl", "parquet", "hub"])
+def test_training_pairs_of_every_kind_of_file(kind, files):
+    source = {"dataset_name": files["hub"]} if kind == "hub" else {"train_file": [files[kind]]}
+    pairs = load_training_pairs(SentencePairArguments(**source, **COLUMNS, negative_columns=["wrong", "far"]))
+    assert pairs.column_names == ["anchor", "positive", "negative_1", "negative_2"]
+    assert [tuple(row.values()) for row in pairs] == [tuple(row.values())[:4] for row in ROWS]
+    assert list(iterate_sentences(pairs.take(1))) == ["Who?", "Ada.", "Rome.", "A cat."]
+
+
+def test_several_files_labels_and_limits(files):
+    arguments = {"train_file": [files["tsv"], files["json"]], **COLUMNS}
+    kept = load_training_pairs(SentencePairArguments(**arguments, label_column="kind", positive_labels=["same"]))
+    assert kept["anchor"][:] == ["Who?", "When?"] * 2
+    few = load_training_pairs(SentencePairArguments(**arguments, max_train_samples=4))
+    assert len(few) == 4 and {*few["anchor"]} <= {row["question"] for row in ROWS}
+
+
+def test_evaluation_pairs_with_a_similarity_and_without(files):
+    scored = SentencePairArguments(
+        validation_file=files["csv"], sentence1_column="question", sentence2_column="answer", **COLUMNS
+    )
+    assert load_evaluation_pairs(scored, "validation").to_list() == [
+        {"sentence1": row["question"], "sentence2": row["answer"], "score": float(row["score"])} for row in ROWS
+    ]
+    held_out = SentencePairArguments(eval_dataset_name=files["hub"], **COLUMNS, score_column="none")
+    for split in ("validation", "test"):
+        assert load_evaluation_pairs(held_out, split).to_list() == [
+            {"anchor": row["question"], "positive": row["answer"]} for row in ROWS
+        ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "give the training pairs as one of --dataset_name and --train_file"),
+        ({"train_file": ["nope.tsv"]}, "there is no file 'nope.tsv'"),
+        ({"train_file": ["tsv"]}, "line 2: there is no column 'anchor'; the columns are 'question', 'answer'"),
+        ({"train_file": ["tsv"], **COLUMNS, "negative_columns": ["far", "near"]}, "there is no column 'near'"),
+        (
+            {"train_file": ["tsv"], **COLUMNS, "label_column": "kind", "positive_labels": ["1"]},
+            "no training pair has one of the --positive_labels '1' in 'kind'",
+        ),
+        ({"train_file": ["empty.jsonl"], **COLUMNS}, "line 1: the text is empty"),
+        ({"train_file": ["number.jsonl"], **COLUMNS}, "line 1: a text is 3 instead of text"),
+        ({"train_file": ["tsv"], "label_column": "kind"}, "--label_column and --positive_labels belong together"),
+    ],
+)
+def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):
+    for name, answer in (("empty", " "), ("number", 3)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": "Who?", "answer": answer}))
+        files[f"{name}.jsonl"] = str(tmp_path / f"{name}.jsonl")
+    if "train_file" in changes:
+        changes = changes | {"train_file": [files.get(name, name) for name in changes["train_file"]]}
+    with pytest.raises(UserError) as caught:
+        load_training_pairs(SentencePairArguments(**changes))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"a": "x", "b": "y"}, "has neither a column 'score' (--score_column) with the similarity"),
+        ({"sentence1": "x", "score": 1}, "line 1: there is no column 'sentence2'"),
+        ({"sentence1": "x", "sentence2": "y", "score": "nan"}, "line 1: the similarity 'nan' is not a finite number"),
+        ({"sentence1": "x", "sentence2": "y", "score": "high"}, "line 1: the similarity 'high' is not a finite num"),
+        ({"sentence1": "x", "sentence2": "y", "score": 1}, "1 pairs without two different scores"),
+        ({"sentence1": "x", "sentence2": "", "score": 1}, "line 1: the text is empty"),
+    ],
+)
+def test_wrong_evaluation_pairs_are_named(row, message, tmp_path):
+    (tmp_path / "dev.jsonl").write_text(json.dumps(row))
+    with pytest.raises(UserError) as caught:
+        load_evaluation_pairs(SentencePairArguments(validation_file=str(tmp_path / "dev.jsonl")), "validation")
+    assert message in str(caught.value)

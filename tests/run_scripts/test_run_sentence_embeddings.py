@@ -1,0 +1,400 @@
+"""The command that trains bi-encoders. Runs need the extra `embeddings`; errors of the user are found without it."""
+
+import importlib.util
+import json
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+
+import tokenmixers
+from tokenmixers.run_scripts import data_rate, push_to_hub, run_sentence_embeddings
+from tokenmixers.run_scripts.base import optional_packages
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+INSTALLED = importlib.util.find_spec("sentence_transformers") is not None
+library = pytest.mark.skipif(not INSTALLED, reason="needs sentence-transformers (extra embeddings)")
+PEOPLE, PLACES = ("Ada", "Kurt", "Emmy", "Alan", "Grace"), ("Rome", "Oslo", "Lima", "Bonn", "Cairo")
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 24}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Journeys in two wordings, with a third text about another place; how many words two journeys share; a gMLP."""
+    folder, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
+    rows = []
+    for year in range(1900, 1940):
+        person, place = draw.choice(PEOPLE), draw.choice(PLACES)
+        texts = f"{person} went to {place} in {year}.", f"In {year} {person} travelled to {place}."
+        rows.append({"anchor": texts[0], "positive": texts[1], "negative": f"{person} left Rome in {year}."})
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines = ["sentence1\tsentence2\tscore"]
+    for _ in range(20):
+        one, other = draw.choice(rows)["anchor"], draw.choice(rows)["positive"]
+        shared = {*one.rstrip(".").split()} & {*other.rstrip(".").split()}
+        lines.append(f"{one}\t{other}\t{len(shared)}")
+    (folder / "dev.tsv").write_text("\n".join(lines))
+    tokenizer = train_unigram_tokenizer([text for row in rows for text in row.values()], 120, 24, show_progress=False)
+    tokenizer.save_pretrained(folder / "gmlp")
+    torch.manual_seed(0)
+    config = tokenmixers.GMLPConfig(vocab_size=len(tokenizer), **SIZES)
+    tokenmixers.GMLPForMaskedLM(config).save_pretrained(folder / "gmlp")
+    return folder
+
+
+@pytest.fixture
+def command(data, tmp_path):
+    def build(**changes) -> list[str]:
+        settings = {
+            "model_name_or_path": data / "gmlp",
+            "train_file": data / "pairs.jsonl",
+            "validation_file": data / "dev.tsv",
+            "output_dir": tmp_path / "run",
+            "do_train": True,
+            "do_eval": True,
+            "use_cpu": True,
+            "max_steps": 3,
+            "per_device_train_batch_size": 8,
+            "learning_rate": 1e-2,
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            **changes,
+        }
+        words = []
+        for name, value in settings.items():
+            values = value if isinstance(value, list) else [value]
+            words += [] if value is None else [f"--{name}", *map(str, values)]
+        return words
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_file": None}, "give the training pairs as one of --dataset_name and --train_file"),
+        ({"anchor_column": "nope"}, "line 1: there is no column 'nope'; the columns are 'anchor', "),
+        ({"validation_file": "nope.tsv"}, "there is no file 'nope.tsv'"),
+        ({"per_device_train_batch_size": 1}, "in-batch negatives need --per_device_train_batch_size of at least 2"),
+        ({"per_device_train_batch_size": 41}, "there are 40 training pairs, and a step takes 41: lower --per_device"),
+        ({"scale": 0}, "--scale must be a finite number above 0, got 0.0"),
+        ({"matryoshka_dims": 0}, "--matryoshka_dims must be at least 1, got 0"),
+        ({"pooling_mode": "sum"}, "invalid choice: 'sum' (choose from 'mean', 'cls', 'max')"),
+        ({"label_column": "label"}, "--label_column and --positive_labels belong together"),
+        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_anything_is_written(changes, message, command, tmp_path):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_sentence_embeddings.main(command(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_to_install_is_said(command, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    hint = optional_packages.install_hint("embeddings")
+    with pytest.raises(SystemExit) as caught:
+        run_sentence_embeddings.main(command())
+    assert "run_sentence_embeddings needs sentence_transformers" in str(caught.value)
+    assert hint in str(caught.value) and "[embeddings]" in hint
+    assert not (tmp_path / "run").exists()
+
+
+@library
+def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys):
+    from scipy.stats import spearmanr
+    from sentence_transformers import SentenceTransformer
+
+    options = {"negative_columns": "negative", "matryoshka_dims": [8, 4], "test_file": data / "dev.tsv"}
+    results = run_sentence_embeddings.main(command(max_steps=30, do_predict=True, **options))
+    assert results["eval_spearman_cosine"] > max(0.6, results["before_spearman_cosine"] + 0.2)
+    assert results["test_spearman_cosine"] == pytest.approx(results["eval_spearman_cosine"])
+    assert results["eval_dim_8_spearman_cosine"] > 0.3
+    assert results["eval_dim_8_pearson_cosine"] != results["eval_pearson_cosine"]
+    assert "| spearman_cosine " in capsys.readouterr().out
+    model = SentenceTransformer(str(tmp_path / "run"))
+    lines = [line.split("\t") for line in (data / "dev.tsv").read_text().splitlines()[1:]]
+    one, other = (torch.tensor(model.encode(list(texts))) for texts in list(zip(*lines, strict=True))[:2])
+    assert torch.allclose(one.norm(dim=1), torch.ones(len(one)), atol=1e-5)
+    found = spearmanr((one * other).sum(1), [float(line[2]) for line in lines]).statistic
+    assert results["eval_spearman_cosine"] == pytest.approx(found, abs=1e-4)
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "library_name: sentence-transformers" in card and "pipeline_tag: sentence-similarity" in card
+    assert not (tmp_path / "run" / "eval").exists()
+    tokenizer = json.loads((tmp_path / "run" / "tokenizer.json").read_text())
+    assert tokenizer["truncation"] is tokenizer["padding"] is None
+
+
+@library
+def test_the_loss_is_that_of_in_batch_negatives(command, data, tmp_path):
+    run_sentence_embeddings.main(
+        command(max_steps=1, logging_steps=1, per_device_train_batch_size=40, negative_columns="negative")
+    )
+    (loss,) = (
+        entry["loss"]
+        for entry in json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+        if "loss" in entry
+    )
+    model, tokenizer = AutoModel.from_pretrained(data / "gmlp").eval(), AutoTokenizer.from_pretrained(data / "gmlp")
+    rows = [json.loads(line) for line in (data / "pairs.jsonl").read_text().splitlines()]
+
+    def embed(column: str) -> torch.Tensor:
+        texts = (tokenizer(row[column], return_tensors="pt", truncation=True) for row in rows)
+        states = [model(**inputs).last_hidden_state.mean(1) for inputs in texts]
+        return torch.nn.functional.normalize(torch.cat(states), dim=-1)
+
+    with torch.no_grad():
+        anchors, positives, negatives = map(embed, ("anchor", "positive", "negative"))
+        similarities = 20 * anchors @ torch.cat([positives, negatives]).T
+        expected = torch.nn.functional.cross_entropy(similarities, torch.arange(len(rows)))
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
+
+
+@library
+@pytest.mark.parametrize("name", ["AMLP", "Synthesizer", "MLPMixer", "bert"])
+@pytest.mark.parametrize("pooling", ["cls", "max"])
+@pytest.mark.fast_cases
+def test_other_models_and_poolings(name, pooling, data, command, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    source, tokenizer = tmp_path / "source", AutoTokenizer.from_pretrained(data / "gmlp")
+    if name == "bert":
+        BertModel(BertConfig(vocab_size=len(tokenizer), num_attention_heads=2, **SIZES)).save_pretrained(source)
+    else:
+        config = getattr(tokenmixers, f"{name}Config")(vocab_size=len(tokenizer), **SIZES)
+        getattr(tokenmixers, f"{name}ForMaskedLM")(config).save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    results = run_sentence_embeddings.main(
+        command(model_name_or_path=source, pooling_mode=pooling, normalize=False, max_seq_length=12)
+    )
+    assert -1 <= results["eval_spearman_cosine"] <= 1
+    model = SentenceTransformer(str(tmp_path / "run"))
+    assert [type(module).__name__ for module in model] == ["Transformer", "Pooling"]
+    assert model[1].pooling_mode == pooling and model.max_seq_length == 12
+    text = "Ada went to Rome in 1900."
+    ids = tokenizer(text, return_tensors="pt", truncation=True, max_length=12)
+    with torch.no_grad():
+        states = AutoModel.from_pretrained(tmp_path / "run").eval()(**ids).last_hidden_state[0]
+    expected = states[0] if pooling == "cls" else states.max(dim=0).values
+    assert torch.allclose(torch.tensor(model.encode(text)), expected, atol=1e-5)
+
+
+@library
+def test_a_model_from_scratch_finds_held_out_pairs(command, data, tmp_path):
+    sizes = ",".join(f"{name}={value}" for name, value in SIZES.items())
+    results = run_sentence_embeddings.main(
+        command(
+            model_name_or_path=None,
+            config_name="gmlp-base",
+            config_overrides=sizes,
+            train_tokenizer=120,
+            validation_file=data / "pairs.jsonl",
+            max_steps=20,
+        )
+    )
+    assert results["eval_cosine_ndcg@10"] > results["before_cosine_ndcg@10"]
+    assert 0 <= results["eval_cosine_accuracy@1"] <= 1
+    again = run_sentence_embeddings.main(
+        command(
+            model_name_or_path=tmp_path / "run",
+            validation_file=data / "pairs.jsonl",
+            do_train=None,
+            output_dir=tmp_path / "evaluation",
+        )
+    )
+    assert again["eval_cosine_ndcg@10"] == pytest.approx(results["eval_cosine_ndcg@10"])
+
+
+@library
+@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+def test_an_interrupted_run_goes_on_where_it_was(strategy, resumes, command):
+    evaluation = {"eval_strategy": strategy, "eval_steps": 2}
+    # Of five steps in an epoch: the first run ends in the second one.
+    changes = {"per_device_train_batch_size": 20} if strategy == "epoch" else {}
+    resumes(run_sentence_embeddings.main, command, max_steps=4, **evaluation, **changes)
+
+
+@library
+def test_a_grid_reports_medians_of_the_correlation(command, tmp_path):
+    summary = run_sentence_embeddings.main([*command(), "--seeds", "1", "2"])
+    assert len(summary["runs"]) == 2
+    assert summary["best"]["score"] == summary["best"]["eval_spearman_cosine"]
+
+
+@library
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"matryoshka_dims": [8, 99]}, "--matryoshka_dims 99 is more than the 16 dimensions of the embeddings"),
+        ({"max_seq_length": 99}, "--max_seq_length 99 does not fit the model, whose sequences have at most 24 tokens"),
+        ({"model_name_or_path": "nope"}, "no configuration can be loaded from 'nope'"),
+        ({"fsdp_size": 2}, "--fsdp_size is not possible here"),
+        (
+            {"model_name_or_path": None, "config_name": "synthesizer-random", "train_tokenizer": 90},
+            "the model is an encoder-decoder",
+        ),
+        ({"model_name_or_path": None, "config_name": "gmlp-ti16-224"}, "the model reads images (image_size=224)"),
+    ],
+)
+def test_models_that_do_not_fit(changes, message, command, tmp_path):
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_sentence_embeddings.main(command(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@library
+def test_a_checkpoint_with_modules_keeps_them(command, tmp_path):
+    run_sentence_embeddings.main(command(pooling_mode="cls", normalize=False))
+    again = {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "again"}
+    for wrong, message in (
+        ({"pooling_mode": "mean"}, "has its own pooling (cls): leave --pooling_mode out"),
+        ({"train_tokenizer": 90}, "has its own tokenizer: name none"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            run_sentence_embeddings.main(command(**again, **wrong))
+        assert message in str(caught.value)
+    run_sentence_embeddings.main(command(**again))
+    assert json.loads((tmp_path / "again" / "1_Pooling" / "config.json").read_text())["pooling_mode"] == "cls"
+    assert (tmp_path / "again" / "2_Normalize").is_dir()
+    assert "finetuned from run" in (tmp_path / "again" / "README.md").read_text()
+
+
+@library
+def test_the_data_rate(command):
+    arguments = command()
+    place = arguments.index("--output_dir")
+    figures = data_rate.main(
+        ["run_sentence_embeddings", "--seconds", "0.1", *arguments[:place], *arguments[place + 2 :]]
+    )
+    assert figures["rows_per_second"] > 0
+
+
+ALONE = """
+import json, sys
+sys.modules["tokenmixers"] = None
+import torch
+torch.set_num_threads(1)
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer({model!r}, trust_remote_code=True, device="cpu")
+assert type(model[0].model).__module__.startswith("transformers_modules")
+print(json.dumps(model.encode(["Ada went to Rome.", "Kurt left."]).tolist()))
+"""
+
+
+@library
+def test_a_pushed_model_is_loaded_without_the_package(hub, online, call, command, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    run_sentence_embeddings.main(command(save_strategy="steps", save_steps=2))
+    push_to_hub.main(["--source", str(tmp_path / "run"), "--repo_id", "me/embeddings"])
+    state, _ = hub
+    files = state.commits[state.branches["me/embeddings"]["main"]]
+    assert {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"} <= files.keys()
+    assert {
+        "1_Pooling/config.json",
+        "2_Normalize/config.json",
+        "modeling_gmlp.py",
+        "model.safetensors",
+    } <= files.keys()
+    assert not any(name.startswith("checkpoint-") or name.endswith((".bin", ".pt")) for name in files)
+    assert 'SentenceTransformer("me/embeddings", trust_remote_code=True)' in files["README.md"].decode()
+    expected = SentenceTransformer(str(tmp_path / "run")).encode(["Ada went to Rome.", "Kurt left."])
+    found = torch.tensor(json.loads(call(ALONE.format(model="me/embeddings")).splitlines()[-1]))
+    assert torch.allclose(found, torch.tensor(expected), atol=1e-6)
+
+
+@library
+def test_a_run_pushes_what_it_saves(hub, online, command, tmp_path):
+    run_sentence_embeddings.main(
+        command(push_to_hub=True, hub_model_id="me/trained", save_strategy="steps", save_steps=2)
+    )
+    state, _ = hub
+    files = state.commits[state.branches["me/trained"]["main"]]
+    for name in ("modules.json", "1_Pooling/config.json", "model.safetensors", "README.md", "modeling_gmlp.py"):
+        assert files[name] == (tmp_path / "run" / name).read_bytes(), name
+
+
+@library
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_processes, tmp_path):
+    options = {"max_steps": 2, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.01}
+    run_sentence_embeddings.main(command(**options))
+    arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
+    in_two_processes("run_sentence_embeddings", arguments)
+    single, launched = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "launched"))
+    for name in single:
+        assert torch.allclose(single[name], launched[name], atol=1e-4), name
+
+
+KILLED = """
+import os, signal, sys
+import torch
+from transformers import Trainer
+from tokenmixers.run_scripts import run_sentence_embeddings
+torch.set_num_threads(1)
+step = Trainer.training_step
+def step_or_die(self, *args, **kwargs):
+    if self.state.global_step == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, *args, **kwargs)
+Trainer.training_step = step_or_die
+run_sentence_embeddings.main(sys.argv[1:])
+"""
+
+
+@library
+@pytest.mark.slow
+def test_a_killed_run_ends_as_if_it_had_not_been(command, tmp_path):
+    options = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
+    whole = run_sentence_embeddings.main(command(**options))
+    arguments = command(**options, output_dir=tmp_path / "killed")
+    process = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=dict(os.environ), check=False)
+    assert process.returncode < 0 and (tmp_path / "killed" / "checkpoint-2").is_dir()
+    resumed = run_sentence_embeddings.main(arguments)
+    assert {key: value for key, value in resumed.items() if not key.endswith("runtime")} == {
+        key: value for key, value in whole.items() if not key.endswith("runtime")
+    }
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "killed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {path.name for path in (tmp_path / "killed").iterdir()}
+
+
+GUIDE = (Path(run_sentence_embeddings.__file__).parent / "guides" / "sentence_embeddings.md").read_text("utf-8")
+
+
+def test_the_commands_of_the_guide_are_read(monkeypatch):
+    class ReadError(Exception):
+        pass
+
+    def read(*arguments):
+        raise ReadError
+
+    monkeypatch.setattr(run_sentence_embeddings, "run_command", read)
+    lines = "".join(re.findall(r"^```bash\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)).replace("\\\n", "")
+    calls = [shlex.split(line) for line in lines.splitlines() if line.startswith("tokenmixers run_sentence")]
+    assert len(calls) == 3
+    for _, _, *arguments in calls:
+        with pytest.raises(ReadError):
+            run_sentence_embeddings.main(arguments)
+
+
+@library
+def test_the_python_of_the_guide_runs(command, tmp_path, monkeypatch, capsys):
+    code, of_mteb = re.findall(r"^```python\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)
+    assert "mteb.evaluate(model, mteb.get_tasks(" in of_mteb  # tests/.../test_sentence_embeddings.py calls it
+    monkeypatch.chdir(tmp_path)
+    run_sentence_embeddings.main(command(output_dir="outputs/embeddings", do_eval=None))
+    exec(compile(code, "sentence_embeddings.md", "exec"), {})
+    assert "tensor([[1.0000" in capsys.readouterr().out

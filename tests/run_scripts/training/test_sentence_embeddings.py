@@ -1,0 +1,183 @@
+"""Our checkpoints in Sentence Transformers and MTEB themselves, without the command."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+import tokenmixers
+from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+pytest.importorskip("sentence_transformers")
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+from tokenmixers.run_scripts.training.sentence_embeddings import AllEvaluators, build_evaluator, ranking_loss
+
+
+TEXTS = ["the gate", "the gate mixes tokens and channels of this example", "channels", "this is about tokens"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_unigram_tokenizer([*TEXTS] * 9, 60, model_max_length=64, show_progress=False)
+
+
+@pytest.fixture
+def checkpoint(tokenizer, randomise, tmp_path):
+    """`checkpoint(head, prefix)`: a folder with a model with random weights, and the tokenizer."""
+
+    def build(head: str, prefix: str = "GMLP", **changes) -> str:
+        folder = tmp_path / f"{prefix}{head}"
+        sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+        config = getattr(tokenmixers, f"{prefix}Config")(vocab_size=len(tokenizer), **sizes, **changes)
+        randomise(getattr(tokenmixers, f"{prefix}{head}")(config)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return str(folder)
+
+    return build
+
+
+@pytest.mark.parametrize("prefix", [family.config.removesuffix("Config") for family in FAMILIES.values()])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_does_not_change_embeddings(prefix, side, checkpoint):
+    encoder = Transformer(checkpoint("Model", prefix))
+    encoder.processor.padding_side = side
+    for mode in ("mean", "cls", "max"):
+        model = SentenceTransformer(modules=[encoder, Pooling(16, mode)], device="cpu")
+        alone = np.stack([model.encode(text) for text in TEXTS])
+        np.testing.assert_allclose(model.encode(TEXTS, batch_size=4), alone, atol=2e-6)
+
+
+@pytest.mark.parametrize("prefix", [family.config.removesuffix("Config") for family in FAMILIES.values()])
+def test_saved_and_loaded_embeddings_are_equal(prefix, checkpoint, tmp_path):
+    model = SentenceTransformer(checkpoint("ForMaskedLM", prefix), device="cpu")  # mean pooling, of AutoModel
+    model.save_pretrained(str(tmp_path / "saved"))
+    np.testing.assert_array_equal(
+        SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(TEXTS), model.encode(TEXTS)
+    )
+    states = [
+        model[0].model(**AutoTokenizer.from_pretrained(tmp_path / "saved")(text, return_tensors="pt"))
+        for text in TEXTS
+    ]
+    expected = torch.cat([state.last_hidden_state.mean(1) for state in states]).detach()
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=2e-6)
+
+
+ALONE = """
+import json, sys
+sys.modules["tokenmixers"] = None
+import torch
+torch.set_num_threads(1)
+from sentence_transformers import CrossEncoder, SentenceTransformer
+embedding, scoring, texts = json.loads(sys.argv[1])
+model = SentenceTransformer(embedding, trust_remote_code=True, device="cpu")
+assert type(model[0].model).__module__.startswith("transformers_modules")
+scores = CrossEncoder(scoring, trust_remote_code=True, device="cpu").predict([texts[:2], texts[2:]])
+print(json.dumps([model.encode(texts).tolist(), scores.tolist()]))
+"""
+
+
+@pytest.mark.slow
+def test_both_kinds_of_models_without_the_package(checkpoint, tmp_path):
+    model = SentenceTransformer(checkpoint("ForMaskedLM", "AMLP"), device="cpu")
+    model.save_pretrained(str(tmp_path / "saved"))
+    pairs = [TEXTS[:2], TEXTS[2:]]
+    scoring = checkpoint("ForSequenceClassification", num_labels=1)
+    arguments = json.dumps([str(tmp_path / "saved"), scoring, TEXTS])
+    process = subprocess.run([sys.executable, "-c", ALONE, arguments], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    embeddings, scores = json.loads(process.stdout.splitlines()[-1])
+    np.testing.assert_allclose(embeddings, model.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(scores, CrossEncoder(scoring, device="cpu").predict(pairs), atol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_cross_encoders_score_pairs(labels, checkpoint):
+    folder = checkpoint("ForSequenceClassification", num_labels=labels)
+    pairs = [TEXTS[:2], TEXTS[2:]]
+    scores = CrossEncoder(folder, device="cpu").predict(pairs)
+    model = tokenmixers.GMLPForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        logits = torch.cat([model(**tokenizer(*pair, return_tensors="pt")).logits for pair in pairs])
+    expected = logits.sigmoid()[:, 0] if labels == 1 else logits
+    np.testing.assert_allclose(scores, expected, atol=2e-6)
+
+
+def test_evaluators_of_both_kinds_of_pairs(checkpoint):
+    import datasets
+    from scipy.stats import spearmanr
+
+    model = SentenceTransformer(checkpoint("Model"), device="cpu")
+    rows = {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": [1.0, 0.5, 0.0, 0.2]}
+    found = build_evaluator(datasets.Dataset.from_dict(rows), 2, [5])(model)
+    for prefix, size in (("", 16), ("dim_5_", 5)):
+        one, other = (torch.tensor(model.encode(rows[name]))[:, :size] for name in ("sentence1", "sentence2"))
+        expected = spearmanr(rows["score"], torch.cosine_similarity(one, other)).statistic
+        assert found[f"{prefix}spearman_cosine"] == pytest.approx(expected)
+    # Each text finds itself. "the gate" has two positives, and the second one, unlike it, may come last.
+    pairs = {"anchor": [*TEXTS, TEXTS[0]], "positive": [*TEXTS, TEXTS[2]]}
+    retrieval = build_evaluator(datasets.Dataset.from_dict(pairs), 2, None)(model)
+    assert retrieval["cosine_accuracy@1"] == retrieval["cosine_mrr@10"] == 1
+    assert 0.75 < retrieval["cosine_ndcg@10"] <= 1 == retrieval["cosine_recall@10"]
+
+
+def test_what_is_not_defined_is_zero():
+    evaluate = AllEvaluators([lambda model: {"a": float("nan"), "b": np.float64(0.5)}, lambda model: {"c": 1}])
+    assert evaluate(None) == {"a": 0.0, "b": 0.5, "c": 1.0}
+
+
+def test_matryoshka_adds_the_loss_of_first_dimensions(checkpoint):
+    model = SentenceTransformer(checkpoint("Model"), device="cpu").eval()
+    columns = [model.preprocess(TEXTS[:2]), model.preprocess(TEXTS[2:])]
+    with torch.no_grad():
+        found = ranking_loss(model, 20.0, [4, 16], 1)([dict(column) for column in columns], None)
+        one, other = (torch.tensor(model.encode(texts)) for texts in (TEXTS[:2], TEXTS[2:]))
+    expected = sum(
+        torch.nn.functional.cross_entropy(
+            20 * torch.cosine_similarity(one[:, None, :size], other[None, :, :size], dim=-1), torch.arange(2)
+        )
+        for size in (4, 16)
+    )
+    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_mteb_takes_the_model(checkpoint, tmp_path):
+    """A task of MTEB with rows of its own, through its own wrapper and evaluation."""
+    mteb = pytest.importorskip("mteb")
+    import datasets
+    from mteb.abstasks import AbsTaskSTS
+    from scipy.stats import spearmanr
+
+    rows = {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": [1.0, 0.5, 0.0, 0.2]}
+
+    class TinySTS(AbsTaskSTS):
+        metadata = mteb.TaskMetadata(
+            name="TinySTS",
+            description="Four pairs.",
+            dataset={"path": "none/none", "revision": "1"},
+            type="STS",
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="cosine_spearman",
+        )
+        min_score, max_score = 0, 1
+
+        def load_data(self, *args, **kwargs):
+            self.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(rows)})
+            self.data_loaded = True
+
+    model = SentenceTransformer(checkpoint("Model"), device="cpu")
+    result = mteb.evaluate(model, TinySTS(), cache=None)
+    (scores,) = result.task_results[0].scores["test"]
+    one, other = (torch.tensor(model.encode(rows[name])) for name in ("sentence1", "sentence2"))
+    expected = spearmanr(rows["score"], torch.cosine_similarity(one, other)).statistic
+    assert scores["cosine_spearman"] == pytest.approx(expected)
