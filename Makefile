@@ -58,8 +58,9 @@ test-slow: $(VENV)/.installed  ## the other tests, and all properties on more ex
 	TOKENMIXERS_TEST_DEVICE=cpu $(RUN) -m pytest -n 2 --dist worksteal -m gpu tests/gpu
 
 test-extras: $(VENV)/.installed  ## exports to every format, quantisation: with the extras that the fast tests do without
-	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,export,quantize]'
-	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py
+	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,eval,export,quantize]'
+	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py \
+		tests/run_scripts/test_lm_eval.py
 
 test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
 	$(RUN) -m pytest $(if $(INSTALLED)$(shell $(RUN) -c 'import xdist' 2>/dev/null && echo yes),-n 4 --dist worksteal) -m gpu tests/gpu
