@@ -57,10 +57,11 @@ test-slow: $(VENV)/.installed  ## the other tests, and all properties on more ex
 	$(RUN) -m pytest -n 2 --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
 	TOKENMIXERS_TEST_DEVICE=cpu $(RUN) -m pytest -n 2 --dist worksteal -m gpu tests/gpu
 
-test-extras: $(VENV)/.installed  ## exports to every format, quantisation, sentence embeddings: with the extras that the fast tests do without
-	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,embeddings,export,quantize]'
-	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py
-	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/run_scripts/test_run_sentence_embeddings.py tests/run_scripts/training/test_sentence_embeddings.py
+test-extras: $(VENV)/.installed  ## exports, quantisation, sentence embeddings, lm-eval: with the extras that the fast tests do without
+	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,embeddings,eval,export,quantize]'
+	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py \
+		tests/run_scripts/test_lm_eval.py tests/run_scripts/test_run_sentence_embeddings.py \
+		tests/run_scripts/training/test_sentence_embeddings.py
 	$(RUN) -m pytest -n 2 -m "slow or not slow" -k sentence_embeddings tests/run_scripts/test_interrupted_runs.py tests/run_scripts/test_recipes.py
 
 test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there

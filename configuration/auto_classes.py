@@ -43,7 +43,11 @@ _CROPPING_PROCESSORS = {"pil": "TimmImageProcessorPil", "torchvision": "TimmImag
 def _text_and_image_family(prefix: str) -> Family:
     return Family(
         config=f"{prefix}Config",
-        models={**_encoder_heads(prefix), "AutoModelForImageClassification": f"{prefix}ForImageClassification"},
+        models={
+            **_encoder_heads(prefix),
+            "AutoModelForImageClassification": f"{prefix}ForImageClassification",
+            "AutoBackbone": f"{prefix}Backbone",
+        },
         image_processors=_CROPPING_PROCESSORS,
     )
 

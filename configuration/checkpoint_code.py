@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # not executed: it makes Transformers copy that file as well,
     from .{module} import {name}
 """
 _LINE_LENGTH = 119
+_CONSTANTS = r"(?m)^([^ #@].*)\n\n\n(?=\w+(:.*)? = )"  # one after another
 
 
 def auto_map(config: PreTrainedConfig) -> dict[str, str]:
@@ -49,8 +50,8 @@ def auto_map(config: PreTrainedConfig) -> dict[str, str]:
         the images, that this configuration is for.
     """
     family, model_type = FAMILIES[config.model_type], config.model_type
-    image_head = "AutoModelForImageClassification"
-    unusable = set(family.models) - {"AutoModel", image_head} if config.image_size is not None else {image_head}
+    image_heads = {"AutoModelForImageClassification", "AutoBackbone"}
+    unusable = image_heads if config.image_size is None else set(family.models) - {"AutoModel", *image_heads}
     return {
         "AutoConfig": f"configuration_{model_type}.{family.config}",
         **{auto: f"modeling_{model_type}.{name}" for auto, name in family.models.items() if auto not in unusable},
@@ -172,7 +173,7 @@ class _Bundle:
             kept = [piece.source for piece in pieces if piece.defines & self.used]
             if kept:
                 title = f"# --- {path.relative_to(_PACKAGE).as_posix()}\n" if len(self.modules) > 1 else ""
-                parts.append(title + "\n\n\n".join(kept))
+                parts.append(title + re.sub(_CONSTANTS, r"\1\n", "\n\n\n".join(kept)))
         imports = self._import_lines() + (f"\n{own_imports}" if own_imports else "")
         header = _header(next(reversed(self.modules)), "; not used where that package is imported")
         return header + imports + "\n\n" + "\n\n\n".join(parts) + "\n"

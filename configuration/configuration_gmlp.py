@@ -64,6 +64,8 @@ class GMLPConfig(ValidatedConfig):
             Height and width of the images, in pixels; `None` for text.
         patch_size (`int`, defaults to 16): Side of the square patches; `image_size` is a multiple of it.
         num_channels (`int`, defaults to 3): Number of image channels.
+        out_features, out_indices, apply_layernorm, reshape_hidden_states (*optional*):
+            As of `Dinov2Config`, for backbones; `stage_names` are `"stem"`, `"stage1"`, ... (see `ImageBackbone`).
         drop_path_rate (`float`, defaults to 0.0):
             Stochastic depth: probability of skipping a block for an example in training, the same for all blocks.
             Table 1 gives the survival probability, one minus this.

@@ -206,6 +206,8 @@ class SynthesizerConfig(ValidatedConfig):
             `max_position_embeddings` follows from that.
         patch_size (`int`, defaults to 16): Side of the square patches; `image_size` is a multiple of it.
         num_channels (`int`, defaults to 3): Number of image channels.
+        out_features, out_indices, apply_layernorm, reshape_hidden_states (*optional*):
+            As of `Dinov2Config`, for backbones; `stage_names` are `"stem"`, `"stage1"`, ... (see `ImageBackbone`).
         use_cache (`bool`, defaults to `True`): Whether decoders return a cache.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, *optional*):
             Special token ids, by default T5's: 0, none, 1, 0.

@@ -1,9 +1,11 @@
 """What the configurations of models that read text or images share about images."""
 
-from typing import Literal
+from typing import Any, Literal
+
+from transformers.backbone_utils import BackboneConfigMixin
 
 
-class ImageInputs:
+class ImageInputs(BackboneConfigMixin):
     """Mixin for configurations with `image_size`, `patch_size`, `num_channels`, `classifier_pooling`."""
 
     image_size: int | list[int] | tuple[int, int] | None
@@ -11,6 +13,15 @@ class ImageInputs:
     num_channels: int
     classifier_pooling: Literal["cls", "mean"]
     max_position_embeddings: int
+    apply_layernorm: bool = True
+    reshape_hidden_states: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """As of any configuration, but without the default stages of backbones."""
+        stages = self.stage_names  # type: ignore[attr-defined]  # set in `__post_init__`
+        defaults = {"stage_names": stages, "out_features": stages[-1:], "out_indices": [len(stages) - 1]}
+        fields = super().to_dict().items()
+        return {key: value for key, value in fields if key not in defaults or value != defaults[key]}
 
     @property
     def patch_grid(self) -> tuple[int, int]:

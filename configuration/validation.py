@@ -125,6 +125,8 @@ class ValidatedConfig(ImageInputs, SelfContainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         check_inherited(self, kwargs)
+        self.stage_names = ["stem", *(f"stage{index + 1}" for index in range(self.num_hidden_layers))]
+        self.set_output_features_output_indices(kwargs.pop("out_features", None), kwargs.pop("out_indices", None))
         if self.image_size is not None:
             self.set_image_size(self.image_size)
         super().__post_init__(**kwargs)

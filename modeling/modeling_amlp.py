@@ -10,6 +10,7 @@ from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_amlp import AMLPConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
+from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
@@ -202,7 +203,14 @@ class AMLPForImageClassification(ImageClassificationHead, AMLPPreTrainedModel):
     backbone_class = AMLPModel
 
 
+class AMLPBackbone(ImageBackbone, AMLPPreTrainedModel):
+    """aMLP without a head, for detection and segmentation: feature maps of chosen blocks."""
+
+    backbone_class = AMLPModel
+
+
 __all__ = [
+    "AMLPBackbone",
     "AMLPForCausalLM",
     "AMLPForImageClassification",
     "AMLPForMaskedLM",

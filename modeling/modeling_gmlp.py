@@ -17,6 +17,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from ..configuration.configuration_gmlp import GMLPConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
+from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.pooling import pool_patches
@@ -230,7 +231,14 @@ class GMLPForImageClassification(ImageClassificationHead, GMLPPreTrainedModel):
     backbone_class = GMLPModel
 
 
+class GMLPBackbone(ImageBackbone, GMLPPreTrainedModel):
+    """gMLP without a head, for detection and segmentation: feature maps of chosen blocks."""
+
+    backbone_class = GMLPModel
+
+
 __all__ = [
+    "GMLPBackbone",
     "GMLPForCausalLM",
     "GMLPForImageClassification",
     "GMLPForMaskedLM",

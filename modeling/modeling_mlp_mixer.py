@@ -11,6 +11,7 @@ from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_mlp_mixer import MLPMixerConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
+from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
@@ -130,7 +131,14 @@ class MLPMixerForImageClassification(ImageClassificationHead, MLPMixerPreTrained
     backbone_class = MLPMixerModel
 
 
+class MLPMixerBackbone(ImageBackbone, MLPMixerPreTrainedModel):
+    """MLP-Mixer without a head, for detection and segmentation: feature maps of chosen blocks."""
+
+    backbone_class = MLPMixerModel
+
+
 __all__ = [
+    "MLPMixerBackbone",
     "MLPMixerForImageClassification",
     "MLPMixerForMaskedLM",
     "MLPMixerForMultipleChoice",

@@ -1,6 +1,7 @@
 """Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743) on T5's backbone."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .heads.classification import MultipleChoiceHead, SequenceClassificationHead, TokenClassificationHead
+from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.losses import with_loss_divisor
@@ -214,21 +216,19 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             )
         if token_type_ids is not None and self.token_type_embeddings is not None:
             check_token_types(token_type_ids, embeds)
-        position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
-        hidden_states = self.dropout(embeds + self._added_embeddings(layout, token_type_ids, embeds.device))
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                position_bias,
-                encoder_hidden_states,
-                layout=layout,
-                encoder_attention_mask=encoder_mask,
-                past_key_values=past_key_values,
-                **kwargs,
-            )
+        sources = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_mask}
+        embeds = embeds + self._added_embeddings(layout, token_type_ids, embeds.device)
+        hidden_states = self._apply_layers(embeds, layout, past_key_values=past_key_values, **sources, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.dropout(self.norm(hidden_states)), past_key_values=past_key_values
         )
+
+    def _apply_layers(self, hidden_states: torch.Tensor, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+        position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
+        hidden_states = self.dropout(hidden_states)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, position_bias, layout=layout, **kwargs)
+        return hidden_states
 
     def _prepare_cache(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
         if not self.config.is_decoder:
@@ -455,6 +455,18 @@ class SynthesizerForImageClassification(_EncoderHead, ImageClassificationHead, S
     """Synthesizer encoder of image patches with a classification head, e.g. for ImageNet."""
 
 
+class SynthesizerBackbone(_EncoderHead, ImageBackbone, SynthesizerPreTrainedModel):
+    """Synthesizer of image patches without a head, for detection and segmentation: feature maps of chosen blocks."""
+
+    def encode_patches(
+        self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Any
+    ) -> torch.Tensor:
+        encoder, patches = self.model.encoder, self.model.embed_patches(pixel_values)
+        layout = encoder._token_layout(patches, attention_mask, None, None, None)
+        patches = patches + encoder._added_embeddings(layout, None, patches.device)
+        return encoder._apply_layers(patches, layout, **kwargs)
+
+
 class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, GenerationMixin):
     """Synthesizer decoder with a language modelling head, tied to the embeddings by default."""
 
@@ -553,6 +565,7 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
 
 
 __all__ = [
+    "SynthesizerBackbone",
     "SynthesizerForCausalLM",
     "SynthesizerForConditionalGeneration",
     "SynthesizerForImageClassification",

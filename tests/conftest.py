@@ -83,7 +83,7 @@ def _aspects(item: pytest.Item) -> list[tuple[str, str]]:
     """What the item's case is a case of: a value of each parameter; of a class of models the family and the head."""
     aspects = []
     for name, value in item.callspec.params.items():
-        family_and_head = re.fullmatch("(GMLP|AMLP|MLPMixer|Synthesizer)(For.+|Model)", str(value))
+        family_and_head = re.fullmatch("(GMLP|AMLP|MLPMixer|Synthesizer)(For.+|Model|Backbone)", str(value))
         if family_and_head:
             aspects += [(f"family of {name}", family_and_head[1]), (f"head of {name}", family_and_head[2])]
         else:
@@ -229,7 +229,7 @@ def tiny_model(tiny_config, randomise):
         needed = {}
         if "Synthesizer" in name:
             needed |= {"num_attention_heads": 2, "head_dim": 4}
-        if "Image" in name:
+        if re.search("Image|Backbone", name):
             needed |= {"image_size": 8, "patch_size": 4}
         if "CausalLM" in name:
             needed |= {"is_decoder": True}
@@ -248,7 +248,7 @@ def tiny_inputs():
 
     def build(model: torch.nn.Module, batch: int, length: int, masked: bool = True) -> dict[str, torch.Tensor]:
         name = type(model).__name__
-        if "Image" in name:
+        if re.search("Image|Backbone", name):
             return {"pixel_values": torch.randn(batch, 3, 8, 8)}
         shape = (batch, 3, length) if "MultipleChoice" in name else (batch, length)
         inputs = {"input_ids": torch.randint(37, shape)}

@@ -26,6 +26,7 @@ os.environ["TRANSFORMERS_TINY_MODEL_PATH"] = _folder.name
 stand_ins.save_pipeline_models(Path(_folder.name))
 
 from tests.generation.test_utils import GenerationTesterMixin as _NoGenerationTests  # noqa: E402  # empty
+from tests.test_backbone_common import BackboneTesterMixin  # noqa: E402
 from tests.test_configuration_common import ConfigTester  # noqa: E402
 from tests.test_fsdp_mixin import FSDPTesterMixin  # noqa: E402
 from tests.test_modeling_common import (  # noqa: E402
@@ -125,7 +126,9 @@ class _Suite(ModelTesterMixin):
     @property
     def all_model_classes(self):
         names = dict.fromkeys(FAMILIES[self.family].models.values())
-        return tuple(getattr(tokenmixers, name) for name in names if not re.search("Image|Causal|Conditional", name))
+        return tuple(
+            getattr(tokenmixers, name) for name in names if not re.search("Image|Backbone|Causal|Conditional", name)
+        )
 
     def setUp(self):
         config_class = getattr(tokenmixers, FAMILIES[self.family].config)
@@ -346,6 +349,38 @@ class SynthesizerImageTest(_ImageSuite, unittest.TestCase):
     family = "synthesizer"
     has_attentions = True
     config_kwargs = {**SYNTHESIZER_KWARGS, "classifier_pooling": "cls"}
+
+
+class _BackboneSuite(BackboneTesterMixin):
+    family: str
+    config_kwargs: dict = {}
+
+    def setUp(self):
+        self.config_class = getattr(tokenmixers, FAMILIES[self.family].config)
+        self.all_model_classes = (getattr(tokenmixers, FAMILIES[self.family].models["AutoBackbone"]),)
+        kwargs = {"num_hidden_layers": 3, **self.config_kwargs}
+        self.model_tester = ImageTester(self, self.config_class, **kwargs)
+
+
+class GMLPBackboneTest(_BackboneSuite, unittest.TestCase):
+    family = "gmlp"
+    has_attentions = False
+
+
+class AMLPBackboneTest(_BackboneSuite, unittest.TestCase):
+    family = "amlp"
+    config_kwargs = {"attention_size": 32}
+
+
+class MLPMixerBackboneTest(_BackboneSuite, unittest.TestCase):
+    family = "mlp_mixer"
+    has_attentions = False
+    config_kwargs = {"token_mixing_size": 16}
+
+
+class SynthesizerBackboneTest(_BackboneSuite, unittest.TestCase):
+    family = "synthesizer"
+    config_kwargs = SYNTHESIZER_KWARGS
 
 
 class _PipelineSuite(PipelineTesterMixin):

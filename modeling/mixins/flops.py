@@ -149,7 +149,7 @@ class CountsFlops(PreTrainedModel):
             length = config.max_position_embeddings
             rows, columns = config.patch_grid
             total += 2 * batch_size * rows * columns * config.num_channels * config.patch_size**2 * config.hidden_size
-            if config.use_class_token:
+            if hasattr(self.base_model, "pooler"):
                 total += 2 * batch_size * config.hidden_size**2
         total += config.num_hidden_layers * layer_flops(config, batch_size, length)
         if config.is_encoder_decoder:

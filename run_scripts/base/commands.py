@@ -24,7 +24,14 @@ TRAINING_COMMANDS = (
 #: Title of a group -> its commands, in the order of `tokenmixers --help`.
 GROUPS = {
     "Train": (*TRAINING_COMMANDS, "launch", "data_rate"),
-    "Evaluate and use": ("fill_mask", "classify_images", "plot_spatial_weights", "serving_formats"),
+    "Evaluate and use": (
+        "fill_mask",
+        "classify_images",
+        "pseudo_perplexity",
+        "lm_eval",
+        "plot_spatial_weights",
+        "serving_formats",
+    ),
     "Convert and share": ("convert_t5", "convert_timm", "convert_amlp_japanese", "push_to_hub"),
     "Make small data sets": (
         "python_docs_corpus",

@@ -82,8 +82,8 @@ def test_the_map_names_the_classes_for_the_input(name):
     config = configs()[name]
     entries, code = auto_map(config), checkpoint_code(config)
     heads = set(FAMILIES[config.model_type].models)
-    image_head = {"AutoModelForImageClassification"}
-    expected = {"AutoModel"} | image_head if config.image_size else heads - image_head
+    image_heads = {"AutoModelForImageClassification", "AutoBackbone"}
+    expected = {"AutoModel"} | image_heads if config.image_size else heads - image_heads
     assert set(entries) == {"AutoConfig"} | expected
     for entry in entries.values():
         module, class_name = entry.split(".")

@@ -67,7 +67,7 @@ def labelled(tiny_inputs):
             return {**inputs, "start_positions": start, "end_positions": start}
         if any(kind in name for kind in ("Image", "SequenceClassification", "MultipleChoice")):
             return {**inputs, "labels": classes}
-        if name.endswith("Model"):
+        if name.endswith(("Model", "Backbone")):
             return inputs
         labels = inputs["input_ids"] % 2 if "TokenClassification" in name else inputs["input_ids"]
         if mask is not None:
@@ -84,6 +84,8 @@ def first_of(outputs, inputs):
     if getattr(outputs, "loss", None) is not None:
         return outputs.loss
     states, mask = outputs[0], inputs.get("attention_mask")
+    if isinstance(states, tuple):  # feature maps
+        states = states[-1]
     return states.float().square().mean() if mask is None else states[mask != 0].float().square().mean()
 
 

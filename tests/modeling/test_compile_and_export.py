@@ -25,7 +25,11 @@ LANGUAGE_MODELS = pytest.mark.parametrize(
 )
 # Every class of gMLP once, and the other kinds of token mixing under one of them.
 OF_GMLP = [
-    *((name, "toeplitz") for name in sorted(set(FAMILIES["gmlp"].models.values())) if "Image" not in name),
+    *(
+        (name, "toeplitz")
+        for name in sorted(set(FAMILIES["gmlp"].models.values()))
+        if not re.search("Image|Backbone", name)
+    ),
     ("GMLPForSequenceClassification", "full"),
     ("GMLPForCausalLM", "full"),
     ("MLPMixerForSequenceClassification", "full"),
@@ -33,7 +37,12 @@ OF_GMLP = [
 OTHERS = sorted({name for key, family in FAMILIES.items() if key != "gmlp" for name in family.models.values()})
 MODELS = pytest.mark.parametrize(
     ("class_name", "weight_type"),
-    OF_GMLP + [pytest.param(name, "toeplitz", marks=pytest.mark.slow) for name in OTHERS if "Image" not in name],
+    OF_GMLP
+    + [
+        pytest.param(name, "toeplitz", marks=pytest.mark.slow)
+        for name in OTHERS
+        if not re.search("Image|Backbone", name)
+    ],
 )
 # (batch, length); the model's maximum is 11. A size of one is always compiled apart by PyTorch.
 SHAPES = [(2, 5), (3, 7), (2, 11), (5, 2), (4, 9), (3, 6), (7, 3), (2, 10), (6, 8)]
@@ -215,7 +224,12 @@ def test_every_token_mixing_compiles_whole(class_name, changes, build, tiny_inpu
 
 @pytest.mark.fast_cases(class_name="MLPMixerForImageClassification")
 @pytest.mark.parametrize(
-    "class_name", [family.models["AutoModelForImageClassification"] for family in FAMILIES.values()]
+    "class_name",
+    [
+        family.models[head]
+        for family in FAMILIES.values()
+        for head in ("AutoModelForImageClassification", "AutoBackbone")
+    ],
 )
 def test_image_models_compile_and_export_with_a_free_batch(class_name, build):
     model = build(class_name)
@@ -225,7 +239,7 @@ def test_image_models_compile_and_export_with_a_free_batch(class_name, build):
     for batch in (2, 5):
         inputs = {"pixel_values": torch.randn(batch, 3, 8, 8)}
         for run in (compiled, program):
-            torch.testing.assert_close(run(**inputs).logits, model(**inputs).logits, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(run(**inputs)[0], model(**inputs)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_longer_sequence_than_the_model_has_is_refused_by_the_exported_program_too(build, tiny_inputs):

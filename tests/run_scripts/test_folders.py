@@ -18,6 +18,7 @@ BELOW = {
     "data": {"base"},
     "metrics": {"base"},
     "small_data": {"base"},
+    "lm_eval_tasks": set(),
     "training": {"base", "data", "metrics"},
     "benchmarks": {"base", "data", "metrics", "training"},
     "studies": {"base", "data", "metrics", "training", "benchmarks"},

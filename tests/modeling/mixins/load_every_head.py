@@ -16,7 +16,10 @@ from safetensors.torch import save_file
 def load(folder: Path, auto_class: str):
     """A model in evaluation mode; weights that the checkpoint does not have are the same in every process."""
     torch.manual_seed(0)
-    return getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True).eval()
+    auto = getattr(transformers, auto_class)
+    # `AutoBackbone.from_pretrained` asks the Hub before it calls this one, and takes no folders.
+    from_pretrained = auto.__base__.__base__.from_pretrained if auto_class == "AutoBackbone" else auto.from_pretrained
+    return from_pretrained.__func__(auto, folder, trust_remote_code=True).eval()
 
 
 def outputs_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -24,7 +27,8 @@ def outputs_of(folder: Path) -> dict[str, torch.Tensor]:
     outputs = {}
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     for auto_class in json.loads((folder / "config.json").read_text())["auto_map"]:
-        if auto_class == "AutoConfig" or (auto_class == "AutoModelForImageClassification") != bool(config.image_size):
+        reads_images = auto_class in ("AutoModelForImageClassification", "AutoBackbone")
+        if auto_class == "AutoConfig" or reads_images != bool(config.image_size):
             continue
         try:
             model = load(folder, auto_class)
@@ -41,7 +45,9 @@ def outputs_of(folder: Path) -> dict[str, torch.Tensor]:
         if config.is_encoder_decoder:
             inputs["decoder_input_ids"] = ids[:, 1]
         with torch.no_grad():
-            outputs[f"{folder.name}/{auto_class}"] = model(**inputs)[0].contiguous()
+            first = model(**inputs)[0]
+            first = first[-1] if isinstance(first, tuple) else first  # feature maps
+            outputs[f"{folder.name}/{auto_class}"] = first.contiguous()
             if model.can_generate():
                 tokens = model.generate(inputs["input_ids"], max_new_tokens=4, do_sample=False)
                 outputs[f"{folder.name}/{auto_class}/generate"] = tokens

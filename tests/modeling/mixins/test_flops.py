@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from hypothesis import given
@@ -54,7 +56,7 @@ def test_every_head_counts_what_torch_counts(name, batch, length, data):
         fields["spatial_weight_type"] = data.draw(st.sampled_from(["toeplitz", "full"]))
     if "Causal" in name:
         fields["is_decoder"] = True
-    if "Image" in name:
+    if re.search("Image|Backbone", name):
         fields |= {
             "image_size": (8, 12),
             "patch_size": 4,

@@ -1,0 +1,216 @@
+"""Score texts with a masked language model: pseudo-perplexity, sentence scores and minimal pairs.
+
+    tokenmixers pseudo_perplexity --model outputs/run --file held_out.txt
+    tokenmixers pseudo_perplexity --model outputs/run --text "The gate mixes tokens." --sentence_scores true
+    tokenmixers pseudo_perplexity --model outputs/run --pairs blimp/anaphor_gender_agreement.jsonl
+
+Works for every checkpoint that `AutoModelForMaskedLM` loads. A text of n tokens costs n forward passes.
+"""
+
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+import tokenmixers  # noqa: F401  (registers the models)
+
+from .base.arguments import check_new_folder, parse_arguments
+from .base.errors import UserError, report_bad_data, report_unreadable
+from .base.ranges import check_ranges
+from .base.reporting import print_table, versions
+from .data.loading import iterate_rows, load_files
+from .data.table_files import read_table
+from .metrics import load_metric
+from .metrics.pseudo_likelihood import encode, token_log_probabilities
+from .training.model_card import longest_sequence
+
+
+@dataclass
+class PseudoPerplexityArguments:
+    """What to score, and how."""
+
+    model: str = field(metadata={"help": "Checkpoint folder or Hub id of a masked language model."})
+    text: list[str] | None = field(default=None, metadata={"help": "Texts."})
+    file: list[str] | None = field(
+        default=None, metadata={"help": "Files or glob patterns: txt (one text a line), json(l), csv, parquet."}
+    )
+    text_column: str = field(default="text", metadata={"help": "Column of the files that holds the text."})
+    pairs: str | None = field(
+        default=None, metadata={"help": "File of minimal pairs: tsv, csv, json, jsonl or parquet, e.g. of BLiMP."}
+    )
+    good_column: str = field(default="sentence_good", metadata={"help": "Column of the acceptable sentences."})
+    bad_column: str = field(default="sentence_bad", metadata={"help": "Column of the others."})
+    group_column: str | None = field(
+        default=None, metadata={"help": "Column of the pairs to report accuracies by, e.g. BLiMP's UID."}
+    )
+    within_word_l2r: bool = field(
+        default=False,
+        metadata={"help": "Mask the tokens of the same word to the right as well (PLL-word-l2r)."},
+    )
+    sentence_scores: bool = field(default=False, metadata={"help": "Print and write the score of every text."})
+    batch_size: int = field(default=32, metadata={"help": "Masked copies of texts at a time."})
+    output_dir: str | None = field(default=None, metadata={"help": "New folder for results.json."})
+
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "batch_size"))
+        if sum(source is not None for source in (self.text, self.file, self.pairs)) != 1:
+            raise UserError("give either --text, --file or --pairs.")
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of a text: its pseudo-log-likelihood in nats, and what it is divided by."""
+
+    text: str
+    pseudo_log_likelihood: float
+    tokens: int
+    words: int
+
+
+def longest_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Most tokens of a text, special ones included; `None` if neither model nor tokenizer has a limit."""
+    limits = [longest_sequence(model.config), tokenizer.model_max_length]
+    known = [limit for limit in limits if limit is not None and limit < 10**9]  # tokenizers without one report 10**30
+    return min(known, default=None)
+
+
+class Scorer:
+    """A masked language model and its tokenizer.
+
+    Raises:
+        UserError: If they cannot be loaded, or lack a head, a mask token or the words of tokens.
+    """
+
+    def __init__(self, arguments: PseudoPerplexityArguments):
+        self.arguments, name = arguments, arguments.model
+        with report_unreadable(name):
+            self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+            if self.tokenizer.mask_token is None:
+                raise UserError(f"the tokenizer of {name!r} has no mask token: give a masked language model.")
+            model, report = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True)
+        if report["missing_keys"]:
+            missing = sorted(report["missing_keys"])
+            raise UserError(f"{name!r} is no masked language model: it has no {missing[0]!r}.")
+        if arguments.within_word_l2r and not self.tokenizer.is_fast:
+            raise UserError(f"--within_word_l2r needs a fast tokenizer, and that of {name!r} is none.")
+        self.model: PreTrainedModel = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+
+    def __call__(self, texts: list[tuple[str, str]]) -> list[Score]:
+        """Scores of texts; each comes with its place, for messages."""
+        longest = longest_text(self.model, self.tokenizer)
+        with_words = self.arguments.within_word_l2r
+        encoded = [encode(text, self.tokenizer, longest, with_words, place) for place, text in texts]
+        mask_token_id, batch_size = self.tokenizer.mask_token_id, self.arguments.batch_size
+        values = token_log_probabilities(self.model, encoded, mask_token_id, batch_size)
+        return [
+            Score(text, sum(row), len(row), len(text.split())) for (_, text), row in zip(texts, values, strict=True)
+        ]
+
+
+def read_texts(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]]:
+    """Places and texts; lines without text are left out.
+
+    Raises:
+        UserError: If a file or column is missing, or there is no text.
+    """
+    if arguments.text is not None:
+        return [(f"--text, number {number}", text) for number, text in enumerate(arguments.text, 1)]
+    rows = load_files(arguments.file or [])
+    if arguments.text_column not in rows.column_names:
+        columns = ", ".join(map(repr, rows.column_names))
+        raise UserError(f"the files {arguments.file} have no column {arguments.text_column!r}; they have {columns}.")
+    with report_bad_data():
+        texts = [row[arguments.text_column] for row in iterate_rows(rows, "text")]
+    found = [
+        (f"{arguments.file}, row {number}", text) for number, text in enumerate(texts, 1) if text and text.strip()
+    ]
+    if not found:
+        raise UserError(f"the files {arguments.file} hold no text.")
+    return found
+
+
+def summarise(scores: list[Score]) -> dict[str, float]:
+    """Pseudo-perplexities over all tokens and over all words of the texts, and the sums that they come from."""
+    perplexity, total = load_metric("token_perplexity"), sum(score.pseudo_log_likelihood for score in scores)
+    counts = {name: sum(getattr(score, name) for score in scores) for name in ("tokens", "words")}
+    per_token, per_word = (
+        perplexity.compute(predictions=[-total], references=[count])["perplexity"] for count in counts.values()
+    )
+    return {
+        "pseudo_perplexity": per_token,
+        "word_pseudo_perplexity": per_word,
+        "pseudo_log_likelihood": total,
+        **counts,
+        "texts": len(scores),
+    }
+
+
+def score_pairs(scorer: Scorer, arguments: PseudoPerplexityArguments) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The share of minimal pairs whose acceptable sentence has the higher pseudo-log-likelihood.
+
+    Returns:
+        Accuracies, and both scores of every pair.
+
+    Raises:
+        UserError: If a column is missing or a text does not fit.
+    """
+    table = read_table(arguments.pairs or "")
+    texts: list[tuple[str, str]] = []
+    groups: list[str] = []
+    for number, row in table.rows:
+        pair = [table.value(number, row, column) for column in (arguments.good_column, arguments.bad_column)]
+        for text in pair:
+            table.check_texts(number, [text])
+            texts.append((f"{table.source}, {table.unit} {number}", text))
+        if arguments.group_column is not None:
+            groups.append(str(table.value(number, row, arguments.group_column)))
+    scores = scorer(texts)
+    pairs = [{"good": asdict(good), "bad": asdict(bad)} for good, bad in zip(scores[::2], scores[1::2], strict=True)]
+    right = [pair["good"]["pseudo_log_likelihood"] > pair["bad"]["pseudo_log_likelihood"] for pair in pairs]
+    summary: dict[str, Any] = {"accuracy": sum(right) / len(right), "pairs": len(right)}
+    by_group: dict[str, list[bool]] = defaultdict(list)
+    for group, is_right in zip(groups, right, strict=bool(groups)):
+        by_group[group].append(is_right)
+    if by_group:
+        summary["accuracies"] = {group: sum(values) / len(values) for group, values in by_group.items()}
+    return summary, pairs
+
+
+def report(summary: dict[str, Any], details: list[dict[str, Any]], arguments: PseudoPerplexityArguments) -> None:
+    """Print the results, and write them to `results.json`."""
+    if arguments.sentence_scores:
+        scores = [score for entry in details for score in (entry.values() if "good" in entry else [entry])]
+        rows = [(score["text"], f"{score['pseudo_log_likelihood']:.3f}", str(score["tokens"])) for score in scores]
+        print_table(("text", "pseudo-log-likelihood", "tokens"), rows)
+    flat = {**summary, **summary.get("accuracies", {})}
+    flat.pop("accuracies", None)
+    print_table(("", "value"), [(name.replace("_", " "), f"{value:,.6g}") for name, value in flat.items()])
+    if arguments.output_dir is not None:
+        folder = check_new_folder(arguments.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {"arguments": asdict(arguments), "versions": versions(), **summary}
+        if arguments.sentence_scores:
+            content["scores"] = details
+        (folder / "results.json").write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Entry point; returns pseudo-perplexities, or accuracies on pairs."""
+    (arguments,) = parse_arguments((PseudoPerplexityArguments,), argv)
+    if arguments.output_dir is not None:
+        check_new_folder(arguments.output_dir)
+    if arguments.pairs is not None:
+        summary, details = score_pairs(Scorer(arguments), arguments)
+    else:
+        texts = read_texts(arguments)
+        scores = Scorer(arguments)(texts)
+        summary, details = summarise(scores), [asdict(score) for score in scores]
+    report(summary, details, arguments)
+    return summary
+
+
+if __name__ == "__main__":
+    main()

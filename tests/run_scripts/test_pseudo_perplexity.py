@@ -1,0 +1,156 @@
+import json
+import math
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+import tokenmixers
+from tokenmixers import train_unigram_tokenizer
+from tokenmixers.run_scripts.pseudo_perplexity import main
+
+
+TEXTS = ["The gate mixes tokens.", "Tokens", "A mixer mixes mixed tokens, and the gate is open."]
+CLASSES = ["GMLPForMaskedLM", "AMLPForMaskedLM", "MLPMixerForMaskedLM", "SynthesizerForMaskedLM", "BertForMaskedLM"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """Of so few pieces that words have several."""
+    return train_unigram_tokenizer(TEXTS * 9, 34, model_max_length=64, show_progress=False)
+
+
+@pytest.fixture
+def checkpoint(tokenizer, tiny_model, randomise, tmp_path):
+    """`checkpoint(class_name)`: a masked language model with random weights, and its folder."""
+
+    def save(name="GMLPForMaskedLM", **changes):
+        sizes = {"max_position_embeddings": 64, "vocab_size": len(tokenizer), **changes}
+        if name == "BertForMaskedLM":
+            small = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+            model = randomise(BertForMaskedLM(BertConfig(**sizes, **small))).eval()
+        else:
+            model = tiny_model(name, **sizes)
+        model.save_pretrained(tmp_path / "model")
+        tokenizer.save_pretrained(tmp_path / "model")
+        return model, str(tmp_path / "model")
+
+    return save
+
+
+def slow_scores(model, tokenizer, text, whole_rest=False):
+    """One forward pass for every token, by the definition."""
+    ids = tokenizer(text)["input_ids"]
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    scores = []
+    for index in range(1, len(ids) - 1):  # between [CLS] and [SEP]
+        masked = list(ids)
+        masked[index] = tokenizer.mask_token_id
+        following = index + 1
+        # A word ends where the next one begins, with a space or a punctuation mark.
+        while whole_rest and following < len(ids) - 1 and pieces[following][0] not in "▁.,":
+            if pieces[following - 1] in ".,":
+                break
+            masked[following] = tokenizer.mask_token_id
+            following += 1
+        with torch.no_grad():
+            logits = model(torch.tensor([masked])).logits[0, index].double()
+        scores.append((logits[ids[index]] - logits.logsumexp(0)).item())
+    return scores
+
+
+@pytest.mark.parametrize("whole_rest", [False, True])
+@pytest.mark.parametrize("name", CLASSES)
+def test_scores_of_a_slow_loop(name, whole_rest, checkpoint, tokenizer, tmp_path):
+    model, folder = checkpoint(name)
+    (tmp_path / "texts.txt").write_text("\n".join([*TEXTS, "", " "]) + "\n")
+    output = tmp_path / "results"
+    arguments = ["--within_word_l2r", "true"] if whole_rest else []
+    arguments += ["--sentence_scores", "true", "--output_dir", str(output), "--batch_size", "7"]
+    found = main(["--model", folder, "--file", str(tmp_path / "texts.txt"), *arguments])
+
+    expected = [slow_scores(model, tokenizer, text, whole_rest) for text in TEXTS]
+    assert max(map(len, expected)) > len(TEXTS[2].split()) + 2  # words of several tokens
+    total, count = sum(map(sum, expected)), sum(map(len, expected))
+    assert found["tokens"] == count and found["words"] == 4 + 1 + 10 and found["texts"] == 3
+    assert found["pseudo_log_likelihood"] == pytest.approx(total, rel=1e-5)
+    assert found["pseudo_perplexity"] == pytest.approx(math.exp(-total / count), rel=1e-5)
+    assert found["word_pseudo_perplexity"] == pytest.approx(math.exp(-total / 15), rel=1e-4)
+    written = json.loads((output / "results.json").read_text())
+    assert {key: written[key] for key in found} == found
+    for row, text, scores in zip(written["scores"], TEXTS, expected, strict=True):
+        assert (row["text"], row["tokens"]) == (text, len(scores))
+        assert row["pseudo_log_likelihood"] == pytest.approx(sum(scores), rel=1e-5)
+
+
+def test_the_variant_differs_only_for_words_of_several_tokens(checkpoint, tokenizer):
+    _, folder = checkpoint()
+    for text, same in ((".", True), (TEXTS[0], False)):
+        plain, variant = (
+            main(["--model", folder, "--text", text, "--within_word_l2r", value]) for value in ("false", "true")
+        )
+        assert (plain == variant) == same
+
+
+def test_minimal_pairs(checkpoint, tokenizer, tmp_path, capsys):
+    model, folder = checkpoint()
+    pairs = [
+        (TEXTS[0], "The gates mixes tokens.", "agreement"),
+        ("Tokens", TEXTS[2], "length"),
+        (*TEXTS[1:], "length"),
+    ]
+    rows = [{"sentence_good": good, "sentence_bad": bad, "UID": group} for good, bad, group in pairs]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arguments = ["--model", folder, "--pairs", str(tmp_path / "pairs.jsonl"), "--group_column", "UID"]
+    found = main([*arguments, "--sentence_scores", "true"])
+    right = [
+        sum(slow_scores(model, tokenizer, good)) > sum(slow_scores(model, tokenizer, bad)) for good, bad, _ in pairs
+    ]
+    assert found["pairs"] == 3 and found["accuracy"] == pytest.approx(sum(right) / 3)
+    assert found["accuracies"] == {"agreement": float(right[0]), "length": sum(right[1:]) / 2}
+    assert "The gates mixes tokens." in capsys.readouterr().out
+
+
+BAD = [
+    (["--text", "a", "--file", "b.txt"], "give either --text, --file or --pairs"),
+    ([], "give either --text, --file or --pairs"),
+    (["--text", "The gate " * 40], r"--text, number 1: the text has \d+ tokens, and the model takes 64: split it"),
+    (["--text", ""], r"--text, number 1: the text '' has no tokens"),
+    (["--file", "{folder}/empty.txt"], r"hold no text|cannot be read"),
+    (["--file", "{folder}/blank.txt"], r"hold no text"),
+    (["--file", "{folder}/none.txt"], r"there is no file"),
+    (["--file", "{folder}/rows.jsonl"], r"have no column 'text'; they have 'sentence'"),
+    (["--pairs", "{folder}/rows.jsonl"], r"line 1: there is no column 'sentence_good'; the columns are 'sentence'"),
+    (["--pairs", "{folder}/empty.jsonl"], r"has no rows"),
+    (["--pairs", "{folder}/blank.jsonl"], r"line 1: the text is empty"),
+    (["--text", "a", "--batch_size", "0"], r"--batch_size must be at least 1, got 0"),
+    (["--text", "a", "--output_dir", "{folder}"], r"exists and is not empty"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), BAD)
+def test_wrong_calls(arguments, sentence, checkpoint, tmp_path):
+    _, model = checkpoint()
+    files = {"empty.txt": "", "blank.txt": "\n \n", "rows.jsonl": '{"sentence": "a"}', "empty.jsonl": ""}
+    files["blank.jsonl"] = '{"sentence_good": "", "sentence_bad": "a"}'
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit, match=sentence):
+        main(["--model", model, *(argument.format(folder=tmp_path) for argument in arguments)])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_models_that_predict_no_masked_tokens(tiny_model, tokenizer, tmp_path):
+    with pytest.raises(SystemExit, match=r"cannot be loaded"):
+        main(["--model", str(tmp_path / "nothing"), "--text", "a"])
+    decoder = train_unigram_tokenizer(TEXTS * 9, 40, 64, show_progress=False, kind="decoder")
+    tiny_model("GMLPForMaskedLM", vocab_size=40).save_pretrained(tmp_path)
+    decoder.save_pretrained(tmp_path)
+    with pytest.raises(SystemExit, match=r"has no mask token: give a masked language model"):
+        main(["--model", str(tmp_path), "--text", "a"])
+    tiny_model("GMLPForSequenceClassification", vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(SystemExit, match=r"is no masked language model: it has no 'lm_head"):
+        main(["--model", str(tmp_path), "--text", "a"])
+    assert tokenmixers.GMLPForMaskedLM.from_pretrained(tmp_path)  # which would have a random head
