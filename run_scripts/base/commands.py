@@ -23,7 +23,7 @@ TRAINING_COMMANDS = (
 #: Title of a group -> its commands, in the order of `tokenmixers --help`.
 GROUPS = {
     "Train": (*TRAINING_COMMANDS, "launch", "data_rate"),
-    "Evaluate and use": ("fill_mask", "classify_images", "plot_spatial_weights", "serving_formats"),
+    "Evaluate and use": ("fill_mask", "classify_images", "demo", "plot_spatial_weights", "serving_formats"),
     "Convert and share": ("convert_t5", "convert_timm", "push_to_hub"),
     "Make small data sets": (
         "python_docs_corpus",

@@ -17,6 +17,7 @@ BELOW = {
     "base": set(),
     "data": {"base"},
     "metrics": {"base"},
+    "demos": {"base"},
     "small_data": {"base"},
     "training": {"base", "data", "metrics"},
     "benchmarks": {"base", "data", "metrics", "training"},
