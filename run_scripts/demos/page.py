@@ -95,6 +95,8 @@ def _component(gradio: Any, field: Field, checkpoint: Checkpoint) -> Any:
         return gradio.Image(label=field.label, type="pil", sources=["upload", "clipboard"], height=280)
     if field.kind == "number":
         return gradio.Slider(1, 128, field.example, step=1, label=field.label)
+    if field.kind == "flag":
+        return gradio.Checkbox(field.example, label=field.label)
     mask = getattr(checkpoint.processor, "mask_token", None) or ""
     # With one line at first, Enter submits and Shift+Enter begins a new one.
     example = str(field.example).replace("{mask}", mask)
@@ -206,8 +208,9 @@ def launch(
     port: int | None = None,
     share: bool = False,
     inbrowser: bool = False,
-) -> None:
-    """Serve the page of a checkpoint until the process is interrupted.
+    block: bool = True,
+) -> Any:
+    """Serve the page of a checkpoint.
 
     Args:
         checkpoint: The model.
@@ -216,6 +219,10 @@ def launch(
         port: Port to listen on; by default that of GRADIO_SERVER_PORT, or the first free one from 7860 on.
         share: Whether to make a public address by way of Gradio's servers.
         inbrowser: Whether to open a browser.
+        block: Whether to wait until the process is interrupted.
+
+    Returns:
+        The running `gradio.Blocks`, with its address in `local_url`.
 
     Raises:
         UserError: If Gradio is not installed, or cannot listen.
@@ -231,6 +238,8 @@ def launch(
             server_port=port,
             share=share,
             inbrowser=inbrowser,
+            prevent_thread_lock=not block,
+            quiet=not block,
             theme=theme,
             css=CSS,
             ssr_mode=False,
@@ -238,3 +247,4 @@ def launch(
         )
     except (OSError, ValueError) as error:
         raise UserError(f"the page cannot be served: {error}") from error
+    return page

@@ -28,13 +28,13 @@ class Field(NamedTuple):
         name: The key of its value.
         label: What the page calls it.
         example: Its value at the start; a text with `{mask}` where the mask token goes.
-        kind: "text", "number" or "image".
+        kind: "text", "number", "flag" or "image".
         optional: Whether it may be empty.
     """
 
     name: str
     label: str
-    example: str | int = ""
+    example: str | int | bool = ""
     kind: str = "text"
     optional: bool = False
 
@@ -242,7 +242,9 @@ def _continue(checkpoint: Checkpoint, values: Mapping[str, Any]) -> Answer:
     if limit is not None and prompt.shape[1] + new > limit:
         new = limit - prompt.shape[1]
         notes.append(f"The model takes {limit} tokens, which leaves room for {new} new ones.")
-    (found,) = _pipeline(checkpoint, "text-generation")(text, max_new_tokens=new, return_tensors=True)
+    (found,) = _pipeline(checkpoint, "text-generation")(
+        text, max_new_tokens=new, do_sample=bool(values.get("do_sample")), return_tensors=True
+    )
     ids = torch.tensor([found["generated_token_ids"]], device=prompt.device)
     written = checkpoint.processor.decode(ids[0, prompt.shape[1] :], skip_special_tokens=True)
     maps, cut = _maps(checkpoint, BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)}))
@@ -259,7 +261,7 @@ def _rewrite(checkpoint: Checkpoint, values: Mapping[str, Any]) -> Answer:
     names = ("input_ids", "attention_mask")
     inputs = BatchEncoding({name: encoded[name] for name in names if name in encoded})
     with torch.no_grad():
-        ids = checkpoint.model.generate(**inputs, max_new_tokens=new)
+        ids = checkpoint.model.generate(**inputs, max_new_tokens=new, do_sample=bool(values.get("do_sample")))
     written = checkpoint.processor.decode(ids[0], skip_special_tokens=True).strip()
     maps, notes = _maps(checkpoint, inputs, decoder_input_ids=ids[:, :-1])
     return Answer(text=[Span(written or "(nothing)")], notes=notes, maps=maps)
@@ -274,7 +276,10 @@ def _classify_image(checkpoint: Checkpoint, values: Mapping[str, Any]) -> Answer
     return Answer(tables=[Table("Classes", _rows(found, "label"))], maps=maps, pixels=pixels[0].float().cpu())
 
 
-_NEW_TOKENS = Field("max_new_tokens", "New tokens at most", 20, "number")
+_GENERATION = (
+    Field("max_new_tokens", "New tokens at most", 20, "number"),
+    Field("do_sample", "Sample: another text each time", False, "flag", optional=True),
+)
 
 #: Name of a task, as in `checkpoints.TASKS` -> how it is shown.
 TASKS = {
@@ -305,10 +310,10 @@ TASKS = {
         _answer_question,
     ),
     "text-generation": Task(
-        "Continue a text", (Field("text", "Start of a text", "The first argument"), _NEW_TOKENS), _continue
+        "Continue a text", (Field("text", "Start of a text", "The first argument"), *_GENERATION), _continue
     ),
     "text2text-generation": Task(
-        "Turn a text into another", (Field("text", "Text", "A house stands on the hill."), _NEW_TOKENS), _rewrite
+        "Turn a text into another", (Field("text", "Text", "A house stands on the hill."), *_GENERATION), _rewrite
     ),
     "image-classification": Task("Classify an image", (Field("image", "Image", kind="image"),), _classify_image),
 }

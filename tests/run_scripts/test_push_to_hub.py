@@ -289,7 +289,7 @@ def test_a_card_with_wrong_metadata_is_refused(line, complaint, hub, online, che
 
 def test_a_pull_request_to_nothing(hub, online, checkpoint):
     message = refused("--source", checkpoint, "--repo_id", "me/model", "--update", "--create_pr")
-    assert "the Hub has no model 'me/model'" in message and "--update" not in message
+    assert "the Hub has no repository 'me/model'" in message and "--update" not in message
     assert not hub[0].branches
 
 
