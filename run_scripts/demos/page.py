@@ -20,6 +20,7 @@ MEAN = "mean of all"
 
 CSS = """
 :focus-visible { outline: 3px solid #d97706 !important; outline-offset: 2px !important; }
+input[type="number"]:focus-visible { outline-offset: -3px !important; }
 .answer table { width: 100%; border-collapse: collapse; }
 .answer caption { text-align: left; font-weight: 600; padding: 0.4em 0; }
 .answer th, .answer td { text-align: left; padding: 0.3em 0.5em; }
@@ -68,10 +69,10 @@ def import_gradio() -> Any:
 def build_page(checkpoint: Checkpoint) -> Any:
     """The page of a checkpoint, as `gradio.Blocks`."""
     gradio = import_gradio()
-    task, config = TASKS[checkpoint.task], checkpoint.model.config
+    task = TASKS[checkpoint.task]
     with gradio.Blocks(title=f"{checkpoint.title}: {task.title.lower()}", analytics_enabled=False) as page:
-        size = f"{checkpoint.model.num_parameters() / 1e6:,.1f} million parameters"
-        gradio.Markdown(f"# {task.title}\n`{checkpoint.title}` · {config.model_type} · {size}")
+        model = f"{type(checkpoint.model).__name__} with {checkpoint.model.num_parameters():,} parameters"
+        gradio.Markdown(f"# {task.title}\n`{checkpoint.title}`: {model}")
         drawn = gradio.State(None)
         with gradio.Row():
             with gradio.Column(min_width=300):
@@ -105,9 +106,10 @@ def _component(gradio: Any, field: Field, checkpoint: Checkpoint) -> Any:
 
 def _controls(gradio: Any) -> Controls:
     return Controls(
-        kind=gradio.Radio([], label="What mixes tokens"),
+        # Gradio's radio buttons do not answer to the arrow keys.
+        kind=gradio.Dropdown([], label="What mixes tokens", filterable=False),
         layer=gradio.Slider(1, 2, 1, step=1, label="Layer"),
-        head=gradio.Dropdown([MEAN], value=MEAN, label="Head"),
+        head=gradio.Dropdown([MEAN], value=MEAN, label="Head", filterable=False),
         row=gradio.Slider(1, 2, 1, step=1, label="Row of the patch"),
         column=gradio.Slider(1, 2, 1, step=1, label="Column of the patch"),
         class_token=gradio.Checkbox(False, label="The class token instead of a patch"),
@@ -229,7 +231,8 @@ def launch(
     """
     page, gradio = build_page(checkpoint), import_gradio()
     # Fonts that are there: Gradio's own come from the internet.
-    theme = gradio.themes.Default("blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
+    theme = gradio.themes.Default(primary_hue="blue", **fonts)
     # White text needs a darker button than Gradio's.
     theme.set(button_primary_background_fill="*primary_700", button_primary_background_fill_hover="*primary_800")
     try:

@@ -138,6 +138,7 @@ def _add_scale(figure: Any, image: Any, axis: Any) -> None:
     scale = figure.colorbar(image, ax=axis, shrink=0.8, pad=0.02, label="weight")
     scale.ax.tick_params(labelsize=7)
     scale.ax.yaxis.label.set_size(8)
+    scale.ax.yaxis.get_offset_text().set_size(7)
 
 
 def tick_labels(tokens: list[str]) -> tuple[list[int], list[str]]:
@@ -149,12 +150,12 @@ def tick_labels(tokens: list[str]) -> tuple[list[int], list[str]]:
 
 
 def _draw_tokens(mixing: MixingMap, weights: torch.Tensor) -> str:
-    rows, columns = (min(max(0.24 * count, 1.4), 6.5) for count in weights.shape)
-    figure = _figure(columns + 2.0, rows + 1.3)
+    rows, columns = (min(max(0.18 * count, 2.2), 6.5) for count in weights.shape)
+    figure = _figure(columns + 1.7, rows + 1.1)
     axis = figure.add_subplot()
     image = _show(axis, weights, mixing.signed)
     # A dollar sign in a token is no formula.
-    options = {"fontsize": 8 if max(weights.shape) <= 30 else 6, "parse_math": False}
+    options = {"fontsize": 8 if max(weights.shape) <= 36 else 6, "parse_math": False}
     places, labels = tick_labels(list(mixing.columns))
     axis.set_xticks(places, labels, rotation=90, **options)
     places, labels = tick_labels(list(mixing.rows))
@@ -168,7 +169,7 @@ def _draw_tokens(mixing: MixingMap, weights: torch.Tensor) -> str:
 def _draw_patches(mixing: MixingMap, weights: torch.Tensor, choice: Choice, pixels: torch.Tensor | None) -> str:
     assert mixing.grid is not None
     ratio = mixing.grid[0] / mixing.grid[1]
-    figure = _figure(6.4 if pixels is not None else 3.6, min(3.0 * ratio + 0.5, 8.0))
+    figure = _figure(4.8 if pixels is not None else 2.8, min(2.1 * ratio + 0.4, 6.0))
     *before, axis = figure.subplots(1, 1 if pixels is None else 2, squeeze=False)[0]
     for each in (*before, axis):
         each.set_xticks([])
@@ -176,7 +177,7 @@ def _draw_patches(mixing: MixingMap, weights: torch.Tensor, choice: Choice, pixe
     image = _show(axis, patch_weights(mixing, choice), mixing.signed)
     if choice.patch is not None:
         axis.plot(choice.patch[1], choice.patch[0], "k+", markersize=8, markeredgewidth=1.5)
-    axis.set_xlabel("weights from the patches (+: the chosen one)" if choice.patch else "weights to the class token")
+    axis.set_xlabel("weights to the patch with +" if choice.patch else "weights to the class token")
     axis.xaxis.label.set_size(8)
     _add_scale(figure, image, axis)
     if pixels is not None:

@@ -114,6 +114,8 @@ def _checked(requirement: str | None) -> str:
 
 
 def _licence(card: str, model: str) -> dict[str, Any]:
+    if not card:
+        return {}
     try:
         licence = ModelCard(card).data.get("license")
     except (ValueError, yaml.YAMLError) as error:

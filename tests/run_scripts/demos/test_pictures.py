@@ -101,7 +101,7 @@ def test_the_weights_of_a_patch_are_those_of_its_row(image_map):
 
 def test_images_are_drawn_beside_the_weights(image_map):
     picture = draw(image_map, Choice(0, 0, (1, 0)), torch.rand(3, 8, 12))
-    assert {"what the model has seen", "weights from the patches (+: the chosen one)"} <= set(texts_of(picture.svg))
+    assert {"what the model has seen", "weights to the patch with +"} <= set(texts_of(picture.svg))
     assert picture.svg.count("<image") >= 2
     assert picture.description.startswith(
         "Map of token mixing, layer 1, head 1: weights to the patch in row 2, column 1 from 2 x 3 patches"
