@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
 # Threads soon sleep while they wait for each other: beside other work, PyTorch's setting halves the speed.
-quickstart test test-slow test-extras: export GOMP_SPINCOUNT = 10000
+quickstart test test-slow test-extras test-demo: export GOMP_SPINCOUNT = 10000
 # For glibc: memory that a process has given back can take longer to get again than to fill.
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 
@@ -16,7 +16,7 @@ INSTALLED := $(shell mkdir -p build/typing && ln -sfn ../.. build/typing/tokenmi
 export PYTHONPATH := $(CURDIR)/build/typing:$(PYTHONPATH)
 endif
 
-.PHONY: quickstart test test-slow test-extras test-gpu test-transformers check dist bench style clean
+.PHONY: quickstart test test-slow test-extras test-demo test-gpu test-transformers check dist bench style clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
@@ -64,6 +64,15 @@ test-extras: $(VENV)/.installed  ## exports, quantisation, sentence embeddings, 
 		tests/run_scripts/training/test_sentence_embeddings.py
 	$(RUN) -m pytest -n 2 -m "slow or not slow" -k sentence_embeddings tests/run_scripts/test_interrupted_runs.py tests/run_scripts/test_recipes.py
 
+# Gradio does not take the version of Pillow that all else is tested with.
+DEMO := $(VENV)-demo
+test-demo:  ## the demo in a headless Chromium, which has to be there, in an environment of its own
+	@mkdir -p build && grep -v '^pillow=' constraints.txt > build/constraints-demo.txt
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip install --quiet --constraint build/constraints-demo.txt torch setuptools playwright
+	$(DEMO)/bin/python -m pip install --quiet --constraint build/constraints-demo.txt --no-build-isolation --editable '.[demo,test]'
+	$(DEMO)/bin/python -m pytest -m "slow or not slow" tests/run_scripts/test_demo.py tests/run_scripts/demos
+
 test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
 	$(RUN) -m pytest $(if $(INSTALLED)$(shell $(RUN) -c 'import xdist' 2>/dev/null && echo yes),-n 4 --dist worksteal) -m gpu tests/gpu
 
@@ -102,4 +111,4 @@ style: $(VENV)/.installed
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist outputs *.egg-info .mypy_cache
+	rm -rf $(VENV) $(DEMO) build dist outputs *.egg-info .mypy_cache

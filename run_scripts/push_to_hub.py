@@ -1,11 +1,13 @@
-"""Push a checkpoint, or a shipped configuration with its card, to the Hub.
+"""Push a checkpoint, its demo as a Space, or a shipped configuration, to the Hub.
 
 tokenmixers push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
+tokenmixers push_to_hub --source my-checkpoint --repo_id me/my-model --space --dry_run
 """
 
 import json
 import re
 import tempfile
+import textwrap
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,6 +23,7 @@ from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
 from .base.shipped_files import MODEL_CARDS
+from .demos.space import check_model_of_space, space_files
 
 
 # What stays behind, by the name of a file or of a folder that it is in; capital letters count as small ones.
@@ -53,13 +56,38 @@ class PushArguments:
         metadata={"help": "Folder of a checkpoint, or the name of a shipped model card such as gmlp-base."}
     )
     repo_id: str = field(metadata={"help": "Name on the Hub, <user or organisation>/<name>."})
+    space: bool = field(
+        default=False,
+        metadata={
+            "help": "Instead of the model, which the Hub has already, push a demo of it as a Space of the same name; "
+            "--source is its checkpoint."
+        },
+    )
+    space_requirement: str | None = field(
+        default=None,
+        metadata={
+            "help": "The line of the Space's requirements.txt that installs this package with its extra demo; by "
+            "default this version by name."
+        },
+    )
     update: bool = field(default=False, metadata={"help": "Add a commit to a repository that exists already."})
     private: bool = field(default=False, metadata={"help": "Make a new repository private."})
     branch: str | None = field(default=None, metadata={"help": "Branch to commit to, made if there is none."})
     create_pr: bool = field(default=False, metadata={"help": "Open a pull request instead of committing."})
-    commit_message: str = field(default="Upload model", metadata={"help": "First line of the commit."})
+    commit_message: str | None = field(
+        default=None, metadata={"help": "First line of the commit; by default Upload model, or Upload demo."}
+    )
     token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
     dry_run: bool = field(default=False, metadata={"help": "List what would be sent, and send nothing."})
+
+    def __post_init__(self):
+        if self.space_requirement is not None and not self.space:
+            raise UserError("--space_requirement is for Spaces: give --space as well, or leave it out.")
+
+    @property
+    def repo(self) -> dict[str, str]:
+        """Keyword arguments that name the repository for the Hub's client."""
+        return {"repo_id": self.repo_id, "repo_type": "space" if self.space else "model"}
 
 
 def load_config(folder: Path, source: str) -> PreTrainedConfig:
@@ -229,20 +257,32 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
     return dict(sorted(files.items()))
 
 
-def check_private(hub: HfApi, repo_id: str) -> None:
+def collect_space(arguments: PushArguments) -> dict[str, Path | bytes]:
+    """The files of a Space: name -> content.
+
+    Raises:
+        UserError: If the source is no complete checkpoint of this package with a task that the demo shows.
+    """
+    checkpoint = collect_files(arguments.source, arguments.repo_id)
+    config = load_config(source_folder(arguments.source), arguments.source)
+    card = checkpoint.get("README.md", b"").decode()
+    return {**space_files(config, list(checkpoint), arguments.repo_id, arguments.space_requirement, card)}
+
+
+def check_private(hub: HfApi, repo: dict[str, str]) -> None:
     """Check that `--private --update` does not push to a public repository.
 
     Raises:
         UserError: If the repository exists and is public.
     """
     try:
-        private = hub.repo_info(repo_id).private
+        private = hub.repo_info(**repo).private
     except RepositoryNotFoundError:
         return
     if not private:
         raise UserError(
-            f"{repo_id!r} is public, and --private makes new repositories private only: change it in its settings on "
-            "the Hub, or leave --private out. Nothing was sent."
+            f"{repo['repo_id']!r} is public, and --private makes new repositories private only: change it in its "
+            "settings on the Hub, or leave --private out. Nothing was sent."
         )
 
 
@@ -253,22 +293,25 @@ def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
         UserError: If the Hub refuses the push.
     """
     hub = HfApi(token=check_token(arguments.token, arguments.repo_id))
-    repo = {"repo_id": arguments.repo_id}
+    repo = arguments.repo
+    if arguments.space:
+        check_model_of_space(hub, arguments.repo_id)
     if arguments.private and arguments.update:
-        check_private(hub, arguments.repo_id)
+        check_private(hub, repo)
     if "README.md" in files:  # before a repository is created, which would stay empty
-        check_card(files["README.md"].decode())
+        check_card(files["README.md"].decode(), repo["repo_type"])
     if not (arguments.create_pr and arguments.update):
+        options = {"space_sdk": "gradio"} if arguments.space else {}
         try:
             # The Hub adds the user to a name without one.
-            url = hub.create_repo(**repo, private=arguments.private or None, exist_ok=arguments.update)
+            url = hub.create_repo(**repo, **options, private=arguments.private or None, exist_ok=arguments.update)
         except HfHubHTTPError as error:
             if error.response.status_code != 409:
                 raise
             raise UserError(
                 f"{arguments.repo_id!r} exists: give --update to add a commit to it, or another name."
             ) from error
-        repo = {"repo_id": url.repo_id}
+        repo["repo_id"] = url.repo_id
     if arguments.branch is not None:
         hub.create_branch(**repo, branch=arguments.branch, exist_ok=True)
     commit = hub.create_commit(
@@ -276,25 +319,35 @@ def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
         operations=[CommitOperationAdd(name, content) for name, content in files.items()],
         revision=arguments.branch,
         create_pr=arguments.create_pr,
-        commit_message=arguments.commit_message,
+        commit_message=arguments.commit_message or ("Upload demo" if arguments.space else "Upload model"),
     )
     return commit.pr_url or commit.commit_url
+
+
+def list_files(arguments: PushArguments, files: dict[str, Path | bytes]) -> None:
+    """Print what is pushed, of a Space with its text, and what of the checkpoint stays behind."""
+    for name, content in files.items():
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        print(f"{size:>15,} bytes  {name}")
+        if arguments.space and isinstance(content, bytes):
+            print(textwrap.indent(content.decode(), "    "))
+    if arguments.space:
+        return
+    for name, reason in select_files(source_folder(arguments.source))[1].items():
+        print(f"{'stays behind':>21}  {name} ({reason})")
+    if not any(name.endswith(".safetensors") for name in files):
+        print("there are no weights: the repository gets the configuration and what is beside it")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((PushArguments,), argv)
     check_repo_id(arguments.repo_id)
-    files = collect_files(arguments.source, arguments.repo_id)
-    for name, content in files.items():
-        size = content.stat().st_size if isinstance(content, Path) else len(content)
-        print(f"{size:>15,} bytes  {name}")
-    for name, reason in select_files(source_folder(arguments.source))[1].items():
-        print(f"{'stays behind':>21}  {name} ({reason})")
-    if not any(name.endswith(".safetensors") for name in files):
-        print("there are no weights: the repository gets the configuration and what is beside it")
+    files = collect_space(arguments) if arguments.space else collect_files(arguments.source, arguments.repo_id)
+    list_files(arguments, files)
     if arguments.dry_run:
-        print(f"dry run: {len(files)} files would go to {arguments.repo_id}; nothing was sent")
+        kind = "the Space " if arguments.space else ""
+        print(f"dry run: {len(files)} files would go to {kind}{arguments.repo_id}; nothing was sent")
         return
     again = "run the same command with --update to try again"
     with report_hub_errors(arguments.repo_id, "Nothing changed in the local folder.", again):

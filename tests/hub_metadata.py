@@ -83,6 +83,30 @@ def metadata_errors(card: str) -> list[str]:
     return errors + _index_errors(metadata.get("model-index", []))
 
 
+_COLOURS = ("red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray")
+
+
+def space_metadata_errors(card: str) -> list[str]:
+    """The same for the head of a Space's README.md, from hub-docs (spaces-config-reference.md)."""
+    metadata = metadata_of(card)
+    if metadata is None:
+        return ["missing configuration in README"]
+    rules = {
+        "sdk": lambda value: value in ("gradio", "docker", "static"),
+        "sdk_version": lambda value: isinstance(value, str) and re.fullmatch(r"\d+\.\d+\.\d+", value),
+        "app_file": lambda value: isinstance(value, str),
+        "colorFrom": _COLOURS.__contains__,
+        "colorTo": _COLOURS.__contains__,
+        "emoji": lambda value: len(value) == 1 and not value.isascii(),
+        "short_description": lambda value: len(value) <= 60,
+        "pinned": lambda value: isinstance(value, bool),
+        "models": lambda value: all(re.fullmatch(REPOSITORY, name) for name in value),
+    }
+    missing = [f'"{name}" is required' for name in ("sdk", "sdk_version") if name not in metadata]
+    wrong = [f'"{name}" is not valid' for name, rule in rules.items() if name in metadata and not rule(metadata[name])]
+    return [*missing, *wrong, *metadata_errors(card)]
+
+
 def _index_errors(index: object) -> list[str]:
     if not isinstance(index, list):
         return ['"model-index" must be an array']

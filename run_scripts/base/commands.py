@@ -27,6 +27,7 @@ GROUPS = {
     "Evaluate and use": (
         "fill_mask",
         "classify_images",
+        "demo",
         "pseudo_perplexity",
         "lm_eval",
         "plot_spatial_weights",

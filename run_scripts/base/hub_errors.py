@@ -62,17 +62,18 @@ def check_token(token: str | None, repo_id: str) -> str:
     return token
 
 
-def check_card(card: ModelCard | str) -> None:
-    """Validate the metadata of a model card on the Hub.
+def check_card(card: ModelCard | str, repo_type: str = "model") -> None:
+    """Validate the metadata of a card on the Hub.
 
     Args:
         card: The card, or its text.
+        repo_type: "model" or "space".
 
     Raises:
         UserError: If the metadata are invalid.
     """
     # As `card.validate()`, which asks huggingface.co before huggingface_hub 2, whatever HF_ENDPOINT says.
-    request = {"repoType": "model", "content": str(card)}
+    request = {"repoType": repo_type, "content": str(card)}
     response = get_session().post(f"{constants.ENDPOINT}/api/validate-yaml", json=request)
     if response.status_code != 400:
         hf_raise_for_status(response)
@@ -110,8 +111,8 @@ def explain(error: BaseException, repo_id: str, again: str = "try again") -> str
         return f"the Hub refused the token for {repo_id!r}{number}: {_LOGIN}"
     if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
         return (
-            f"the Hub has no model {repo_id!r}, or none that this token may see: check the name, or push without a "
-            "pull request first, which makes it"
+            f"the Hub has no repository {repo_id!r}, or none that this token may see: check the name, or push "
+            "without a pull request first, which makes it"
         )
     if str(error).startswith("Invalid metadata in README.md"):
         return f"{_METADATA}: {_one_line(' '.join(str(error).splitlines()[1:]).removeprefix('- '))}"

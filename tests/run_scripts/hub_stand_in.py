@@ -1,7 +1,7 @@
 """A Hub on loopback, as much of it as huggingface_hub needs: create, upload, branch, download (test_push_to_hub.py).
 
 The token "good" may write; "reader" may not, which the Hub says beforehand; neither may "fine", of which it does not.
-Small text files travel in the commit, others through LFS, as on the Hub.
+Small text files travel in the commit, others through LFS, as on the Hub. The name of a Space begins with "spaces/".
 """
 
 import base64
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
             self.hub.storage[path.split("/")[2]] = self.rfile.read(int(self.headers["Content-Length"]))
             return self.reply(200)
         if path == "/api/validate-yaml":
-            return self.validate(json.loads(body)["content"])
+            return self.validate(**json.loads(body))
         if token != "good":
             return self.fail(403 if token in ROLES else 401, "Unauthorized", "Invalid username or password.")
         if path == "/api/repos/create":
@@ -93,8 +93,9 @@ class Handler(BaseHTTPRequestHandler):
                 for entry in json.loads(body)["objects"]
             ]
             return self.reply(200, {"transfer": "basic", "objects": objects})
-        if match := re.fullmatch(r"/api/models/(.+?)/(preupload|commit|branch)/(.+)", path):
-            repo, verb, revision = match.groups()
+        if match := re.fullmatch(r"/api/(?:models|(spaces/))/?(.+?)/(preupload|commit|branch)/(.+)", path):
+            prefix, repo, verb, revision = match.groups("")
+            repo = prefix + repo
             if repo not in self.hub.branches:
                 return self.fail(404, "RepoNotFound", "Repository not found")
             return getattr(self, verb)(repo, revision, body, address)
@@ -102,16 +103,23 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = handle_request  # noqa: N815
 
-    def validate(self, card: str) -> None:
-        errors = [{"message": message} for message in METADATA["metadata_errors"](card)]
+    def validate(self, content: str, repoType: str) -> None:  # noqa: N803
+        check = METADATA["space_metadata_errors" if repoType == "space" else "metadata_errors"]
+        errors = [{"message": message} for message in check(content)]
         if errors:
             return self.reply(400, {"error": errors[0]["message"], "errors": errors, "warnings": []})
-        empty = [] if METADATA["metadata_of"](card) else [{"message": "empty or missing yaml metadata in repo card"}]
+        empty = (
+            [] if METADATA["metadata_of"](content) else [{"message": "empty or missing yaml metadata in repo card"}]
+        )
         return self.reply(200, {"errors": [], "warnings": empty})
 
     def create(self, request: dict, address: str) -> None:
         repo = f"{request['organization']}/{request['name']}" if request.get("organization") else request["name"]
         repo = repo if "/" in repo else f"me/{repo}"
+        if request.get("type") == "space":
+            if request.get("sdk") not in ("gradio", "docker", "static"):
+                return self.fail(400, "BadRequest", "a Space needs an sdk")
+            repo = f"spaces/{repo}"
         if repo in self.hub.branches:
             return self.reply(409, {"error": "You already created this model repo", "url": f"{address}/{repo}"})
         if request.get("private") or request.get("visibility") == "private":
@@ -164,7 +172,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, {"type": "user", "name": "me", "auth": auth})
         # In the address as sent, a "/" in a revision is quoted, and one in the name of a file is not.
         match = re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", self.path.split("?")[0]) or re.fullmatch(
-            r"/api/models/(.+?)(?:/(?:revision|tree)/(.+))?", path
+            r"/api/(?:models/)?(.+?)(?:/(?:revision|tree)/(.+))?", path
         )
         if match is None:
             return self.fail(404, "RouteNotFound", f"no route {path}")

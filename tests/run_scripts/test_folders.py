@@ -17,6 +17,7 @@ BELOW = {
     "base": set(),
     "data": {"base"},
     "metrics": {"base"},
+    "demos": {"base"},
     "small_data": {"base"},
     "lm_eval_tasks": set(),
     "training": {"base", "data", "metrics"},

@@ -289,7 +289,7 @@ def test_a_card_with_wrong_metadata_is_refused(line, complaint, hub, online, che
 
 def test_a_pull_request_to_nothing(hub, online, checkpoint):
     message = refused("--source", checkpoint, "--repo_id", "me/model", "--update", "--create_pr")
-    assert "the Hub has no model 'me/model'" in message and "--update" not in message
+    assert "the Hub has no repository 'me/model'" in message and "--update" not in message
     assert not hub[0].branches
 
 
@@ -490,3 +490,63 @@ def test_unknown_sources(tmp_path):
         assert complaint in refused("--source", tmp_path, "--repo_id", "me/model")
     (tmp_path / "config.json").write_bytes(b"\xff\xfe")
     assert "cannot be read" in refused("--source", tmp_path, "--repo_id", "me/model")
+
+
+# --- Spaces -----------------------------------------------------------------------------------------------------
+
+
+SPACE = {"README.md", "app.py", "requirements.txt"}
+
+
+@pytest.fixture
+def with_tokenizer(checkpoint):
+    tokenizer = train_unigram_tokenizer(["the gate mixes tokens"] * 9, 30, 11, show_progress=False)
+    tokenizer.save_pretrained(checkpoint)
+    return checkpoint
+
+
+def test_a_space_is_beside_its_model_and_overwrites_nothing(hub, online, with_tokenizer, capsys):
+    state, address = hub
+    arguments = ("--source", with_tokenizer, "--repo_id", "me/model")
+    assert "the Hub has no model 'me/model', which the Space would show" in refused(*arguments, "--space")
+    assert not state.branches
+    push(*arguments)
+    model = dict(state.branches["me/model"])
+    push(*arguments, "--space")
+    assert f"pushed: {address}/spaces/me/model/commit/" in capsys.readouterr().out
+    space = state.branches["spaces/me/model"]
+    assert set(state.commits[space["main"]]) - {".gitattributes"} == SPACE
+    first = dict(space)
+    assert "'me/model' exists: give --update" in refused(*arguments, "--space")
+    assert state.branches["spaces/me/model"] == first
+    push(*arguments, "--space", "--update", "--space_requirement", "tokenmixers[demo] @ git+https://example.org/x")
+    newest = state.commits[state.branches["spaces/me/model"]["main"]]
+    assert newest["requirements.txt"] == b"tokenmixers[demo] @ git+https://example.org/x\n"
+    push(*arguments, "--space", "--update", "--create_pr")
+    assert "refs/pr/1" in state.branches["spaces/me/model"]
+    assert state.branches["me/model"] == model and "models:\n- me/model\n" in newest["README.md"].decode()
+
+
+def test_the_space_of_a_private_model_needs_a_secret(hub, online, with_tokenizer, capsys):
+    arguments = ("--source", with_tokenizer, "--repo_id", "me/model", "--private")
+    push(*arguments)
+    push(*arguments, "--space")
+    assert "me/model is private: give its Space a secret HF_TOKEN" in capsys.readouterr().out
+    assert hub[0].private == {"me/model", "spaces/me/model"}
+
+
+def test_a_dry_run_prints_the_files_of_a_space(hub, online, with_tokenizer, capsys):
+    push("--source", with_tokenizer, "--repo_id", "me/model", "--space", "--dry_run")
+    printed = capsys.readouterr().out
+    assert "3 files would go to the Space me/model; nothing was sent" in printed and not hub[0].branches
+    assert "    sdk: gradio\n" in printed and '    launch(load_checkpoint("me/model"))\n' in printed
+    assert re.search(r"^ {4}tokenmixers\[demo\]==", printed, flags=re.MULTILINE)
+    assert "license: apache-2.0" in printed and "stays behind" not in printed and "model.safetensors" not in printed
+
+
+def test_what_has_no_demo_gets_no_space(checkpoint):
+    arguments = ("--repo_id", "me/model", "--dry_run", "--space")
+    assert "has no tokenizer, which a demo needs" in refused("--source", checkpoint, *arguments)
+    assert "has no weights: a demo needs them" in refused("--source", "gmlp-base", *arguments)
+    without = ("--source", checkpoint, "--repo_id", "me/model", "--space_requirement", "x")
+    assert "--space_requirement is for Spaces" in refused(*without)

@@ -1,0 +1,253 @@
+"""The page of a demo, made with Gradio: inputs and answer, and beside them the picture of what mixed which tokens."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..base.errors import UserError
+from ..base.optional_packages import import_optional
+from .answer_html import render_answer, render_message, render_picture
+from .checkpoints import Checkpoint
+from .mixing_maps import MixingMap
+from .pictures import Choice, draw, title
+from .tasks import TASKS, Answer, Field, InputError, answer
+
+
+logger = logging.getLogger(__name__)
+
+MEAN = "mean of all"
+
+CSS = """
+:focus-visible { outline: 3px solid #d97706 !important; outline-offset: 2px !important; }
+input[type="number"]:focus-visible { outline-offset: -3px !important; }
+.answer table { width: 100%; border-collapse: collapse; }
+.answer caption { text-align: left; font-weight: 600; padding: 0.4em 0; }
+.answer th, .answer td { text-align: left; padding: 0.3em 0.5em; }
+.answer tr { border-bottom: 1px solid var(--border-color-primary); }
+.answer th[scope="row"] { font-weight: 400; overflow-wrap: anywhere; }
+.answer td { width: 45%; }
+.answer .bar { display: block; padding: 0 0.3em; background: linear-gradient(#fdba7499 0 0) no-repeat
+    0 / calc(var(--share) * 100%) 100%; }
+.answer-text { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.9; }
+.answer-text mark { padding: 0.1em 0.3em; border-radius: 0.3em; background: #fed7aa; color: #431407; }
+.message { padding: 0.6em 0.8em; border-left: 4px solid #b91c1c; background: #fef2f2; color: #7f1d1d; }
+.picture figure { margin: 0; }
+.picture img { width: 100%; height: auto; max-height: 85vh; background: white; }
+.picture figcaption { padding-top: 0.3em; }
+"""
+
+
+class Controls(NamedTuple):
+    """The components that choose what is drawn, in the order in which functions take and return their values."""
+
+    kind: Any
+    layer: Any
+    head: Any
+    row: Any
+    column: Any
+    class_token: Any
+
+
+class Drawn(NamedTuple):
+    """What the page keeps of an answer to draw another layer of it."""
+
+    maps: list[MixingMap]
+    pixels: Any
+
+
+def import_gradio() -> Any:
+    """Gradio, without its reports on usage.
+
+    Raises:
+        UserError: If it cannot be imported.
+    """
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # is read at the import
+    return import_optional("gradio", "demo", "the demo")
+
+
+def build_page(checkpoint: Checkpoint) -> Any:
+    """The page of a checkpoint, as `gradio.Blocks`."""
+    gradio = import_gradio()
+    task = TASKS[checkpoint.task]
+    with gradio.Blocks(title=f"{checkpoint.title}: {task.title.lower()}", analytics_enabled=False) as page:
+        model = f"{type(checkpoint.model).__name__} with {checkpoint.model.num_parameters():,} parameters"
+        gradio.Markdown(f"# {task.title}\n`{checkpoint.title}`: {model}")
+        drawn = gradio.State(None)
+        with gradio.Row():
+            with gradio.Column(min_width=300):
+                fields = [_component(gradio, field, checkpoint) for field in task.fields]
+                button = gradio.Button("Run", variant="primary")
+                message = gradio.HTML(visible=False, elem_id="message")
+                result = gradio.HTML(visible=False, elem_id="answer")
+            with gradio.Column(min_width=300):
+                with gradio.Group(visible=False) as group:
+                    controls = _controls(gradio)
+                picture = gradio.HTML(elem_id="picture", elem_classes="picture")
+        shown = [message, result, drawn, group, *controls, picture]
+        texts = [field.submit for field in fields if hasattr(field, "submit")]
+        gradio.on([button.click, *texts], _runner(gradio, checkpoint), [*fields, *controls], shown, api_name="run")
+        _redraw_on_change(gradio, drawn, controls, picture)
+    return page
+
+
+def _component(gradio: Any, field: Field, checkpoint: Checkpoint) -> Any:
+    if field.kind == "image":
+        return gradio.Image(label=field.label, type="pil", sources=["upload", "clipboard"], height=280)
+    if field.kind == "number":
+        return gradio.Slider(1, 128, field.example, step=1, label=field.label)
+    if field.kind == "flag":
+        return gradio.Checkbox(field.example, label=field.label)
+    mask = getattr(checkpoint.processor, "mask_token", None) or ""
+    # With one line at first, Enter submits and Shift+Enter begins a new one.
+    example = str(field.example).replace("{mask}", mask)
+    return gradio.Textbox(example, label=field.label, lines=1, max_lines=12)
+
+
+def _controls(gradio: Any) -> Controls:
+    return Controls(
+        # Gradio's radio buttons do not answer to the arrow keys.
+        kind=gradio.Dropdown([], label="What mixes tokens", filterable=False),
+        layer=gradio.Slider(1, 2, 1, step=1, label="Layer"),
+        head=gradio.Dropdown([MEAN], value=MEAN, label="Head", filterable=False),
+        row=gradio.Slider(1, 2, 1, step=1, label="Row of the patch"),
+        column=gradio.Slider(1, 2, 1, step=1, label="Column of the patch"),
+        class_token=gradio.Checkbox(False, label="The class token instead of a patch"),
+    )
+
+
+def _runner(gradio: Any, checkpoint: Checkpoint) -> Callable[..., list]:
+    names = [field.name for field in TASKS[checkpoint.task].fields]
+
+    def run(*inputs: Any) -> list:
+        values, choices = dict(zip(names, inputs, strict=False)), inputs[len(names) :]
+        try:
+            found = answer(checkpoint, values)
+        except InputError as error:
+            return _refused(gradio, str(error))
+        except Exception as error:
+            logger.exception("the model failed on an input")  # its traceback is for whoever runs the demo
+            return _refused(gradio, f"The model failed on this input: {type(error).__name__}: {error}")
+        return _shown(gradio, found, *choices)
+
+    return run
+
+
+def _refused(gradio: Any, sentence: str) -> list:
+    hidden = gradio.update(visible=False)
+    message = gradio.update(value=render_message(sentence), visible=True)
+    return [message, hidden, None, hidden, *[gradio.skip()] * len(Controls._fields), ""]
+
+
+def _shown(gradio: Any, found: Answer, *choices: Any) -> list:
+    notes = [] if found.maps else ["There is no picture of this model."]
+    result = gradio.update(value=render_answer(found, notes), visible=True)
+    drawn = Drawn(found.maps, found.pixels)
+    controls = gradio.update(visible=_has_choice(found.maps))
+    return [gradio.update(visible=False), result, drawn, controls, *_adapted(gradio, drawn, *choices)]
+
+
+def _has_choice(maps: list[MixingMap]) -> bool:
+    """Whether the controls would not all be hidden."""
+    return len(maps) > 1 or any(each.grid or each.weights[..., 0, 0].numel() > 1 for each in maps)
+
+
+def _adapted(gradio: Any, drawn: Drawn, *choices: Any) -> list:
+    """The controls, with the ranges of the chosen map and values within them, and the picture."""
+    if not drawn.maps:
+        return [*[gradio.skip()] * len(Controls._fields), ""]
+    kind, layer, head, row, column, class_token = choices
+    mixing = next((each for each in drawn.maps if each.name == kind), drawn.maps[0])
+    layers, heads = mixing.weights.shape[:2]
+    names = [MEAN, *map(str, range(1, heads + 1))]
+    values = Controls(
+        kind=mixing.name,
+        layer=min(layer, layers),
+        head=head if head in names else MEAN,
+        row=min(row, mixing.grid[0]) if mixing.grid else 1,
+        column=min(column, mixing.grid[1]) if mixing.grid else 1,
+        class_token=class_token and mixing.has_class_token,
+    )
+    rows, columns = mixing.grid or (1, 1)
+    updates = Controls(
+        kind=gradio.update(choices=[each.name for each in drawn.maps], value=values.kind, visible=len(drawn.maps) > 1),
+        layer=gradio.update(maximum=max(layers, 2), value=values.layer, visible=layers > 1),
+        head=gradio.update(choices=names, value=values.head, visible=heads > 1),
+        row=gradio.update(maximum=max(rows, 2), value=values.row, visible=rows > 1),
+        column=gradio.update(maximum=max(columns, 2), value=values.column, visible=columns > 1),
+        class_token=gradio.update(value=values.class_token, visible=mixing.has_class_token),
+    )
+    return [*updates, draw_choice(drawn, values)]
+
+
+def draw_choice(drawn: Drawn, values: Controls) -> str:
+    """The picture that the values of the controls name, as HTML."""
+    mixing = next(each for each in drawn.maps if each.name == values.kind)
+    head = None if values.head == MEAN else int(values.head) - 1
+    patch = None if values.class_token else (int(values.row) - 1, int(values.column) - 1)
+    choice = Choice(int(values.layer) - 1, head, patch)
+    return render_picture(draw(mixing, choice, drawn.pixels), title(mixing, choice))
+
+
+def _redraw_on_change(gradio: Any, drawn: Any, controls: Controls, picture: Any) -> None:
+    """Another kind of map changes the ranges of the other controls; these change the picture alone."""
+    hidden = {"api_visibility": "private", "show_progress": "hidden"}
+    kind, *others = controls
+    kind.input(lambda *values: _adapted(gradio, *values), [drawn, *controls], [*controls, picture], **hidden)
+    gradio.on(
+        [control.input for control in others],
+        lambda drawn, *values: draw_choice(drawn, Controls(*values)),
+        [drawn, *controls],
+        picture,
+        trigger_mode="always_last",
+        **hidden,
+    )
+
+
+def launch(
+    checkpoint: Checkpoint,
+    host: str | None = None,
+    port: int | None = None,
+    share: bool = False,
+    inbrowser: bool = False,
+    block: bool = True,
+) -> Any:
+    """Serve the page of a checkpoint.
+
+    Args:
+        checkpoint: The model.
+        host: Address to listen on; by default that of the environment variable GRADIO_SERVER_NAME, or this machine
+            alone.
+        port: Port to listen on; by default that of GRADIO_SERVER_PORT, or the first free one from 7860 on.
+        share: Whether to make a public address by way of Gradio's servers.
+        inbrowser: Whether to open a browser.
+        block: Whether to wait until the process is interrupted.
+
+    Returns:
+        The running `gradio.Blocks`, with its address in `local_url`.
+
+    Raises:
+        UserError: If Gradio is not installed, or cannot listen.
+    """
+    page, gradio = build_page(checkpoint), import_gradio()
+    # Fonts that are there: Gradio's own come from the internet.
+    fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
+    theme = gradio.themes.Default(primary_hue="blue", **fonts)
+    # White text needs a darker button than Gradio's.
+    theme.set(button_primary_background_fill="*primary_700", button_primary_background_fill_hover="*primary_800")
+    try:
+        page.launch(
+            server_name=host,
+            server_port=port,
+            share=share,
+            inbrowser=inbrowser,
+            prevent_thread_lock=not block,
+            quiet=not block,
+            theme=theme,
+            css=CSS,
+            ssr_mode=False,
+            footer_links=["gradio", "settings"],
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"the page cannot be served: {error}") from error
+    return page
