@@ -33,6 +33,7 @@ PAGES = {
     "model_cards/benchmarks/README.md": 250,
     "model_cards/studies/README.md": 250,
     "tests/README.md": 80,
+    **{str(guide.relative_to(ROOT)): 100 for guide in sorted((ROOT / "run_scripts" / "guides").glob("*.md"))},
 }
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
