@@ -1,4 +1,4 @@
-"""Score texts with a masked language model: pseudo-perplexity, sentence scores and minimal pairs.
+"""Score texts with a masked language model: pseudo-perplexity and minimal pairs.
 
     tokenmixers pseudo_perplexity --model outputs/run --file held_out.txt
     tokenmixers pseudo_perplexity --model outputs/run --text "The gate mixes tokens." --sentence_scores true
