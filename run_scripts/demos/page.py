@@ -16,8 +16,6 @@ from .tasks import TASKS, Answer, Field, InputError, answer
 
 logger = logging.getLogger(__name__)
 
-MEAN = "mean of all"
-
 CSS = """
 :focus-visible { outline: 3px solid #d97706 !important; outline-offset: 2px !important; }
 input[type="number"]:focus-visible { outline-offset: -3px !important; }
@@ -109,7 +107,7 @@ def _controls(gradio: Any) -> Controls:
         # Gradio's radio buttons do not answer to the arrow keys.
         kind=gradio.Dropdown([], label="What mixes tokens", filterable=False),
         layer=gradio.Slider(1, 2, 1, step=1, label="Layer"),
-        head=gradio.Dropdown([MEAN], value=MEAN, label="Head", filterable=False),
+        head=gradio.Slider(0, 2, 0, step=1, label="Head (0: the mean of all)"),
         row=gradio.Slider(1, 2, 1, step=1, label="Row of the patch"),
         column=gradio.Slider(1, 2, 1, step=1, label="Column of the patch"),
         class_token=gradio.Checkbox(False, label="The class token instead of a patch"),
@@ -159,11 +157,10 @@ def _adapted(gradio: Any, drawn: Drawn, *choices: Any) -> list:
     kind, layer, head, row, column, class_token = choices
     mixing = next((each for each in drawn.maps if each.name == kind), drawn.maps[0])
     layers, heads = mixing.weights.shape[:2]
-    names = [MEAN, *map(str, range(1, heads + 1))]
     values = Controls(
         kind=mixing.name,
         layer=min(layer, layers),
-        head=head if head in names else MEAN,
+        head=head if head <= heads else 0,
         row=min(row, mixing.grid[0]) if mixing.grid else 1,
         column=min(column, mixing.grid[1]) if mixing.grid else 1,
         class_token=class_token and mixing.has_class_token,
@@ -172,7 +169,7 @@ def _adapted(gradio: Any, drawn: Drawn, *choices: Any) -> list:
     updates = Controls(
         kind=gradio.update(choices=[each.name for each in drawn.maps], value=values.kind, visible=len(drawn.maps) > 1),
         layer=gradio.update(maximum=max(layers, 2), value=values.layer, visible=layers > 1),
-        head=gradio.update(choices=names, value=values.head, visible=heads > 1),
+        head=gradio.update(maximum=max(heads, 2), value=values.head, visible=heads > 1),
         row=gradio.update(maximum=max(rows, 2), value=values.row, visible=rows > 1),
         column=gradio.update(maximum=max(columns, 2), value=values.column, visible=columns > 1),
         class_token=gradio.update(value=values.class_token, visible=mixing.has_class_token),
@@ -183,7 +180,7 @@ def _adapted(gradio: Any, drawn: Drawn, *choices: Any) -> list:
 def draw_choice(drawn: Drawn, values: Controls) -> str:
     """The picture that the values of the controls name, as HTML."""
     mixing = next(each for each in drawn.maps if each.name == values.kind)
-    head = None if values.head == MEAN else int(values.head) - 1
+    head = int(values.head) - 1 if values.head else None
     patch = None if values.class_token else (int(values.row) - 1, int(values.column) - 1)
     choice = Choice(int(values.layer) - 1, head, patch)
     return render_picture(draw(mixing, choice, drawn.pixels), title(mixing, choice))

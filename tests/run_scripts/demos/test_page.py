@@ -135,9 +135,11 @@ def test_the_other_kinds_of_maps_and_heads(demo_checkpoint, show, picture_file):
     tab.get_by_label("What mixes tokens").click()
     tab.get_by_role("option", name="cross-attention").click()
     tab.locator("#picture img[alt*='cross-attention, layer 1, mean of 2 heads']").wait_for()
-    tab.get_by_label("Head").click()
-    tab.get_by_role("option", name="2").click()
+    head = tab.get_by_label("number input for Head")
+    head.fill("2")
+    head.press("Enter")
     tab.locator("#picture img[alt*='cross-attention, layer 1, head 2']").wait_for()
+    assert tab.get_by_label("What mixes tokens").input_value() == "cross-attention" and head.input_value() == "2"
     save(tab, "cross-attention")
 
 
