@@ -159,21 +159,24 @@ def _adapted(gradio: Any, drawn: Drawn, *choices: Any) -> list:
     layers, heads = mixing.weights.shape[:2]
     values = Controls(
         kind=mixing.name,
-        layer=min(layer, layers),
-        head=head if head <= heads else 0,
-        row=min(row, mixing.grid[0]) if mixing.grid else 1,
-        column=min(column, mixing.grid[1]) if mixing.grid else 1,
+        layer=min(layer or 1, layers),
+        head=head if head and head <= heads else 0,
+        row=min(row or 1, mixing.grid[0]) if mixing.grid else 1,
+        column=min(column or 1, mixing.grid[1]) if mixing.grid else 1,
         class_token=class_token and mixing.has_class_token,
     )
     rows, columns = mixing.grid or (1, 1)
     updates = Controls(
-        kind=gradio.update(choices=[each.name for each in drawn.maps], value=values.kind, visible=len(drawn.maps) > 1),
-        layer=gradio.update(maximum=max(layers, 2), value=values.layer, visible=layers > 1),
-        head=gradio.update(maximum=max(heads, 2), value=values.head, visible=heads > 1),
-        row=gradio.update(maximum=max(rows, 2), value=values.row, visible=rows > 1),
-        column=gradio.update(maximum=max(columns, 2), value=values.column, visible=columns > 1),
-        class_token=gradio.update(value=values.class_token, visible=mixing.has_class_token),
+        kind={"choices": [each.name for each in drawn.maps], "visible": len(drawn.maps) > 1},
+        layer={"maximum": max(layers, 2), "visible": layers > 1},
+        head={"maximum": max(heads, 2), "visible": heads > 1},
+        row={"maximum": max(rows, 2), "visible": rows > 1},
+        column={"maximum": max(columns, 2), "visible": columns > 1},
+        class_token={"visible": mixing.has_class_token},
     )
+    # A value is sent only if it is another: the user may have gone on to the next.
+    changed = [{} if old == new else {"value": new} for old, new in zip(choices, values, strict=True)]
+    updates = [gradio.update(**update, **value) for update, value in zip(updates, changed, strict=True)]
     return [*updates, draw_choice(drawn, values)]
 
 
@@ -187,17 +190,14 @@ def draw_choice(drawn: Drawn, values: Controls) -> str:
 
 
 def _redraw_on_change(gradio: Any, drawn: Any, controls: Controls, picture: Any) -> None:
-    """Another kind of map changes the ranges of the other controls; these change the picture alone."""
-    hidden = {"api_visibility": "private", "show_progress": "hidden"}
-    kind, *others = controls
-    kind.input(lambda *values: _adapted(gradio, *values), [drawn, *controls], [*controls, picture], **hidden)
     gradio.on(
-        [control.input for control in others],
-        lambda drawn, *values: draw_choice(drawn, Controls(*values)),
+        [control.input for control in controls],
+        lambda *values: _adapted(gradio, *values),
         [drawn, *controls],
-        picture,
-        trigger_mode="always_last",
-        **hidden,
+        [*controls, picture],
+        trigger_mode="always_last",  # of calls that come while one runs: what is drawn is what was chosen last
+        api_visibility="private",
+        show_progress="hidden",
     )
 
 
