@@ -24,6 +24,7 @@ from tokenmixers.run_scripts.data.image_augmentation import AugmentationArgument
 from tokenmixers.run_scripts.data.images import ImageDataArguments, load_image_processor
 from tokenmixers.run_scripts.run_image_classification import build
 from tokenmixers.run_scripts.small_data import digits_images
+from tokenmixers.run_scripts.training.distillation import ImageDistillationArguments
 
 
 SIZES = "image_size=8,patch_size=2,hidden_size=16,intermediate_size=32,num_hidden_layers=2,classifier_pooling=mean"
@@ -196,7 +197,7 @@ def test_accumulated_batches_are_one_batch(command, vit, tmp_path, family):
 
 
 def test_training_labels_are_smoothed(command):
-    types = (ModelArguments, ImageDataArguments, AugmentationArguments, TrainingArguments)
+    types = (ModelArguments, ImageDataArguments, AugmentationArguments, ImageDistillationArguments, TrainingArguments)
     trainer = build(*parse_arguments(types, command(label_smoothing_factor=0.3)))
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     assert torch.allclose(labels.sort(dim=1).values, torch.tensor([0.15, 0.85]))
