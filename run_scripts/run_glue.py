@@ -196,6 +196,8 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
     """
     task, tokenizer, teacher = experiment.task, experiment.tokenizer, experiment.teacher
     auto_class = AutoModelForMultipleChoice if task.multiple_choice else AutoModelForSequenceClassification
+    if teacher is not None:
+        teacher.load(auto_class, experiment.train)
     model = build_model(
         experiment.model_args,
         copy.deepcopy(experiment.config),
@@ -218,7 +220,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         preprocess_logits_for_metrics=lambda logits, labels: logits[0] if isinstance(logits, tuple) else logits,
     )
     if teacher is not None:
-        teacher.teach(trainer, Distillation, auto_class, {}, regression=task.is_regression)
+        teacher.teach(trainer, Distillation, {}, regression=task.is_regression)
     return trainer
 
 

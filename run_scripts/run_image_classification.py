@@ -76,6 +76,7 @@ def build(
     else:
         teacher.check_labels(names)
         processor = teacher.image_processor(model_args, config)
+        teacher.load(AutoModelForImageClassification, splits["train"])
     args.remove_unused_columns = False  # the collator needs the column `image`
     collator = ImageCollator(
         processor,
@@ -98,8 +99,7 @@ def build(
         compute_metrics=accuracy,
     )
     if teacher is not None:
-        settings = {"processor": processor.to_dict()}
-        teacher.teach(trainer, Distillation, AutoModelForImageClassification, settings)
+        teacher.teach(trainer, Distillation, {"processor": processor.to_dict()})
     return trainer
 
 

@@ -51,6 +51,8 @@ def build(
     except ValueError as error:
         raise UserError(f"masking is not possible: {error}") from error
     rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking_args.whole_word_mask)
+    if teacher is not None:
+        teacher.load(AutoModelForMaskedLM, rows["train"])
     model = build_model(model_args, corpus.config, AutoModelForMaskedLM)
     if isinstance(model, MaskedLMHead):
         model.config.sparse_prediction = True  # training needs the logits of masked tokens only
@@ -58,8 +60,7 @@ def build(
     masks = SeededCollator(collator, args.seed, every_epoch=not masking_args.static_masking)
     trainer = build_trainer(model, corpus, args, rows["train"], evaluation, masks)
     if teacher is not None:
-        settings = {"seed": args.seed, **vars(masking_args)}
-        teacher.teach(trainer, TokenDistillation, AutoModelForMaskedLM, settings)
+        teacher.teach(trainer, TokenDistillation, {"seed": args.seed, **vars(masking_args)})
     return trainer
 
 

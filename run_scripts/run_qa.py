@@ -157,6 +157,8 @@ def build(
             "larger --doc_stride or --max_seq_length would help."
         )
     evaluation = SquadEvaluation(splits["validation"], windows["validation"], data_args) if args.do_eval else None
+    if teacher is not None:
+        teacher.load(AutoModelForQuestionAnswering, windows["train"])
     trainer = ScriptTrainer(
         model=build_model(model_args, config, AutoModelForQuestionAnswering),
         args=args,
@@ -169,7 +171,7 @@ def build(
         preprocess_logits_for_metrics=position_logits,
     )
     if teacher is not None:
-        teacher.teach(trainer, AnswerDistillation, AutoModelForQuestionAnswering, {})
+        teacher.teach(trainer, AnswerDistillation, {})
     return trainer, evaluation
 
 

@@ -232,13 +232,15 @@ def build(
         for name in ("validation", "test")
         if name in rows
     }
+    if teacher is not None:
+        teacher.load(AutoModelForSeq2SeqLM, rows["train"])
     model = build_model(model_args, config, AutoModelForSeq2SeqLM)
     set_generation(model, args, target_length, config.get_text_config(decoder=True))
     validation, evaluation = evaluations.get("validation", (None, None))
     metrics = None if evaluation is None else evaluation.metrics
     trainer = build_trainer(GenerationTrainer, model, args, tokenizer, rows.get("train"), validation, metrics)
     if teacher is not None:
-        teacher.teach(trainer, TokenDistillation, AutoModelForSeq2SeqLM, {})
+        teacher.teach(trainer, TokenDistillation, {})
     return trainer, evaluations
 
 

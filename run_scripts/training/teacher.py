@@ -16,6 +16,7 @@ from ..base.arguments import ModelArguments
 from ..base.config_overrides import merge_overrides
 from ..base.errors import UserError
 from ..data.images import load_image_processor, processed_size
+from ..data.text_stream import TextStream
 from .distillation import IN_OUTPUT_DIR, Distillation, DistillationArguments
 from .model_loading import LONGEST_PLAUSIBLE, build_model, load_config, load_tokenizer
 from .teacher_cache import FOLDER, CachePlan
@@ -49,9 +50,14 @@ class Teacher:
         arguments: Names it.
         model_args: The student's, of which the Hub token and `trust_remote_code` count here too.
 
+    Attributes:
+        model: The model, after `load`.
+
     Raises:
         UserError: If no configuration can be loaded.
     """
+
+    model: PreTrainedModel
 
     def __init__(self, arguments: DistillationArguments, model_args: ModelArguments):
         self.settings = arguments
@@ -67,19 +73,20 @@ class Teacher:
         return load_tokenizer(self.arguments, None, (), True)
 
     def student_arguments(self, arguments: ModelArguments) -> ModelArguments:
-        """The student's arguments; one from scratch gets the teacher's tokenizer and vocabulary size if none is named.
+        """The student's arguments; one from scratch gets the teacher's tokenizer and vocabulary size if they are not set.
 
         Raises:
             UserError: If the student is to have a new tokenizer.
         """
         if arguments.train_tokenizer is not None:
             raise UserError("--train_tokenizer makes another vocabulary than the --teacher's: leave it out.")
-        if arguments.model_name_or_path is not None or arguments.tokenizer_name is not None:
+        if arguments.model_name_or_path is not None:
             return arguments
         size = {"vocab_size": self.config.get_text_config().vocab_size}
         # An empty text stands for no overrides, and would drop the size.
         overrides = merge_overrides(size, (arguments.config_overrides or "").strip() or None)
-        return dataclasses.replace(arguments, tokenizer_name=self.name, config_overrides=overrides)
+        tokenizer = arguments.tokenizer_name or self.name
+        return dataclasses.replace(arguments, tokenizer_name=tokenizer, config_overrides=overrides)
 
     def check_texts(self, tokenizer: PreTrainedTokenizerBase, lengths: Mapping[str, int]) -> None:
         """Check that the teacher can read what the student reads.
@@ -170,62 +177,52 @@ class Teacher:
                 )
         return used
 
-    def load(self, auto_class: type) -> PreTrainedModel:
-        """The teacher with its weights, in evaluation mode, without gradients.
+    def load(self, auto_class: type, rows: datasets.Dataset | TextStream | None) -> None:
+        """Load the weights: in evaluation mode, without gradients.
 
         Args:
             auto_class: That of the student.
+            rows: The training rows.
 
         Raises:
-            UserError: If it cannot be loaded, or has no weights for this task.
+            UserError: If the teacher cannot be loaded, has no weights for this task or does not support the rows, or
+                its logits cannot be cached.
         """
-        model, info = build_model(self.arguments, self.config, auto_class, output_loading_info=True)
+        if self.settings.cache_teacher is not None and not isinstance(rows, datasets.Dataset):
+            raise UserError("--cache_teacher is not possible with --streaming: rows of a stream have no number.")
+        with torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
+            model, info = build_model(self.arguments, self.config, auto_class, output_loading_info=True)
         missing = sorted(info["missing_keys"])
         if missing:
             raise UserError(
                 f"the teacher {self.name!r} has no weights for {', '.join(missing[:3])}: it was not trained for this "
                 "task, train it first."
             )
-        return model.eval().requires_grad_(False)
-
-    def teach(
-        self,
-        trainer: Trainer,
-        kind: type[Distillation],
-        auto_class: type,
-        cache_settings: Mapping[str, Any],
-        **options: Any,
-    ) -> None:
-        """Let a Trainer distil.
-
-        Args:
-            trainer: Of the student, built.
-            kind: The distillation of its task.
-            auto_class: Of student and teacher.
-            cache_settings: How batches are made of the training rows, as far as the teacher's logits depend on it.
-            options: Further arguments of `kind`.
-
-        Raises:
-            UserError: If the teacher cannot be loaded or does not support the data, or its logits cannot be cached.
-        """
-        teacher = self.load(auto_class)
-        columns = trainer.train_dataset.column_names or ()
-        if "seq_idx" in columns and not supports_seq_idx(teacher):
+        if "seq_idx" in (rows.column_names or ()) and not supports_seq_idx(model):
             raise UserError(
                 f"--isolate_documents: the teacher {self.name!r} ({self.config.model_type}) cannot keep the documents "
                 "of a row apart; --line_by_line gives each document a row of its own."
             )
-        trainer.distillation = kind(teacher, trainer.model, self.settings, **options)
-        if self.settings.cache_teacher is not None:
-            trainer.distillation.cache = self._cache(trainer, cache_settings)
+        self.model = model.eval().requires_grad_(False)
+
+    def teach(
+        self, trainer: Trainer, kind: type[Distillation], cache_settings: Mapping[str, Any], **options: Any
+    ) -> None:
+        """Let a Trainer distil, after `load`.
+
+        Args:
+            trainer: Of the student.
+            kind: The distillation of its task.
+            cache_settings: How batches are made of the training rows, as far as the teacher's logits depend on it.
+            options: Further arguments of `kind`.
+        """
+        args, folder = trainer.args, self.settings.cache_teacher
+        trainer.distillation = kind(self.model, trainer.model, self.settings, **options)
+        if folder is not None:
+            if folder.lower() == IN_OUTPUT_DIR:
+                folder = (Path(args.output_dir) if args.grid is None else args.grid.path) / FOLDER
+            top_k = getattr(self.settings, "cache_top_k", None)
+            trainer.distillation.cache = CachePlan(Path(folder).expanduser(), cache_settings, top_k)
         if trainer.is_world_process_zero():
             share = ", ".join(f"{key.removeprefix('distillation_')} {v}" for key, v in self.settings.in_use().items())
-            print(f"{type(teacher).__name__}, {teacher.num_parameters():,} parameters: {share}", flush=True)
-
-    def _cache(self, trainer: Trainer, settings: Mapping[str, Any]) -> CachePlan:
-        if not isinstance(trainer.train_dataset, datasets.Dataset):
-            raise UserError("--cache_teacher is not possible with --streaming: rows of a stream have no number.")
-        args, folder = trainer.args, self.settings.cache_teacher
-        if folder.lower() == IN_OUTPUT_DIR:
-            folder = (Path(args.output_dir) if args.grid is None else args.grid.path) / FOLDER
-        return CachePlan(Path(folder).expanduser(), settings, getattr(self.settings, "cache_top_k", None))
+            print(f"{type(self.model).__name__}, {self.model.num_parameters():,} parameters: {share}", flush=True)

@@ -2,8 +2,8 @@
 
 The folder of a cache is named by a fingerprint of everything that the logits depend on: the teacher's weights, the
 training rows, and how batches are made of them. Another teacher or other data have another folder. A file in it
-(safetensors) holds consecutive rows and is complete as soon as it exists: an interrupted run goes on with those that are
-missing.
+(safetensors) holds consecutive rows and is complete as soon as it exists: an interrupted run goes on with those that
+are missing.
 """
 
 import hashlib
@@ -39,6 +39,9 @@ FOLDER = "_teacher_logits"
 
 #: What is in a cache, for people, and how its rows are divided.
 RECORD = "cache.json"
+
+#: Fields of a configuration that saving and loading change.
+_OF_THE_FILE = ("_name_or_path", "transformers_version", "architectures", "dtype")
 
 #: About so many bytes are in a file.
 FILE_SIZE = 64 * 2**20
@@ -90,8 +93,9 @@ def fingerprint(teacher: PreTrainedModel, rows: datasets.Dataset, settings: Mapp
     Image files are represented by path, size and time of their last change.
     """
     digest = hashlib.blake2b(digest_size=16)
-    config = {**teacher.config.to_dict(), "_name_or_path": None, "transformers_version": None}
-    digest.update(json.dumps([config, settings], sort_keys=True, default=str).encode())
+    config = {name: value for name, value in teacher.config.to_dict().items() if name not in _OF_THE_FILE}
+    known = [type(teacher).__name__, config, settings]
+    digest.update(json.dumps(known, sort_keys=True, default=str).encode())
     for name, tensor in sorted(teacher.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
