@@ -179,7 +179,7 @@ class Distillation:
         regression: Whether scores are predicted: the loss is then the squared error, not a divergence.
     """
 
-    #: The teacher's logits have an entry for each row, and not for tokens.
+    #: Whether logits are those of a vocabulary, as many for every token.
     has_vocabulary: ClassVar[bool] = False
 
     def __init__(

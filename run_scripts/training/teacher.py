@@ -73,7 +73,7 @@ class Teacher:
         return load_tokenizer(self.arguments, None, (), True)
 
     def student_arguments(self, arguments: ModelArguments) -> ModelArguments:
-        """The student's arguments; one from scratch gets the teacher's tokenizer and vocabulary size if they are not set.
+        """The student's arguments; one from scratch gets the teacher's tokenizer and vocabulary size by default.
 
         Raises:
             UserError: If the student is to have a new tokenizer.
