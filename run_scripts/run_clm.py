@@ -66,7 +66,7 @@ def build(
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Entry point; returns perplexities and training tokens per second."""
-    return run_script(build, CausalArguments, "text-generation", argv)
+    return run_script(build, (CausalArguments,), "text-generation", argv)
 
 
 if __name__ == "__main__":

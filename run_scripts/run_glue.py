@@ -47,6 +47,7 @@ from .data.text_classification import (
 from .metrics import check_packages
 from .metrics.task_scores import SCORES, compute_scores, metric_type
 from .training.classification import ClassificationTrainer, unseen_labels
+from .training.distillation import Distillation, DistillationArguments
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
@@ -58,6 +59,7 @@ from .training.model_loading import (
     set_label_names,
 )
 from .training.run_folder import checkpoint_to_resume
+from .training.teacher import Teacher, find_teacher
 from .training.trainer import ScriptTrainer, compare_by_first_set, train_and_evaluate
 
 
@@ -66,6 +68,7 @@ class Experiment:
     """Shared by all runs of a grid: data, tokenizer, and the configuration of new models."""
 
     model_args: ModelArguments
+    teacher: Teacher | None
     card: CardFacts
     task: TextTask
     config: PreTrainedConfig
@@ -104,6 +107,7 @@ def _joined(*parts: str) -> str:
 def load_experiment(
     model_args: ModelArguments,
     data_args: TextClassificationArguments,
+    distillation_args: DistillationArguments,
     card_args: CardArguments,
     args: TrainingArguments,
     saved_tokenizer: str | None,
@@ -113,6 +117,7 @@ def load_experiment(
     Args:
         model_args: Names configuration and tokenizer.
         data_args: Names the data.
+        distillation_args: Names the teacher, if any.
         card_args: Entries of the model card.
         args: The training arguments.
         saved_tokenizer: Folder with the tokenizer that an interrupted run has trained.
@@ -121,6 +126,9 @@ def load_experiment(
         UserError: If anything the user gave is missing or does not fit.
     """
     check_packages(*(metric for metric, _ in SCORES.values()))
+    teacher = find_teacher(distillation_args, model_args, args)
+    if teacher is not None:
+        model_args = teacher.student_arguments(model_args)
     config = load_config(model_args)
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     tables = load_tables(data_args, [split for split in wanted if wanted[split]], model_args.token)
@@ -140,6 +148,10 @@ def load_experiment(
     texts = _texts(examples["train"][""]) if args.do_train else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, saved_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
+    if teacher is not None:
+        teacher.check_texts(tokenizer, {"--max_seq_length": length})
+        if not task.multiple_choice:
+            teacher.check_labels(task.labels or ("score",))
     limits = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
     rows: dict[str, dict[str, datasets.Dataset]] = {"train": {"": None}, "validation": {}, "test": {}}
     for split, parts in examples.items():
@@ -155,9 +167,11 @@ def load_experiment(
         base_model=model_args.model_name_or_path,
         author=card_args,
         text_pairs=any(len(found[0]["texts"]) > 1 for parts in examples.values() for found in parts.values() if found),
-        hyper_parameters={"max_seq_length": length},
+        hyper_parameters={"max_seq_length": length, **distillation_args.in_use()},
     )
-    return Experiment(model_args, card, task, config, tokenizer, rows["train"][""], rows["validation"], rows["test"])
+    return Experiment(
+        model_args, teacher, card, task, config, tokenizer, rows["train"][""], rows["validation"], rows["test"]
+    )
 
 
 def _texts(examples: datasets.Dataset) -> Iterator[str]:
@@ -180,11 +194,14 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         experiment: Shared by all runs.
         args: Arguments of this run.
     """
-    task, tokenizer = experiment.task, experiment.tokenizer
+    task, tokenizer, teacher = experiment.task, experiment.tokenizer, experiment.teacher
+    auto_class = AutoModelForMultipleChoice if task.multiple_choice else AutoModelForSequenceClassification
+    if teacher is not None:
+        teacher.load(auto_class, experiment.train)
     model = build_model(
         experiment.model_args,
         copy.deepcopy(experiment.config),
-        AutoModelForMultipleChoice if task.multiple_choice else AutoModelForSequenceClassification,
+        auto_class,
         ignore_mismatched_sizes=args.do_train,  # a checkpoint for another task gets a new head
     )
     several = len(experiment.validation) > 1
@@ -192,7 +209,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         compare_by_first_set(args, experiment.validation)
     groups = groups_of(experiment.validation.get(""))
     trainer_class = ScriptTrainer if task.multiple_choice else ClassificationTrainer
-    return trainer_class(
+    trainer = trainer_class(
         model=model,
         args=args,
         train_dataset=experiment.train,
@@ -202,6 +219,9 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
         compute_metrics=lambda prediction: task_metrics(prediction, task, groups),
         preprocess_logits_for_metrics=lambda logits, labels: logits[0] if isinstance(logits, tuple) else logits,
     )
+    if teacher is not None:
+        teacher.teach(trainer, Distillation, {}, regression=task.is_regression)
+    return trainer
 
 
 def task_metrics(prediction: EvalPrediction, task: TextTask, groups: list[str] | None = None) -> dict[str, float]:
@@ -305,8 +325,9 @@ def compared_metrics(data_args: TextClassificationArguments) -> list[str]:
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
-    model_args, data_args, grid_args, card_args, args = parse_arguments(
-        (ModelArguments, TextClassificationArguments, GridArguments, CardArguments, ScriptTrainingArguments), argv
+    types = (ModelArguments, TextClassificationArguments, DistillationArguments)
+    *named, grid_args, card_args, args = parse_arguments(
+        (*types, GridArguments, CardArguments, ScriptTrainingArguments), argv
     )
     check_has_work(args, "do_train", "do_eval", "do_predict")
     experiment: Experiment | None = None
@@ -315,11 +336,11 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         nonlocal experiment
         resume_from = checkpoint_to_resume(run_args)
         if experiment is None:
-            experiment = load_experiment(model_args, data_args, card_args, run_args, resume_from)
+            experiment = load_experiment(*named, card_args, run_args, resume_from)
         return run_once(experiment, run_args, resume_from)
 
-    comparison = Comparison(compared_metrics(data_args), by_mean=True, scale=100)
-    return run_command(run, grid_args, args, (model_args, data_args), comparison)
+    comparison = Comparison(compared_metrics(named[1]), by_mean=True, scale=100)
+    return run_command(run, grid_args, args, named, comparison)
 
 
 if __name__ == "__main__":

@@ -30,10 +30,12 @@ from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
 from .data.row_seeds import SeededCollator
 from .metrics import load_metric
+from .training.distillation import Distillation, ImageDistillationArguments
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, load_config, set_label_names
 from .training.run_folder import checkpoint_to_resume
+from .training.teacher import find_teacher
 from .training.trainer import ScriptTrainer, train_and_evaluate
 
 
@@ -47,6 +49,7 @@ def build(
     model_args: ModelArguments,
     data_args: ImageDataArguments,
     augmentation: AugmentationArguments,
+    distillation_args: ImageDistillationArguments,
     args: TrainingArguments,
 ) -> Trainer:
     """Load images and model, and build the Trainer.
@@ -54,6 +57,8 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
+    teacher = find_teacher(distillation_args, model_args, args)
+    check_cache(distillation_args, augmentation)
     config = load_config(model_args)
     # Configurations of convolutional networks have no such field, but their checkpoints have an image processor.
     from_checkpoint = model_args.model_name_or_path is not None
@@ -66,7 +71,12 @@ def build(
     names = splits["train"].features["label"].names
     set_label_names(config, names, trained=True)
     config.problem_type = "single_label_classification"  # also if the checkpoint is for another problem
-    processor = load_image_processor(model_args, config)
+    if teacher is None:
+        processor = load_image_processor(model_args, config)
+    else:
+        teacher.check_labels(names)
+        processor = teacher.image_processor(model_args, config)
+        teacher.load(AutoModelForImageClassification, splits["train"])
     args.remove_unused_columns = False  # the collator needs the column `image`
     collator = ImageCollator(
         processor,
@@ -76,7 +86,7 @@ def build(
         label_smoothing=args.label_smoothing_factor,
     )
     collator = SeededCollator(collator, args.seed)
-    return ScriptTrainer(
+    trainer = ScriptTrainer(
         model=build_model(model_args, config, AutoModelForImageClassification),
         args=args,
         train_dataset=splits["train"],
@@ -88,19 +98,36 @@ def build(
         compute_loss_func=classification_loss,
         compute_metrics=accuracy,
     )
+    if teacher is not None:
+        teacher.teach(trainer, Distillation, {"processor": processor.to_dict()})
+    return trainer
+
+
+def check_cache(arguments: ImageDistillationArguments, augmentation: AugmentationArguments) -> None:
+    """Check that the teacher's logits stay the same, if they are to be kept.
+
+    Raises:
+        UserError: If images are augmented, and so change in every epoch.
+    """
+    if arguments.cache_teacher is not None and augmentation.in_use():
+        raise UserError(
+            "--cache_teacher cannot keep the logits of images that change in every epoch: leave out "
+            f"{', '.join(f'--{name}' for name in augmentation.in_use())}, or let the teacher run in every step."
+        )
 
 
 def run_once(
     model_args: ModelArguments,
     data_args: ImageDataArguments,
     augmentation: AugmentationArguments,
+    distillation_args: ImageDistillationArguments,
     card_args: CardArguments,
     args: TrainingArguments,
 ) -> dict[str, float]:
     """One run: train and evaluate as the arguments say. Returns the evaluation metrics."""
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
-    trainer = build(model_args, data_args, augmentation, args)
+    trainer = build(model_args, data_args, augmentation, distillation_args, args)
     print_plan(trainer, resume_from)
     card = CardFacts(
         "image-classification",
@@ -108,7 +135,7 @@ def run_once(
         metrics={"accuracy": "accuracy"},
         base_model=model_args.model_name_or_path,
         author=card_args,
-        hyper_parameters=augmentation.in_use(),
+        hyper_parameters=augmentation.in_use() | distillation_args.in_use(),
     )
     classes = [trainer.model.config.id2label[index] for index in range(trainer.model.config.num_labels)]
 
@@ -124,11 +151,11 @@ def run_once(
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the evaluation metrics, or for a grid the results of `hyperparameter_grid.run_all`."""
-    types = (ModelArguments, ImageDataArguments, AugmentationArguments, CardArguments)
+    types = (ModelArguments, ImageDataArguments, AugmentationArguments, ImageDistillationArguments, CardArguments)
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, ScriptTrainingArguments), argv)
     check_has_work(args, "do_train", "do_eval")
     comparison = Comparison(("accuracy",), scale=100)
-    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
+    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:4], comparison)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from .base.reporting import print_plan, print_table
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows, question_texts
 from .metrics import load_metric
+from .training.distillation import AnswerDistillation, DistillationArguments
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
@@ -38,6 +39,7 @@ from .training.model_loading import (
     sequence_length,
 )
 from .training.run_folder import checkpoint_to_resume
+from .training.teacher import find_teacher
 from .training.trainer import ScriptTrainer, train_and_evaluate
 
 
@@ -122,6 +124,7 @@ def position_logits(logits: tuple[torch.Tensor, ...], labels: Any) -> tuple[torc
 def build(
     model_args: ModelArguments,
     data_args: QuestionDataArguments,
+    distillation_args: DistillationArguments,
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> tuple[Trainer, SquadEvaluation | None]:
@@ -131,6 +134,9 @@ def build(
         UserError: If anything the user gave is missing or does not fit.
     """
     check_has_work(args, "do_train", "do_eval")
+    teacher = find_teacher(distillation_args, model_args, args)
+    if teacher is not None:
+        model_args = teacher.student_arguments(model_args)
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the questions"):
         splits = load_questions(data_args, args.do_train, args.do_eval, model_args.token)
@@ -140,6 +146,8 @@ def build(
     if tokenizer.pad_token_id is None:
         raise UserError("the tokenizer has no padding token, which batches need: set one and save it again.")
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
+    if teacher is not None:
+        teacher.check_texts(tokenizer, {"--max_seq_length": length})
     with args.main_process_first(local=False, desc="cutting contexts into windows"):
         windows = {name: make_windows(split, tokenizer, length, data_args) for name, split in splits.items()}
     lost = answers_in_no_window(splits["train"], windows["train"]) if args.do_train else 0
@@ -149,6 +157,8 @@ def build(
             "larger --doc_stride or --max_seq_length would help."
         )
     evaluation = SquadEvaluation(splits["validation"], windows["validation"], data_args) if args.do_eval else None
+    if teacher is not None:
+        teacher.load(AutoModelForQuestionAnswering, windows["train"])
     trainer = ScriptTrainer(
         model=build_model(model_args, config, AutoModelForQuestionAnswering),
         args=args,
@@ -160,16 +170,22 @@ def build(
         compute_metrics=None if evaluation is None else evaluation.metrics,
         preprocess_logits_for_metrics=position_logits,
     )
+    if teacher is not None:
+        teacher.teach(trainer, AnswerDistillation, {})
     return trainer, evaluation
 
 
 def run_once(
-    model_args: ModelArguments, data_args: QuestionDataArguments, card_args: CardArguments, args: TrainingArguments
+    model_args: ModelArguments,
+    data_args: QuestionDataArguments,
+    distillation_args: DistillationArguments,
+    card_args: CardArguments,
+    args: TrainingArguments,
 ) -> dict[str, float]:
     """One run: train and evaluate as the arguments say. Returns the evaluation metrics."""
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
-    trainer, evaluation = build(model_args, data_args, args, resume_from)
+    trainer, evaluation = build(model_args, data_args, distillation_args, args, resume_from)
     print_plan(trainer, resume_from)
     names = V2_METRICS if data_args.version_2_with_negative else V1_METRICS
     settings = ("max_seq_length", "doc_stride", "max_question_length", "max_answer_length", "align_to_words")
@@ -179,7 +195,7 @@ def run_once(
         metrics=names,
         base_model=model_args.model_name_or_path,
         author=card_args,
-        hyper_parameters={name: getattr(data_args, name) for name in settings},
+        hyper_parameters={name: getattr(data_args, name) for name in settings} | distillation_args.in_use(),
     )
     write = None if evaluation is None else partial(evaluation.write, folder=args.output_dir)
     metrics = train_and_evaluate(trainer, card, resume_from, write)
@@ -192,13 +208,11 @@ def run_once(
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the evaluation metrics, or for a grid the results of `hyperparameter_grid.run_all`."""
-    model_args, data_args, grid_args, card_args, args = parse_arguments(
-        (ModelArguments, QuestionDataArguments, GridArguments, CardArguments, ScriptTrainingArguments), argv
-    )
-    names = V2_METRICS if data_args.version_2_with_negative else V1_METRICS
+    types = (ModelArguments, QuestionDataArguments, DistillationArguments, CardArguments)
+    *arguments, grid_args, args = parse_arguments((*types, GridArguments, ScriptTrainingArguments), argv)
+    names = V2_METRICS if arguments[1].version_2_with_negative else V1_METRICS
     comparison = Comparison(sorted(names, key="f1".__ne__))  # F1 first, as in the papers
-    run = partial(run_once, model_args, data_args, card_args)
-    return run_command(run, grid_args, args, (model_args, data_args), comparison)
+    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from .data.text_pairs import (
     tokenize_pairs,
 )
 from .metrics import load_metric
+from .training.distillation import TokenDistillation, TokenDistillationArguments
 from .training.generation import (
     GenerationTrainer,
     build_trainer,
@@ -55,6 +56,7 @@ from .training.language_modeling import perplexity
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, check_train_tokenizer, fitting_tokenizer, load_config
 from .training.run_folder import checkpoint_to_resume
+from .training.teacher import Teacher, find_teacher
 from .training.trainer import train_and_evaluate
 
 
@@ -170,6 +172,7 @@ def load_rows(
     args: Seq2SeqTrainingArguments,
     config: PreTrainedConfig,
     resume_from: str | None = None,
+    teacher: Teacher | None = None,
 ) -> tuple[PreTrainedTokenizerBase, dict[str, datasets.Dataset], dict[str, datasets.Dataset], int]:
     """Load texts and tokenizer, and tokenize.
 
@@ -186,6 +189,8 @@ def load_rows(
     texts = iterate_pair_texts(loaded["train"][0]) if model_args.train_tokenizer is not None else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, "encoder-decoder")
     source_length, target_length = text_lengths(data_args, config, tokenizer)
+    if teacher is not None:
+        teacher.check_texts(tokenizer, {"--max_source_length": source_length, "--max_target_length": target_length})
     rows = {}
     with args.main_process_first(local=False, desc="tokenizing"):
         for name, (pairs, truncation_side) in loaded.items():
@@ -201,6 +206,7 @@ def build(
     model_args: ModelArguments,
     data_args: Seq2SeqDataArguments,
     metric_args: MetricArguments,
+    distillation_args: TokenDistillationArguments,
     args: Seq2SeqTrainingArguments,
     resume_from: str | None = None,
 ) -> tuple[GenerationTrainer, dict[str, tuple[datasets.Dataset, GenerationEvaluation]]]:
@@ -213,8 +219,11 @@ def build(
         UserError: If anything the user gave is missing or does not fit.
     """
     check_has_work(args, "do_train", "do_eval", "do_predict")
+    teacher = find_teacher(distillation_args, model_args, args)
+    if teacher is not None:
+        model_args = teacher.student_arguments(model_args)
     config = load_config(model_args)
-    tokenizer, pairs, rows, target_length = load_rows(model_args, data_args, args, config, resume_from)
+    tokenizer, pairs, rows, target_length = load_rows(model_args, data_args, args, config, resume_from, teacher)
     evaluations = {
         name: (
             rows[name].add_column("example", list(range(len(rows[name])))),
@@ -223,11 +232,15 @@ def build(
         for name in ("validation", "test")
         if name in rows
     }
+    if teacher is not None:
+        teacher.load(AutoModelForSeq2SeqLM, rows["train"])
     model = build_model(model_args, config, AutoModelForSeq2SeqLM)
     set_generation(model, args, target_length, config.get_text_config(decoder=True))
     validation, evaluation = evaluations.get("validation", (None, None))
     metrics = None if evaluation is None else evaluation.metrics
     trainer = build_trainer(GenerationTrainer, model, args, tokenizer, rows.get("train"), validation, metrics)
+    if teacher is not None:
+        teacher.teach(trainer, TokenDistillation, {})
     return trainer, evaluations
 
 
@@ -243,6 +256,7 @@ def run_once(
     model_args: ModelArguments,
     data_args: Seq2SeqDataArguments,
     metric_args: MetricArguments,
+    distillation_args: TokenDistillationArguments,
     card_args: CardArguments,
     args: Seq2SeqTrainingArguments,
 ) -> dict[str, float | str]:
@@ -254,7 +268,7 @@ def run_once(
     resume_from = checkpoint_to_resume(args)
     args.include_num_input_tokens_seen = "non_padding"
     set_seed(args.seed)
-    trainer, evaluations = build(model_args, data_args, metric_args, args, resume_from)
+    trainer, evaluations = build(model_args, data_args, metric_args, distillation_args, args, resume_from)
     print_plan(trainer, resume_from)
     names = metric_names(metric_args, args)
     settings = ("source_prefix", "max_source_length", "max_target_length", "max_history")
@@ -267,7 +281,8 @@ def run_once(
         author=card_args,
         notes="BLEU is sacreBLEU's, its signature is in eval_results.json." if "bleu" in names else "",
         hyper_parameters={name: getattr(data_args, name) for name in settings if getattr(data_args, name)}
-        | {"generation_max_length": generation.max_length, "generation_num_beams": generation.num_beams or 1},
+        | {"generation_max_length": generation.max_length, "generation_num_beams": generation.num_beams or 1}
+        | distillation_args.in_use(),
     )
     write, known = None, {}
     if args.do_eval:
@@ -283,11 +298,11 @@ def run_once(
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
-    types = (ModelArguments, Seq2SeqDataArguments, MetricArguments, CardArguments)
+    types = (ModelArguments, Seq2SeqDataArguments, MetricArguments, TokenDistillationArguments, CardArguments)
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, GenerationTrainingArguments), argv)
     # By the first score of generated texts, if there are any.
     comparison = Comparison(sorted(metric_names(arguments[2], args), key="perplexity".__eq__))
-    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
+    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:4], comparison)
 
 
 def predict_test_data(

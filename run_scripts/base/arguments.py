@@ -89,8 +89,12 @@ MODEL_SOURCES = ("model_name_or_path", "config_name", "model_type")
 ALTERNATIVES = (("precision", "bf16", "fp16"), ("train_tokenizer", "tokenizer_name"), MODEL_SOURCES)
 
 
-def check_output_folder(path: str) -> Path:
+def check_output_folder(path: str, argument: str = "--output_dir") -> Path:
     """Check that a command can write to a folder, without making it.
+
+    Args:
+        path: The folder.
+        argument: Name of the command line argument, for messages.
 
     Raises:
         UserError: If the path is a file or lies under one, or the folder cannot be written.
@@ -101,12 +105,12 @@ def check_output_folder(path: str) -> Path:
             existing = existing.parent
         if not existing.is_dir():
             place = "is a file" if existing == folder else f"lies under {str(existing)!r}, which is a file"
-            raise UserError(f"--output_dir {path!r} {place}: give a folder.")
+            raise UserError(f"{argument} {path!r} {place}: give a folder.")
         with tempfile.TemporaryFile(dir=existing):  # has no name where the file system allows that
             pass
     except (OSError, ValueError, RuntimeError) as error:  # the others: a null character, "~" of an unknown user
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--output_dir {path!r} cannot be written: {reason}.") from error
+        raise UserError(f"{argument} {path!r} cannot be written: {reason}.") from error
     return folder
 
 

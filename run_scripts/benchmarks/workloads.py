@@ -238,7 +238,7 @@ def _trainer_and_bare_steps(
         logging_strategy="no",
     )
     data = number_rows(data)
-    mask = SeededCollator(MaskingCollator(tokenizer, **vars(MaskingArguments())), args.seed)
+    mask = SeededCollator(MaskingCollator(tokenizer, **MaskingArguments().collator_options()), args.seed)
     trainer = build_trainer(model, Corpus({}, tokenizer, config), args, data, data, mask)
     batches = [
         {name: tensor.to(case.device) for name, tensor in batch.items()} for batch in trainer.get_train_dataloader()

@@ -1,7 +1,7 @@
 """Shared by the language modelling commands: corpus, tokenizing, perplexity, Trainer, the whole run."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -221,12 +221,15 @@ def build_trainer(
     )
 
 
-def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, argv: list[str] | None) -> dict:
+def run_script(
+    build: Callable[..., Trainer], own_arguments: Sequence[type], task: str, argv: list[str] | None
+) -> dict:
     """A whole language modelling command.
 
     Args:
-        build: Builds the Trainer from the parsed arguments (model, data, own, training) and the checkpoint to resume.
-        own_arguments: The command's own argument dataclass.
+        build: Builds the Trainer from the parsed arguments (model, data, the own ones, training) and the checkpoint to
+            resume.
+        own_arguments: The command's own argument dataclasses.
         task: The Hub's name of the model's task.
         argv: Command line; `sys.argv` by default.
 
@@ -234,8 +237,9 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured;
         for a grid the results of `hyperparameter_grid.run_all`.
     """
-    model_args, data_args, own, grid_args, card_args, args = parse_arguments(
-        (ModelArguments, TextDataArguments, own_arguments, GridArguments, CardArguments, ScriptTrainingArguments), argv
+    model_args, data_args, *own, grid_args, card_args, args = parse_arguments(
+        (ModelArguments, TextDataArguments, *own_arguments, GridArguments, CardArguments, ScriptTrainingArguments),
+        argv,
     )
     check_has_work(args, "do_train", "do_eval")
     if data_args.streaming and args.do_train and args.max_steps < 1:
@@ -246,13 +250,17 @@ def run_script(build: Callable[..., Trainer], own_arguments: type, task: str, ar
         metrics={"perplexity": "perplexity"},
         base_model=model_args.model_name_or_path,
         author=card_args,
-        hyper_parameters=vars(own),
+        hyper_parameters={name: value for part in own for name, value in _settings_in_use(part).items()},
     )
-    arguments = (model_args, data_args, own)
+    arguments = (model_args, data_args, *own)
     results = run_command(
         lambda run: _run_once(partial(build, *arguments), card, run), grid_args, args, arguments, COMPARISON
     )
     return results if grid_args.is_used else _perplexities(results)
+
+
+def _settings_in_use(arguments: Any) -> dict[str, Any]:
+    return arguments.in_use() if hasattr(arguments, "in_use") else vars(arguments)
 
 
 def _run_once(build: Callable[..., Trainer], card: CardFacts, args: ScriptTrainingArguments) -> dict[str, float]:

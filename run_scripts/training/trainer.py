@@ -41,6 +41,7 @@ from ..base.hub_errors import check_card, check_repo_id, check_token, explain, r
 from ..base.reporting import ProgressLines, mean_training_loss, plot_history, training_speed
 from ..base.training_arguments import ScriptTrainingArguments, adafactor_options
 from ..data.text_stream import StreamLoader, StreamState, TextStream
+from .distillation import DistillationMixin
 from .model_card import CardFacts, training_card
 from .run_folder import mark_finished, mark_unfinished, write_results
 from .schedules import adapt_schedule
@@ -83,8 +84,8 @@ class StopOnNonFiniteLoss(TrainerCallback):
                 )
 
 
-class ScriptTrainerMixin:
-    """Adds streamed text, a complete model card and clear errors of the Hub to a Trainer."""
+class ScriptTrainerMixin(DistillationMixin):
+    """Adds streamed text, distillation, a complete model card and clear errors of the Hub to a Trainer."""
 
     card: CardFacts | None = None
 

@@ -15,6 +15,7 @@ TRAINING = (*TRAINING_COMMANDS,)
 TEXT = ("run_mlm", "run_clm", "run_span_corruption")
 FINETUNE = ("run_glue", "run_token_classification")
 ONE = ("run_mlm",)  # what all training commands share
+DISTILLING = ("run_mlm", "run_glue", "run_qa", "run_seq2seq", "run_image_classification")
 
 AT_LEAST_0 = "must be a finite number of at least 0, got "
 ABOVE_0 = "must be a finite number above 0, got "
@@ -51,6 +52,9 @@ NUMBERS = [
     (("run_text_to_text",), "mixing_temperature", ["0", "-1", "nan", "inf"], ABOVE_0),
     (("run_text_to_text",), "max_eval_samples", ["0"], AT_LEAST_1),
     (ONE, "fsdp_size", ["0"], AT_LEAST_1),
+    (DISTILLING, "distillation_alpha", ["0", "1.5", "nan"], "must be a share above 0, up to 1, got "),
+    (DISTILLING, "distillation_temperature", ["0", "-1", "inf"], ABOVE_0),
+    (("run_mlm", "run_seq2seq"), "cache_top_k", ["0", "-1"], AT_LEAST_1),
     (ONE, "mlm_probability", ["0", "-1", "1.1", "nan"], "must be a share above 0, up to 1, got "),
     (ONE, "mask_replace_prob", ["-0.1", "nan"], "must be a share from 0 to 1, got "),
     (("run_span_corruption",), "noise_density", ["0", "1", "nan"], "must be a share between 0 and 1, got "),

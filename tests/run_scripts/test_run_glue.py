@@ -1,12 +1,20 @@
 import csv
 import json
+import logging
 import math
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, pipeline
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    pipeline,
+)
 
 from tokenmixers.run_scripts import run_glue
 from tokenmixers.run_scripts.training import classification
@@ -448,3 +456,71 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_process
 
 def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
     survives(run_glue.main, command)
+
+
+# --- distillation ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def teacher(tokenizer, tmp_path):
+    """`teacher(labels, kind=..., **sizes)`: the folder of a BERT with random weights and these labels."""
+
+    def build(*labels, kind=BertForSequenceClassification, **changes):
+        sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 1}
+        sizes |= {"vocab_size": 80, "max_position_embeddings": 64, **changes}
+        model = kind(BertConfig(**sizes, id2label=dict(enumerate(labels))))
+        for parameter in model.parameters():  # with initial weights it would say nothing
+            parameter.data.normal_(std=0.3)
+        folder = tmp_path / "teacher"
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+        return folder
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "kind"),
+    [
+        ("sst2", ("negative", "positive"), BertForSequenceClassification),
+        ("stsb", ("score",), BertForSequenceClassification),
+        ("copa", ("LABEL_0",), BertForMultipleChoice),
+    ],
+)
+def test_a_student_learns_from_a_teacher(task, labels, kind, command, teacher, tmp_path):
+    """And from its logits in files as from the teacher itself."""
+    options = {"task_name": task, "teacher": teacher(*labels, kind=kind), "distillation_alpha": 1.0, "max_steps": 30}
+    options |= {"tokenizer_name": None, "config_overrides": SIZES, "logging_steps": 1, "do_eval": None}
+    run_glue.main(command(**options))
+    run_glue.main(command(**options, output_dir=tmp_path / "cached", cache_teacher=tmp_path / "logits"))
+    direct, cached = (
+        [
+            entry["loss"]
+            for entry in json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"][:-1]
+        ]
+        for name in ("run", "cached")
+    )
+    assert sum(direct[-5:]) < 0.6 * sum(direct[:5])
+    assert direct == pytest.approx(cached, rel=1e-3, abs=1e-5)
+    assert "| `teacher` " in (tmp_path / "run" / "README.md").read_text().replace("| teacher ", "| `teacher` ")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (("positive", "negative"), "'negative', 'positive', in another order"),
+        (("bad", "good"), "'negative', 'positive', which are not the same"),
+        (("negative", "neutral", "positive"), "'negative', 'positive', which are not the same"),
+    ],
+)
+def test_teachers_with_other_labels(labels, message, command, teacher, tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        run_glue.main(command(teacher=teacher(*labels)))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_with_unnamed_labels_is_warned_about(command, teacher, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    run_glue.main(command(teacher=teacher("LABEL_0", "LABEL_1"), do_eval=None))
+    assert "have no names: they are taken for negative, positive, in this order" in caplog.text

@@ -24,6 +24,7 @@ from tokenmixers.run_scripts.data.image_augmentation import AugmentationArgument
 from tokenmixers.run_scripts.data.images import ImageDataArguments, load_image_processor
 from tokenmixers.run_scripts.run_image_classification import build
 from tokenmixers.run_scripts.small_data import digits_images
+from tokenmixers.run_scripts.training.distillation import ImageDistillationArguments
 
 
 SIZES = "image_size=8,patch_size=2,hidden_size=16,intermediate_size=32,num_hidden_layers=2,classifier_pooling=mean"
@@ -196,7 +197,7 @@ def test_accumulated_batches_are_one_batch(command, vit, tmp_path, family):
 
 
 def test_training_labels_are_smoothed(command):
-    types = (ModelArguments, ImageDataArguments, AugmentationArguments, TrainingArguments)
+    types = (ModelArguments, ImageDataArguments, AugmentationArguments, ImageDistillationArguments, TrainingArguments)
     trainer = build(*parse_arguments(types, command(label_smoothing_factor=0.3)))
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     assert torch.allclose(labels.sort(dim=1).values, torch.tensor([0.15, 0.85]))
@@ -294,3 +295,67 @@ def test_a_damaged_data_set_is_named(command, tmp_path):
     with pytest.raises(SystemExit, match=r"error: the data set .*data' cannot be loaded \(split 'train'\)"):
         run_image_classification.main(command(train_dir=None, validation_dir=None, dataset_name=tmp_path / "data"))
     assert not (tmp_path / "run").exists()
+
+
+# --- distillation ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def teacher(command, tmp_path):
+    """The folder of a trained teacher."""
+    run_image_classification.main(command(output_dir=tmp_path / "teacher", do_eval=None, seed=3))
+    return tmp_path / "teacher"
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_a_student_learns_from_a_teacher(kind, command, teacher, tmp_path):
+    """From its logits in files as from the teacher itself, and through augmented images."""
+    options = {"teacher": teacher, "distillation_type": kind, "distillation_alpha": 1.0, "logging_steps": 1}
+    options |= {"config_overrides": f"{SIZES},num_hidden_layers=1".replace("num_hidden_layers=2,", "")}
+    metrics = run_image_classification.main(command(**options))
+    assert metrics["eval_accuracy"] > 0.9
+    cache = {"do_eval": None, "cache_teacher": tmp_path / "logits"}
+    run_image_classification.main(command(**options, **cache, output_dir=tmp_path / "cached"))
+    direct, cached = (
+        [entry["loss"] for entry in json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
+         if "loss" in entry]
+        for name in ("run", "cached")
+    )  # fmt: skip
+    assert direct == pytest.approx(cached, rel=1e-3, abs=1e-5)
+    augmented = {"mixup_alpha": 0.5, "random_shift": 1, "do_eval": None, "output_dir": tmp_path / "augmented"}
+    run_image_classification.main(command(**options, **augmented))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"config_overrides": SIZES.replace("image_size=8", "image_size=16")},
+            "makes 8x8 pixels, the student takes 16x16",
+        ),
+        ({"cache_teacher": "true", "random_shift": 1}, "leave out --random_shift, or let the teacher run"),
+        ({"distillation_type": "firm"}, "there are soft and hard"),
+    ],
+)
+def test_teachers_that_do_not_fit(changes, message, command, teacher, tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        run_image_classification.main(command(teacher=teacher, **changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_teachers_of_other_labels_and_colours(command, teacher, tmp_path):
+    def refused(message, **changes):
+        with pytest.raises(SystemExit) as caught:
+            run_image_classification.main(command(teacher=teacher, **changes))
+        assert message in str(caught.value)
+        assert not (tmp_path / "run").exists()
+
+    student = shutil.copytree(teacher, tmp_path / "student")
+    file = teacher / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "image_mean": [0.4] * 3}))
+    refused("make different images", model_name_or_path=student, config_name=None, config_overrides=None)
+    config = json.loads((teacher / "config.json").read_text())
+    config["id2label"] = {"0": "top", "1": "bottom"}
+    (teacher / "config.json").write_text(json.dumps(config))
+    refused("predicts 'top', 'bottom', the data ask for 'bottom', 'top', in another order")

@@ -3,6 +3,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,21 @@ import datasets
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, pipeline
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    pipeline,
+)
 
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.collators import precompute_labels
+from tokenmixers.run_scripts.training import teacher_cache
+from tokenmixers.run_scripts.training.distillation import TokenDistillation
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 def test_trains_saves_and_reports(command, tmp_path, capsys):
@@ -308,3 +319,159 @@ def test_a_damaged_file_found_while_streaming_ends_the_run(command, corpus, tmp_
     assert "\n" not in message
     for checkpoint in (tmp_path / "run").glob("checkpoint-*"):
         load_file(checkpoint / "model.safetensors")
+
+
+# --- distillation ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def teacher(corpus, tmp_path_factory):
+    """`teacher(**sizes)`: the folder of a BERT with random weights, and a tokenizer of the corpus."""
+    lines = (corpus / "train.txt").read_text().splitlines()
+    tokenizer = train_unigram_tokenizer(lines, 60, 16, show_progress=False)
+
+    def build(**changes):
+        folder = tmp_path_factory.mktemp("teacher")
+        sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 1}
+        sizes |= {"vocab_size": 64, "max_position_embeddings": 16, **changes}
+        torch.manual_seed(5)
+        model = BertForMaskedLM(BertConfig(**sizes))
+        for parameter in model.parameters():  # with initial weights it would say nothing
+            parameter.data.normal_(std=0.3)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return build
+
+
+@pytest.fixture
+def distilling(command, teacher):
+    """`distilling(...)`: the command of a student from scratch, whose tokenizer and vocabulary are the teacher's."""
+    folder = teacher()
+    overrides = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
+    defaults = {"teacher": folder, "train_tokenizer": None, "config_overrides": overrides, "logging_steps": 1}
+    return lambda **changes: command(**{**defaults, **changes})
+
+
+def losses(folder):
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [entry["loss"] for entry in history if "loss" in entry]
+
+
+def test_a_student_learns_from_a_teacher(distilling, tmp_path, capsys):
+    options = {"max_steps": 40, "distillation_alpha": 1.0, "distillation_temperature": 3.0}
+    run_mlm.main(distilling(**options))
+    assert "BertForMaskedLM, " in capsys.readouterr().out
+    found = losses(tmp_path / "run")
+    assert sum(found[-5:]) < 0.5 * sum(found[:5])
+    student = AutoModelForMaskedLM.from_pretrained(tmp_path / "run")
+    assert student.config.vocab_size == 64
+    vocabulary = AutoTokenizer.from_pretrained(tmp_path / "run").get_vocab()
+    folder = distilling()[distilling().index("--teacher") + 1]
+    assert vocabulary == AutoTokenizer.from_pretrained(folder).get_vocab()
+    card = (tmp_path / "run" / "README.md").read_text()
+    rows = {name.strip("` "): value.strip() for name, value in re.findall(r"^\| (.+?)\| (.+?)\|$", card, re.MULTILINE)}
+    assert rows["teacher"] == folder.rpartition("/")[2]
+    assert (rows["distillation_alpha"], rows["distillation_temperature"]) == ("1.0", "3.0")
+
+
+def test_a_distilled_run_is_resumed(distilling, resumes):
+    resumes(run_mlm.main, distilling)
+
+
+def test_cached_logits_are_the_teachers(distilling, tmp_path, monkeypatch):
+    """Two epochs, a batch that spans them, in another order: and a later run does not need the teacher."""
+    options = {"static_masking": True, "max_steps": 20, "per_device_train_batch_size": 7, "do_eval": None}
+    run_mlm.main(distilling(**options))
+    cached = {**options, "cache_teacher": tmp_path / "logits"}
+    monkeypatch.setattr(teacher_cache, "FILE_SIZE", 2000)
+    run_mlm.main(distilling(**cached, output_dir=tmp_path / "cached"))
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "cached"), rel=1e-4)
+    (folder,) = (tmp_path / "logits").iterdir()
+    files = sorted(folder.glob("logits-*.safetensors"))
+    assert len(files) > 2
+    times = [file.stat().st_mtime_ns for file in files[1:]]
+    files[0].unlink()  # as after an attempt that was killed
+    (folder / f"_{files[0].name}.123").write_bytes(b"half")
+    calls = []
+    answer = TokenDistillation.teacher_logits
+    monkeypatch.setattr(TokenDistillation, "teacher_logits", lambda *args: (calls.append(1), answer(*args))[1])
+    run_mlm.main(distilling(**cached, output_dir=tmp_path / "again", distillation_temperature=5.0))
+    assert 0 < len(calls) < 3
+    assert [file.stat().st_mtime_ns for file in files[1:]] == times
+    monkeypatch.setattr(TokenDistillation, "teacher_logits", None)
+    resumed = {"save_strategy": "steps", "save_steps": 8, "dataloader_num_workers": 1}
+    run_mlm.main(distilling(**cached, **resumed, output_dir=tmp_path / "third"))
+    assert losses(tmp_path / "third") == pytest.approx(losses(tmp_path / "cached"), rel=1e-5)
+    shutil.copytree(tmp_path / "third" / "checkpoint-8", tmp_path / "fourth" / "checkpoint-8")
+    run_mlm.main(distilling(**cached, **resumed, output_dir=tmp_path / "fourth"))
+    whole, other = (load_file(tmp_path / name / "model.safetensors") for name in ("third", "fourth"))
+    assert all(torch.equal(whole[name], other[name]) for name in whole)
+
+
+def test_the_highest_logits_alone_are_cached(distilling, tmp_path):
+    """With all of them nothing changes; with few of them the loss does."""
+    options = {"static_masking": True, "cache_teacher": None, "do_eval": None}
+    run_mlm.main([*distilling(**options, output_dir=tmp_path / "all"), "--cache_teacher"])
+    assert (tmp_path / "all" / "_teacher_logits").is_dir()
+    for count in (64, 2):
+        options |= {"cache_teacher": tmp_path / "logits", "cache_top_k": count}
+        run_mlm.main(distilling(**options, output_dir=tmp_path / str(count)))
+    assert losses(tmp_path / "all") == pytest.approx(losses(tmp_path / "64"), rel=1e-5)
+    assert losses(tmp_path / "all") != pytest.approx(losses(tmp_path / "2"), rel=1e-2)
+    assert len(list((tmp_path / "logits").iterdir())) == 2
+
+
+def test_runs_of_a_grid_share_the_folder(distilling, tmp_path):
+    arguments = [*distilling(static_masking=True), "--cache_teacher", "--learning_rates", "1e-2", "2e-2"]
+    run_mlm.main(arguments)
+    (cache,) = (tmp_path / "run" / "_teacher_logits").iterdir()
+    assert list(cache.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher": "missing"}, "no configuration can be loaded from 'missing'"),
+        ({"do_train": None}, "--teacher is for training"),
+        ({"train_tokenizer": 60}, "--train_tokenizer makes another vocabulary"),
+        ({"tokenizer_name": "other"}, "has another vocabulary than the student's tokenizer"),
+        ({"teacher": "short"}, "--max_seq_length 16 is too long for the teacher"),
+        ({"teacher": "other task"}, "has no weights for cls."),
+        ({"cache_teacher": "true"}, "cannot keep the logits of masks that change in every epoch"),
+        ({"isolate_documents": True}, "--isolate_documents: the teacher"),
+        (
+            {"streaming": True, "max_eval_samples": 5, "static_masking": True, "cache_teacher": "true"},
+            "--cache_teacher is not possible with --streaming",
+        ),
+    ],
+)
+def test_teachers_that_do_not_fit(distilling, teacher, corpus, changes, message, tmp_path):
+    def folder(name):
+        if name == "short":
+            return teacher(max_position_embeddings=8)
+        if name == "other task":
+            found = teacher()
+            BertForSequenceClassification(BertConfig.from_pretrained(found)).save_pretrained(found)
+            return found
+        lines = (corpus / "train.txt").read_text().splitlines()[:5]
+        train_unigram_tokenizer(lines, 40, 16, show_progress=False).save_pretrained(tmp_path / "tokenizer")
+        return tmp_path / "tokenizer"
+
+    made = {name: folder(value) for name, value in changes.items() if value in ("short", "other task", "other")}
+    with pytest.raises(UserError) as caught:
+        run_mlm.main(distilling(**{**changes, **made}))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_distil_as_one_with_twice_the_batch(distilling, in_two_processes, tmp_path):
+    options = {"static_masking": True, "optim": "sgd", "max_grad_norm": 1e9, "max_steps": 6}
+    run_mlm.main(distilling(**options))
+    halves = {**options, "per_device_train_batch_size": 4}
+    in_two_processes("run_mlm", distilling(**halves, output_dir=tmp_path / "direct"))
+    in_two_processes("run_mlm", distilling(**halves, output_dir=tmp_path / "kept", cache_teacher=tmp_path / "logits"))
+    for name in ("direct", "kept"):
+        assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "run"), abs=2e-4)

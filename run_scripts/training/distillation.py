@@ -1,0 +1,398 @@
+"""Knowledge distillation: a model, the student, learns from the logits of a teacher and from the labels.
+
+The loss of a training step is `(1 - alpha) * task loss + alpha * distillation loss`. Soft labels are those of Hinton
+et al. (arXiv 1503.02531): the KL divergence of the student's distribution from the teacher's, both at a temperature,
+times the temperature squared. Hard labels are those of DeiT (arXiv 2012.12877, Equation 3): the cross-entropy with the
+teacher's most likely class. Evaluations report the task's loss alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers.trainer_utils import TrainOutput
+from transformers.utils import ModelOutput
+
+from ...modeling.heads.language_modeling import MaskedLMHead
+from ...modeling.heads.losses import IGNORED_LABEL, Items, loss_divisor, position_labels
+from ..base.arguments import check_output_folder
+from ..base.errors import UserError
+from ..base.ranges import check_ranges
+from .teacher_cache import TEACHER_LOGITS, TEACHER_ROW, CachePlan, fill_cache
+from .teacher_outputs import masked_token_logits, teacher_inputs
+
+
+#: Value of `--cache_teacher` without a folder.
+IN_OUTPUT_DIR = "true"
+
+#: Logit of padding: its probability is 0 in float32 at any temperature, and differences with it are finite.
+_PADDING_LOGIT = -1e9
+
+
+@dataclass
+class DistillationArguments:
+    """From which other model to learn, and how much."""
+
+    teacher: str | None = field(
+        default=None,
+        metadata={"help": "Learn from this model too: a checkpoint for the same task, a folder or Hub id."},
+    )
+    distillation_alpha: float = field(
+        default=0.5, metadata={"help": "Share of the teacher in the loss; the rest is the loss of the labels."}
+    )
+    distillation_temperature: float = field(
+        default=2.0, metadata={"help": "The logits of both models are divided by it; without effect on regression."}
+    )
+    cache_teacher: str | None = field(
+        default=None,
+        metadata={
+            "help": "Run the teacher once over the training data and keep its logits in this folder, which other runs "
+            "can use too; without a value in the output folder.",
+            "nargs": "?",
+            "const": IN_OUTPUT_DIR,
+        },
+    )
+
+    def __post_init__(self):
+        check_ranges(self, ("a share above 0, up to 1", "distillation_alpha"))
+        check_ranges(self, ("a finite number above 0", "distillation_temperature"))
+        check_ranges(self, ("at least 1", "cache_top_k"))
+        if self.cache_teacher is not None and self.cache_teacher.lower() in ("false", "no", ""):
+            self.cache_teacher = None
+        if self.cache_teacher is not None and self.cache_teacher.lower() != IN_OUTPUT_DIR:
+            check_output_folder(self.cache_teacher, "--cache_teacher")
+        for name, value in self._extra_settings().items():
+            if value is not None and self.teacher is None:
+                raise UserError(f"--{name} is for distillation: name a --teacher.")
+
+    def _extra_settings(self) -> dict[str, Any]:
+        """Settings without a meaning where there is no teacher, `None` if not given."""
+        return {"cache_teacher": self.cache_teacher}
+
+    def in_use(self) -> dict[str, Any]:
+        """The settings that affect the trained weights, by name; empty without a teacher."""
+        if self.teacher is None:
+            return {}
+        local = Path(self.teacher).is_dir()
+        return {
+            "teacher": Path(self.teacher).resolve().name if local else self.teacher,
+            "distillation_alpha": self.distillation_alpha,
+            "distillation_temperature": self.distillation_temperature,
+        }
+
+
+@dataclass
+class TokenDistillationArguments(DistillationArguments):
+    """The same for models that predict tokens."""
+
+    cache_top_k: int | None = field(
+        default=None,
+        metadata={
+            "help": "Keep only so many of a token's logits, the highest; the others count as probability 0. All by "
+            "default, which needs 4 bytes per token to predict and entry of the vocabulary."
+        },
+    )
+
+    def _extra_settings(self) -> dict[str, Any]:
+        return super()._extra_settings() | {"cache_top_k": self.cache_top_k}
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.cache_top_k is not None and self.cache_teacher is None:
+            raise UserError("--cache_top_k says how much --cache_teacher keeps: give that too.")
+
+    def in_use(self) -> dict[str, Any]:
+        """The settings that affect the trained weights, by name; empty without a teacher."""
+        return super().in_use() | ({} if self.cache_top_k is None else {"cache_top_k": self.cache_top_k})
+
+
+@dataclass
+class ImageDistillationArguments(DistillationArguments):
+    """The same for images."""
+
+    distillation_type: str = field(
+        default="soft",
+        metadata={
+            "help": "soft: the teacher's distribution; hard: its most likely class, as DeiT, at no temperature."
+        },
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.distillation_type not in ("soft", "hard"):
+            raise UserError(
+                f"--distillation_type {self.distillation_type!r} is not possible; there are soft and hard."
+            )
+
+    def _extra_settings(self) -> dict[str, Any]:
+        return super()._extra_settings() | {
+            "distillation_type": None if self.distillation_type == "soft" else self.distillation_type
+        }
+
+    def in_use(self) -> dict[str, Any]:
+        """The settings that affect the trained weights, by name; empty without a teacher."""
+        settings = super().in_use()
+        if settings and self.distillation_type == "hard":
+            del settings["distillation_temperature"]
+        return settings | ({"distillation_type": self.distillation_type} if settings else {})
+
+
+def soft_losses(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """KL divergence of the student's distribution from the teacher's at a temperature, times its square, in nats.
+
+    Args:
+        student: Logits, shape `(rows, classes)`.
+        teacher: The same; -inf is probability 0.
+        temperature: Both are divided by it.
+
+    Returns:
+        Shape `(rows,)`.
+    """
+    log_probabilities = F.log_softmax(student / temperature, dim=-1)
+    probabilities = F.softmax(teacher / temperature, dim=-1)
+    return F.kl_div(log_probabilities, probabilities, reduction="none").sum(dim=-1) * temperature**2
+
+
+def hard_losses(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the student with the teacher's most likely class: `(rows, classes)` to `(rows,)`."""
+    return F.cross_entropy(student, teacher.argmax(dim=-1), reduction="none")
+
+
+def _float32(logits: torch.Tensor) -> torch.Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class Distillation:
+    """What a student learns from a teacher: for classifiers, of texts, images and choices, and for regression.
+
+    Derived classes are for other tasks. A row of cached logits is what `split` makes of the teacher's logits.
+
+    Args:
+        teacher: In evaluation mode.
+        student: Learns.
+        arguments: Share and temperature, and of images the kind.
+        regression: Whether scores are predicted: the loss is then the squared error, not a divergence.
+    """
+
+    #: Whether logits are those of a vocabulary, as many for every token.
+    has_vocabulary: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        teacher: PreTrainedModel,
+        student: PreTrainedModel,
+        arguments: DistillationArguments,
+        regression: bool = False,
+    ):
+        self.teacher: PreTrainedModel | None = teacher
+        self.arguments = arguments
+        self.regression = regression
+        self.cache: CachePlan | None = None
+
+    def prepare(self, trainer: Any) -> None:
+        """Move the teacher to the device; with a cache let it run over the training data, and forget it.
+
+        Raises:
+            UserError: If the cache cannot be written or read.
+        """
+        self.teacher.to(trainer.args.device)
+        if self.cache is not None:
+            fill_cache(self, trainer, self.cache)
+            self.teacher = None
+
+    @torch.no_grad()
+    def teacher_logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """What the teacher says about a batch: logits of shape `(batch, classes)`."""
+        return self.teacher(**teacher_inputs(self.teacher, batch)).logits
+
+    @staticmethod
+    def split(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The teacher's logits of each row of a batch, without padding: two dimensions each."""
+        return logits.split(1)
+
+    @staticmethod
+    def join(rows: Sequence[torch.Tensor], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The inverse of `split`, for any batch with these rows."""
+        return torch.cat(list(rows))
+
+    def loss(
+        self, outputs: ModelOutput, teacher: torch.Tensor, batch: Mapping[str, torch.Tensor], items: Items = None
+    ) -> torch.Tensor:
+        """The distillation loss: a sum, divided as the task's loss.
+
+        Args:
+            outputs: The student's.
+            teacher: From `teacher_logits`.
+            batch: The model's inputs and the labels.
+            items: Number of labels in the whole step, as for the task's loss; those of this batch by default.
+        """
+        student, labels = _float32(outputs.logits), batch["labels"]
+        losses = self.losses(student, _float32(teacher))
+        if labels.is_floating_point():  # soft labels, of which every element counts, or scores
+            share = labels.numel() / max(len(losses), 1)
+            return losses.sum() * share / loss_divisor(labels.numel(), items)
+        counted = labels.view(-1) != IGNORED_LABEL
+        return losses.where(counted, 0).sum() / loss_divisor(counted.sum(), items)
+
+    def losses(self, student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """The loss of each row: logits of shape `(rows, classes)` to `(rows,)`."""
+        if self.regression:
+            return F.mse_loss(student, teacher, reduction="none").mean(dim=-1)
+        if getattr(self.arguments, "distillation_type", "soft") == "hard":
+            return hard_losses(student, teacher)
+        return soft_losses(student, teacher, self.arguments.distillation_temperature)
+
+
+class TokenDistillation(Distillation):
+    """The same for models that predict tokens: masked language models, and encoder-decoders by teacher forcing.
+
+    Logits have the shape `(tokens to predict, vocabulary)`. The ids that both models have are compared.
+    """
+
+    has_vocabulary = True
+
+    def __init__(self, teacher: PreTrainedModel, student: PreTrainedModel, *args: Any, **kwargs: Any):
+        super().__init__(teacher, student, *args, **kwargs)
+        self.vocabulary = min(getattr(model.config, "vocab_size", 2**62) for model in (teacher, student))
+        self.recorder: _LogitsRecorder | None = None
+        if isinstance(student, MaskedLMHead):  # with `sparse_prediction` it returns no logits
+            self.recorder = student.loss_function = _LogitsRecorder(student.loss_function)
+
+    @torch.no_grad()
+    def teacher_logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The teacher's logits of the tokens to predict, in the order of the batch."""
+        inputs, labels = teacher_inputs(self.teacher, batch), batch["labels"]
+        if self.teacher.config.is_encoder_decoder:  # which makes the decoder's inputs of the labels
+            logits = self.teacher(**inputs, labels=labels).logits[labels != IGNORED_LABEL]
+        else:
+            logits = masked_token_logits(self.teacher, inputs, labels)
+        return logits[:, : self.vocabulary]
+
+    @staticmethod
+    def split(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The logits of the tokens of each row."""
+        return logits.split((batch["labels"] != IGNORED_LABEL).sum(dim=-1).tolist())
+
+    def loss(
+        self, outputs: ModelOutput, teacher: torch.Tensor, batch: Mapping[str, torch.Tensor], items: Items = None
+    ) -> torch.Tensor:
+        """The sum over the tokens to predict, divided by their number in the whole step."""
+        student, predicted = outputs.logits, batch["labels"] != IGNORED_LABEL
+        if student is None:
+            student = self.recorder.logits
+        elif student.dim() == 3:
+            student = student[predicted]
+        if self.recorder is not None:
+            self.recorder.logits = None
+        losses = self.losses(_float32(student[:, : self.vocabulary]), _float32(teacher))
+        return losses.sum() / loss_divisor(predicted.sum(), items)
+
+
+class _LogitsRecorder:
+    """A loss function that keeps the logits that a training step gave it."""
+
+    logits: torch.Tensor | None = None
+
+    def __init__(self, function: Any):
+        self.function = function
+
+    def __call__(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            self.logits = logits
+        return self.function(logits, *args, **kwargs)
+
+
+class AnswerDistillation(Distillation):
+    """The same for question answering: the distributions of the starts and of the ends over the tokens of a window.
+
+    The teacher's logits have the shape `(batch, 2, length)`. Padding has no part in the distributions.
+    """
+
+    @torch.no_grad()
+    def teacher_logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Start and end logits."""
+        outputs = self.teacher(**teacher_inputs(self.teacher, batch))
+        return torch.stack([outputs.start_logits, outputs.end_logits], dim=1)
+
+    @staticmethod
+    def split(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The logits of each window, `(2, tokens)`."""
+        return [row[:, tokens] for row, tokens in zip(logits, _real_tokens(batch), strict=True)]
+
+    @staticmethod
+    def join(rows: Sequence[torch.Tensor], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Put the windows back where the batch has them."""
+        real = _real_tokens(batch)
+        logits = torch.full((len(rows), 2, real.shape[1]), _PADDING_LOGIT, dtype=rows[0].dtype)
+        for target, row, tokens in zip(logits, rows, real, strict=True):
+            target[:, tokens] = row
+        return logits
+
+    def loss(
+        self, outputs: ModelOutput, teacher: torch.Tensor, batch: Mapping[str, torch.Tensor], items: Items = None
+    ) -> torch.Tensor:
+        """Mean of the losses of starts and ends, each over the windows in which the label lies."""
+        padding, losses = ~_real_tokens(batch), []
+        is_pair = isinstance(items, torch.Tensor) and items.shape[-1:] == (2,)
+        for index, name in enumerate(("start", "end")):
+            logits = _float32(outputs[f"{name}_logits"]), _float32(teacher[:, index])
+            student, target = (values.masked_fill(padding, _PADDING_LOGIT) for values in logits)
+            counted = position_labels(batch[f"{name}_positions"], padding.shape[1]) != IGNORED_LABEL
+            divisor = loss_divisor(counted.sum(), items[index] if is_pair else items)
+            losses.append(self.losses(student, target).where(counted, 0).sum() / divisor)
+        return (losses[0] + losses[1]) / 2
+
+
+def _real_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Which tokens are no padding: booleans of shape `(batch, length)`."""
+    mask = batch.get("attention_mask")
+    return torch.ones_like(batch["input_ids"], dtype=torch.bool) if mask is None else mask != 0
+
+
+class DistillationMixin:
+    """Adds the distillation loss to the training steps of a Trainer whose `distillation` is set."""
+
+    distillation: Distillation | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train, after the teacher is ready."""
+        if self.distillation is not None:
+            self.distillation.prepare(self)
+        return super().train(*args, **kwargs)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Items = None,
+    ) -> Any:
+        """The task's loss; in training with a teacher its weighted mean with the distillation loss."""
+        if self.distillation is None or not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        teacher = inputs.pop(TEACHER_LOGITS, None)
+        if teacher is None:
+            teacher = self.distillation.teacher_logits(inputs)
+        batch = dict(inputs)  # the Trainer may take labels out
+        task_loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss = self.distillation.loss(outputs, teacher, batch, num_items_in_batch)
+        alpha = self.distillation.arguments.distillation_alpha
+        loss = (1 - alpha) * task_loss + alpha * self._process_factor(num_items_in_batch) * loss
+        return (loss, outputs) if return_outputs else loss
+
+    def _process_factor(self, num_items_in_batch: Items) -> int:
+        """By what the Trainer multiplies the loss of a process, as gradients are averaged over the processes."""
+        if num_items_in_batch is None or not self.args.average_tokens_across_devices:
+            return 1
+        return self.accelerator.num_processes // self.get_tp_size()
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Keep the number of the row with the teacher's logits."""
+        super()._set_signature_columns_if_needed()
+        if self.distillation is not None and TEACHER_ROW not in self._signature_columns:
+            self._signature_columns.append(TEACHER_ROW)

@@ -1,0 +1,228 @@
+"""The teacher of a distillation: loading it, and checking that it fits the student, its data and its task."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from PIL import Image
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers.utils import logging
+
+from ..base.arguments import ModelArguments
+from ..base.config_overrides import merge_overrides
+from ..base.errors import UserError
+from ..data.images import load_image_processor, processed_size
+from ..data.text_stream import TextStream
+from .distillation import IN_OUTPUT_DIR, Distillation, DistillationArguments
+from .model_loading import LONGEST_PLAUSIBLE, build_model, load_config, load_tokenizer
+from .teacher_cache import FOLDER, CachePlan
+from .teacher_outputs import supports_seq_idx
+
+
+logger = logging.get_logger(__name__)
+
+
+def find_teacher(
+    arguments: DistillationArguments, model_args: ModelArguments, args: TrainingArguments
+) -> "Teacher | None":
+    """The teacher that the command line names, if any. Its weights are not loaded yet.
+
+    Raises:
+        UserError: If it cannot be found, or this run cannot use it.
+    """
+    if arguments.teacher is None:
+        return None
+    if not args.do_train:
+        raise UserError("--teacher is for training: give --do_train, or leave it out.")
+    if args.n_gpu > 1:
+        raise UserError("--teacher needs a process for each GPU: start with torchrun, or `tokenmixers launch`.")
+    return Teacher(arguments, model_args)
+
+
+class Teacher:
+    """A checkpoint that teaches.
+
+    Args:
+        arguments: Names it.
+        model_args: The student's, of which the Hub token and `trust_remote_code` count here too.
+
+    Attributes:
+        model: The model, after `load`.
+
+    Raises:
+        UserError: If no configuration can be loaded.
+    """
+
+    model: PreTrainedModel
+
+    def __init__(self, arguments: DistillationArguments, model_args: ModelArguments):
+        self.settings = arguments
+        self.name = str(arguments.teacher)
+        self.arguments = ModelArguments(
+            self.name, token=model_args.token, trust_remote_code=model_args.trust_remote_code
+        )
+        self.config = load_config(self.arguments)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The teacher's tokenizer."""
+        return load_tokenizer(self.arguments, None, (), True)
+
+    def student_arguments(self, arguments: ModelArguments) -> ModelArguments:
+        """The student's arguments; one from scratch gets the teacher's tokenizer and vocabulary size by default.
+
+        Raises:
+            UserError: If the student is to have a new tokenizer.
+        """
+        if arguments.train_tokenizer is not None:
+            raise UserError("--train_tokenizer makes another vocabulary than the --teacher's: leave it out.")
+        if arguments.model_name_or_path is not None:
+            return arguments
+        size = {"vocab_size": self.config.get_text_config().vocab_size}
+        # An empty text stands for no overrides, and would drop the size.
+        overrides = merge_overrides(size, (arguments.config_overrides or "").strip() or None)
+        tokenizer = arguments.tokenizer_name or self.name
+        return dataclasses.replace(arguments, tokenizer_name=tokenizer, config_overrides=overrides)
+
+    def check_texts(self, tokenizer: PreTrainedTokenizerBase, lengths: Mapping[str, int]) -> None:
+        """Check that the teacher can read what the student reads.
+
+        Args:
+            tokenizer: The student's.
+            lengths: Argument, such as `--max_seq_length` -> most tokens of a sequence.
+
+        Raises:
+            UserError: If it has another vocabulary or fewer positions.
+        """
+        if tokenizer.get_vocab() != self.tokenizer.get_vocab():
+            raise UserError(
+                f"the teacher {self.name!r} has another vocabulary than the student's tokenizer "
+                f"({len(self.tokenizer)} and {len(tokenizer)} ids): both must have the same ids, and a student "
+                "from scratch gets the teacher's tokenizer."
+            )
+        for argument, length in lengths.items():
+            most = self._longest(decoder="target" in argument)
+            if most is not None and length > most:
+                raise UserError(
+                    f"{argument} {length} is too long for the teacher {self.name!r}, whose sequences have at most "
+                    f"{most} tokens: give {argument} {most}."
+                )
+
+    def _longest(self, decoder: bool) -> int | None:
+        """Most tokens of a sequence, as model and tokenizer say; `None` without a limit, as of T5."""
+        config = self.config.get_text_config(decoder=decoder)
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions is None or self.tokenizer.model_max_length > LONGEST_PLAUSIBLE:
+            return positions
+        return min(positions, self.tokenizer.model_max_length)
+
+    def check_labels(self, names: Sequence[str]) -> None:
+        """Check that the teacher's classes are those of the data, in the same order.
+
+        A teacher whose classes have no names, `LABEL_0` and so on, gives a warning.
+
+        Args:
+            names: Of the classes; a single one for regression, whose name does not matter.
+
+        Raises:
+            UserError: If they are not.
+        """
+        known = [self.config.id2label[index] for index in range(self.config.num_labels)]
+        if len(known) == len(names) == 1 or known == list(names):
+            return
+        if len(known) == len(names) and known == [f"LABEL_{index}" for index in range(len(known))]:
+            logger.warning(
+                f"the classes of the teacher {self.name!r} have no names: they are taken for {', '.join(names)}, in "
+                "this order."
+            )
+            return
+        what = "in another order" if sorted(known) == sorted(names) else "which are not the same"
+        raise UserError(
+            f"the teacher {self.name!r} predicts {', '.join(map(repr, known))}, the data ask for "
+            f"{', '.join(map(repr, names))}, {what}: give a teacher that was trained on these labels."
+        )
+
+    def image_processor(self, arguments: ModelArguments, config: PreTrainedConfig) -> Any:
+        """The student's image processor: its checkpoint's own, or for a student from scratch the teacher's.
+
+        Args:
+            arguments: The student's.
+            config: The student's configuration.
+
+        Raises:
+            UserError: If the teacher has none, takes images of another size, or with other colour values.
+        """
+        own = load_image_processor(self.arguments, self.config)
+        used = own if arguments.model_name_or_path is None else load_image_processor(arguments, config)
+        size = processed_size(used)
+        for whose, model in (("teacher", self.config), ("student", config)):
+            wanted = getattr(model, "image_size", None)
+            wanted = size if wanted is None else (wanted, wanted) if isinstance(wanted, int) else tuple(wanted)
+            if wanted != size:
+                raise UserError(
+                    f"the teacher {self.name!r} and the student need images of one size: the image processor makes "
+                    f"{size[0]}x{size[1]} pixels, the {whose} takes {wanted[0]}x{wanted[1]}."
+                )
+        for colour in ("black", "white", "red"):
+            image = Image.new("RGB", size[::-1], colour)
+            made = [processor(image, return_tensors="pt").pixel_values for processor in (own, used)]
+            if made[0].shape != made[1].shape or not torch.allclose(*made, atol=1e-3):
+                raise UserError(
+                    f"the image processors of the teacher {self.name!r} and of the student make different images, in "
+                    "size or mean and standard deviation of the colours: both models have to see the same."
+                )
+        return used
+
+    def load(self, auto_class: type, rows: datasets.Dataset | TextStream | None) -> None:
+        """Load the weights: in evaluation mode, without gradients.
+
+        Args:
+            auto_class: That of the student.
+            rows: The training rows.
+
+        Raises:
+            UserError: If the teacher cannot be loaded, has no weights for this task or does not support the rows, or
+                its logits cannot be cached.
+        """
+        if self.settings.cache_teacher is not None and not isinstance(rows, datasets.Dataset):
+            raise UserError("--cache_teacher is not possible with --streaming: rows of a stream have no number.")
+        with torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
+            model, info = build_model(self.arguments, self.config, auto_class, output_loading_info=True)
+        missing = sorted(info["missing_keys"])
+        if missing:
+            raise UserError(
+                f"the teacher {self.name!r} has no weights for {', '.join(missing[:3])}: it was not trained for this "
+                "task, train it first."
+            )
+        if "seq_idx" in (rows.column_names or ()) and not supports_seq_idx(model):
+            raise UserError(
+                f"--isolate_documents: the teacher {self.name!r} ({self.config.model_type}) cannot keep the documents "
+                "of a row apart; --line_by_line gives each document a row of its own."
+            )
+        self.model = model.eval().requires_grad_(False)
+
+    def teach(
+        self, trainer: Trainer, kind: type[Distillation], cache_settings: Mapping[str, Any], **options: Any
+    ) -> None:
+        """Let a Trainer distil, after `load`.
+
+        Args:
+            trainer: Of the student.
+            kind: The distillation of its task.
+            cache_settings: How batches are made of the training rows, as far as the teacher's logits depend on it.
+            options: Further arguments of `kind`.
+        """
+        args, folder = trainer.args, self.settings.cache_teacher
+        trainer.distillation = kind(self.model, trainer.model, self.settings, **options)
+        if folder is not None:
+            if folder.lower() == IN_OUTPUT_DIR:
+                folder = (Path(args.output_dir) if args.grid is None else args.grid.path) / FOLDER
+            top_k = getattr(self.settings, "cache_top_k", None)
+            trainer.distillation.cache = CachePlan(Path(folder).expanduser(), cache_settings, top_k)
+        if trainer.is_world_process_zero():
+            share = ", ".join(f"{key.removeprefix('distillation_')} {v}" for key, v in self.settings.in_use().items())
+            print(f"{type(self.model).__name__}, {self.model.num_parameters():,} parameters: {share}", flush=True)
