@@ -5,8 +5,6 @@ tokenmixers convert_timm --source timm/gmlp_s16_224.ra3_in1k --output_dir gmlp-s
 
 import json
 import math
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,11 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForImageClassification, PreTrainedConfig
 from transformers.image_utils import PILImageResampling
 
-from ..configuration.checkpoint_files import INCOMPLETE
 from ..modeling.conversion.timm import convert_timm_state_dict, timm_config
 from ..tokenization.image_processing_timm import TimmImageProcessorPil
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
+from .base.output_folder import complete_checkpoint
 
 
 # Defaults of timm's gMLP and Mixer models, which their config.json can override.
@@ -281,14 +279,10 @@ def main(argv: list[str] | None = None) -> None:
     processor = image_processor(config.image_size, preprocessing)
     licence = _licence(arguments, settings)
     card = _card(arguments, config, model.num_parameters(), licence)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=INCOMPLETE, dir=output.parent) as complete:
-        model.save_pretrained(complete)
-        processor.save_pretrained(complete)
-        card.save(Path(complete) / "README.md")
-        output.mkdir(exist_ok=True)
-        for path in sorted(Path(complete).iterdir(), key=lambda path: path.name == "config.json"):  # which comes last
-            os.replace(path, output / path.name)
+    with complete_checkpoint(output) as folder:
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        card.save(folder / "README.md")
     if licence is None:
         print("The source states no licence: add it to the card, or give --source_license.")
     print(f"{type(model).__name__}, {model.num_parameters():,} parameters, saved in {output}")

@@ -33,7 +33,7 @@ FITTED_COMPONENTS = ("random", "dense", "factorized_random", "factorized_dense")
 Batch = Mapping[str, torch.Tensor]
 #: The least attention weight that counts: logarithms stay finite.
 _LEAST_WEIGHT = 1e-10
-_FACTORIZATION_STEPS = 300
+_FACTORIZATION_STEPS = 100
 
 
 class AttentionInputs(NamedTuple):
@@ -98,11 +98,13 @@ def fit_synthesizer(
     epochs: int = 4,
     learning_rate: float = 1e-2,
     dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
     **overrides: Any,
 ) -> SynthesizerForConditionalGeneration:
     """Load a T5 model as a Synthesizer whose self-attention imitates T5's on a calibration text.
 
-    Positions that no calibration row has get T5's position bias plus what pairs of the same distance have on average.
+    Positions that no calibration row has get T5's position bias plus what pairs of the same distance have on average
+    (the random components), or logits like the mean of the other keys (the dense ones).
 
     Args:
         source: Hub id or folder of a T5 model, or a `T5ForConditionalGeneration`.
@@ -113,6 +115,7 @@ def fit_synthesizer(
         epochs: Passes over the calibration data, of the dense components.
         learning_rate: Of Adam at the start; it falls linearly to 0. Of the dense components.
         dtype: Type of the weights; `None` means the type they are saved in. Fitting is in float32.
+        device: Where to fit; where the model is by default.
         overrides: Fields of the new configuration, e.g. `max_position_embeddings=512`. With
             `decoder_attention_components=["vanilla"]` the decoder stays T5's, with `attention_components` the encoder.
 
@@ -133,15 +136,14 @@ def fit_synthesizer(
     if not len(batches):
         raise ValueError("There are no calibration batches.")
     _check_lengths(batches, config, sides)
-    device = t5.device
-    student = _with_weights_of(teacher, config).to(device).eval()  # type: ignore[arg-type]  # see `synthesizer_from_t5`
-    teacher = teacher.to(device)  # type: ignore[arg-type]
+    device = torch.device(device or t5.device)
+    teacher, student = (model.to(device).eval() for model in (teacher, _with_weights_of(teacher, config)))
     if component in ("random", "factorized_random"):
         _fit_to_mean(teacher, student, batches, sides)
     else:
         distil_attention(teacher, student, batches, sides, epochs, learning_rate)
     student.generation_config = t5.generation_config
-    return student.to(dtype or t5.dtype)  # type: ignore[arg-type]
+    return student.to(dtype or t5.dtype).eval()
 
 
 def _sides_to_fit(config: SynthesizerConfig, component: str) -> list[str]:
@@ -152,8 +154,8 @@ def _sides_to_fit(config: SynthesizerConfig, component: str) -> list[str]:
             sides.append(side)
         elif names != ["vanilla"]:
             raise ValueError(
-                f"The {side} is to have the components {names}, but only {component!r} alone can be fitted, and a side "
-                "with 'vanilla' alone stays as it is."
+                f"The {side} is to have the components {names}, but {component!r} can be fitted only alone, and a "
+                "side with 'vanilla' alone stays as it is."
             )
     if not sides:
         raise ValueError(f"Neither the encoder nor the decoder has the component {component!r} that is to be fitted.")

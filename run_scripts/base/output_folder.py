@@ -1,0 +1,26 @@
+"""The folder of a command's result: nothing is in it before all is complete."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...configuration.checkpoint_files import INCOMPLETE
+
+
+@contextmanager
+def complete_checkpoint(output: Path) -> Iterator[Path]:
+    """A temporary folder for a checkpoint, whose files are moved to `output` when the context ends without an error.
+
+    The config.json is moved last: a folder without it is no checkpoint.
+
+    Args:
+        output: A new or empty folder.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=INCOMPLETE, dir=output.parent) as complete:
+        yield Path(complete)
+        output.mkdir(exist_ok=True)
+        for path in sorted(Path(complete).iterdir(), key=lambda path: path.name == "config.json"):
+            os.replace(path, output / path.name)
