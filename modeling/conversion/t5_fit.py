@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from ...configuration.configuration_synthesizer import SynthesizerConfig
 from ..inputs.attention_maps import causal_order, visible_keys
 from ..inputs.token_layout import TokenLayout
-from ..layers.synthetic_logits import DenseLogits, FactorizedDenseLogits, RelativePositionBias
+from ..layers.synthetic_logits import DenseLogits, FactorizedDenseLogits, FactorizedRandomLogits, RelativePositionBias
 from ..modeling_synthesizer import SynthesizerForConditionalGeneration, SynthesizerStack
 from ..synthesizer_layers import SynthesizerAttention
 from .t5 import convert_t5_config, load_t5, synthesizer_from_t5
@@ -137,7 +137,9 @@ def fit_synthesizer(
         raise ValueError("There are no calibration batches.")
     _check_lengths(batches, config, sides)
     device = torch.device(device or t5.device)
-    teacher, student = (model.to(device).eval() for model in (teacher, _with_weights_of(teacher, config)))
+    student = _with_weights_of(teacher, config).eval()
+    for model in (teacher, student):
+        model.to(device)  # type: ignore[arg-type]  # taken for a function, because it is wrapped
     if component in ("random", "factorized_random"):
         _fit_to_mean(teacher, student, batches, sides)
     else:
@@ -268,8 +270,10 @@ def _visible_pairs(inputs: AttentionInputs) -> torch.Tensor:
 
 @torch.no_grad()
 def mean_attention(
-    teacher: SynthesizerForConditionalGeneration, batches: Collection[Batch], lengths: Mapping[nn.Module, int]
-) -> dict[nn.Module, MeanAttention]:
+    teacher: SynthesizerForConditionalGeneration,
+    batches: Collection[Batch],
+    lengths: Mapping[SynthesizerAttention, int],
+) -> dict[SynthesizerAttention, MeanAttention]:
     """The mean attention weights of a Synthesizer with `vanilla` attention, in one pass over the batches.
 
     Args:
@@ -299,21 +303,18 @@ def _fit_to_mean(
     means = mean_attention(teacher, batches, {old: new.config.max_position_embeddings for _, old, new in pairs})
     position_biases = {side: getattr(teacher.model, side).relative_attention_bias for side in sides}
     for stack, old, new in pairs:
-        layout = _whole_layout(new.config)
-        own_bias = None if stack.relative_attention_bias is None else stack.relative_attention_bias(layout)
+        length = new.config.max_position_embeddings
+        layout = TokenLayout(length, length, is_causal=new.is_causal)
+        own = stack.relative_attention_bias
+        own_bias = None if own is None else own(layout)  # type: ignore[operator]  # a `RelativePositionBias`
         relative = position_biases["decoder" if new.is_causal else "encoder"]
         with torch.no_grad():
             logits = _logits_over_bias(means.pop(old), relative, own_bias, layout)
         (component,) = new.components.values()
-        if hasattr(component, "weight"):
-            component.weight.data.copy_(logits)
-        else:
+        if isinstance(component, FactorizedRandomLogits):
             _factorize(component, logits, own_bias, layout)
-
-
-def _whole_layout(config: SynthesizerConfig) -> TokenLayout:
-    length = config.max_position_embeddings
-    return TokenLayout(length, length, is_causal=config.is_decoder)
+        else:
+            component.load_state_dict({"weight": logits})
 
 
 def _logits_over_bias(
@@ -373,7 +374,7 @@ def extrapolate(
 
 
 def _factorize(
-    component: nn.Module, logits: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout
+    component: FactorizedRandomLogits, logits: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout
 ) -> None:
     """Set `query_factor` and `key_factor` so that their product gives nearly the weights of `logits`."""
     bias = 0.0 if position_bias is None else position_bias.detach()[0]
@@ -510,9 +511,8 @@ def _divergence(target: torch.Tensor, log_weights: torch.Tensor, visible: torch.
 def _fill_unseen(attention: SynthesizerAttention, length: int) -> None:
     """Give keys from position `length` on, which no row had, the mean logit of the others."""
     (component,) = attention.components.values()
-    if isinstance(component, DenseLogits):
-        outputs = component.second
-    else:
-        outputs, length = component.repeated, -(-length // component.tiled.weight.shape[1])
+    outputs = component.second if isinstance(component, DenseLogits) else component.repeated
+    if isinstance(component, FactorizedDenseLogits):
+        length = -(-length // component.tiled.weight.shape[1])
     for weight in outputs.parameters():
         weight[:, length:] = weight[:, :length].mean(dim=1, keepdim=True)

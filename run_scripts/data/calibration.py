@@ -42,6 +42,10 @@ class CalibrationArguments:
             "text are hidden, as in T5's pretraining."
         },
     )
+    calibration_noise_density: float = field(default=0.15, metadata={"help": "Share of the tokens to hide."})
+    calibration_mean_span_length: float = field(
+        default=3.0, metadata={"help": "Mean length of a hidden span, in tokens."}
+    )
     calibration_samples: int = field(default=512, metadata={"help": "Rows to use, drawn at random; all if fewer."})
     calibration_length: int | None = field(
         default=None, metadata={"help": "Most tokens of a row in the encoder; the new model's maximum by default."}
@@ -51,6 +55,8 @@ class CalibrationArguments:
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "calibration_samples calibration_length calibration_batch_size"))
+        check_ranges(self, ("a share between 0 and 1", "calibration_noise_density"))
+        check_ranges(self, ("a finite number of at least 1", "calibration_mean_span_length"))
         check_ranges(self, ("from 0 to 4294967295", "calibration_seed"))
 
     @property
@@ -116,14 +122,15 @@ def _corrupted_batches(
     max_target_length: int,
 ) -> list[dict[str, torch.Tensor]]:
     split = text_only(split, arguments.calibration_column, "calibration")
+    noise = arguments.calibration_noise_density, arguments.calibration_mean_span_length
     try:
-        tokens, target_length = span_corruption_lengths(length)
+        tokens, target_length = span_corruption_lengths(length, *noise)
         if target_length > max_target_length:
             raise UserError(
                 f"--calibration_length {length} makes targets of {target_length} tokens, and the decoder takes "
                 f"{max_target_length}."
             )
-        collator = SeededCollator(DataCollatorForSpanCorruption(tokenizer), arguments.calibration_seed)
+        collator = SeededCollator(DataCollatorForSpanCorruption(tokenizer, *noise), arguments.calibration_seed)
         rows = tokenize(split, row_encoder(tokenizer, tokens, pack=True, special_tokens=False), shortest_row=2)
         if not len(rows):
             raise UserError("the calibration text is too short: a row needs two tokens.")
