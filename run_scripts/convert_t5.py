@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 from transformers.utils import cached_file
 
 from ..modeling.conversion.t5 import convert_t5_config, synthesizer_from_t5
-from ..modeling.conversion.t5_fit import FITTED_COMPONENTS, fit_synthesizer
+from ..modeling.conversion.t5_fit import FITTED_COMPONENTS, fit_synthesizer, sides_to_fit
 from .base.arguments import check_new_folder, parse_arguments
 from .base.config_overrides import parse_overrides
 from .base.errors import UserError
@@ -146,6 +146,7 @@ def _calibration(
             f"--fit {arguments.fit} needs a calibration text: give --calibration_file or --calibration_dataset_name."
         )
     config = convert_t5_config(AutoConfig.from_pretrained(arguments.source), **fields)
+    sides_to_fit(config, arguments.fit)  # raises for mixtures, before the text is read
     if not _has_tokenizer(arguments.source):
         raise UserError(
             f"there is no tokenizer with {arguments.source!r}, and --fit needs it to read the calibration text: save "

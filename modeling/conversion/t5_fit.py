@@ -132,7 +132,7 @@ def fit_synthesizer(
     teacher = synthesizer_from_t5(t5, dtype=torch.float32)
     overrides.setdefault("attention_components", [component])
     config = convert_t5_config(t5.config, tied_head=teacher.config.tie_word_embeddings, **overrides)
-    sides = _sides_to_fit(config, component)
+    sides = sides_to_fit(config, component)
     if not len(batches):
         raise ValueError("There are no calibration batches.")
     _check_lengths(batches, config, sides)
@@ -148,7 +148,12 @@ def fit_synthesizer(
     return student.to(dtype or t5.dtype).eval()
 
 
-def _sides_to_fit(config: SynthesizerConfig, component: str) -> list[str]:
+def sides_to_fit(config: SynthesizerConfig, component: str) -> list[str]:
+    """Those of `"encoder"` and `"decoder"` whose attention has the component; the other has T5's.
+
+    Raises:
+        ValueError: If a side has another component, or neither has this one.
+    """
     sides = []
     for side in ("encoder", "decoder"):
         names = config.get_text_config(**{side: True}).attention_components

@@ -166,7 +166,7 @@ def test_the_seed_alone_decides(t5_with_tokenizer, tmp_path):
         ("--fit random --max_length 32 --config_overrides max_position_embeddings=8 {text}", "are one thing"),
         (
             "--fit random --max_length 32 --config_overrides decoder_max_position_embeddings=4 {text}",
-            "of 7 tokens",
+            "of 8 tokens",
         ),
         ("--fit random --calibration_file nope.txt", "there is no file 'nope.txt'"),
         ("--fit random {text} --calibration_column body", "the calibration data has no column 'body'"),
