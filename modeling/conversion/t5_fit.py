@@ -311,7 +311,7 @@ def _fit_to_mean(
         length = new.config.max_position_embeddings
         layout = TokenLayout(length, length, is_causal=new.is_causal)
         own = stack.relative_attention_bias
-        own_bias = None if own is None else own(layout)  # type: ignore[operator]  # a `RelativePositionBias`
+        own_bias = None if own is None else own(layout)
         relative = position_biases["decoder" if new.is_causal else "encoder"]
         with torch.no_grad():
             logits = _logits_over_bias(means.pop(old), relative, own_bias, layout)
@@ -516,6 +516,7 @@ def _divergence(target: torch.Tensor, log_weights: torch.Tensor, visible: torch.
 def _fill_unseen(attention: SynthesizerAttention, length: int) -> None:
     """Give keys from position `length` on, which no row had, the mean logit of the others."""
     (component,) = attention.components.values()
+    assert isinstance(component, DenseLogits | FactorizedDenseLogits)
     outputs = component.second if isinstance(component, DenseLogits) else component.repeated
     if isinstance(component, FactorizedDenseLogits):
         length = -(-length // component.tiled.weight.shape[1])
