@@ -197,8 +197,8 @@ def query_token_decides(length=8, kinds=4):
     ("component", "options"),
     [
         ("dense", {}),
-        ("dense", {"dense_first_layer": "query"}),
-        ("factorized_dense", {"factorized_dense_factors": [8, 1]}),
+        pytest.param("dense", {"dense_first_layer": "query"}, marks=pytest.mark.slow),
+        pytest.param("factorized_dense", {"factorized_dense_factors": [8, 1]}, marks=pytest.mark.slow),
     ],
 )
 def test_attention_by_the_query_token_alone_is_learned(component, options):
