@@ -1,4 +1,4 @@
-"""Convert a T5, Flan-T5 or mT5 checkpoint to a Synthesizer, equal or without queries and keys.
+"""Convert T5, Flan-T5 or mT5 to a Synthesizer, equal or without queries and keys.
 
 tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-random \
     --attention_components random vanilla
