@@ -1,19 +1,68 @@
-"""Convert a T5, T5 v1.1, Flan-T5 or mT5 checkpoint to an equivalent Synthesizer.
+"""Convert T5, Flan-T5 or mT5 to a Synthesizer, equal or without queries and keys.
 
 tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-random \
     --attention_components random vanilla
+tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-attention-free \
+    --fit random --calibration_file text.txt --max_length 256
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer
+from huggingface_hub import ModelCard
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
-from ..modeling.conversion.t5 import synthesizer_from_t5
+from ..modeling.conversion.t5 import convert_t5_config, synthesizer_from_t5
+from ..modeling.conversion.t5_fit import FITTED_COMPONENTS, fit_synthesizer, sides_to_fit
 from .base.arguments import check_new_folder, parse_arguments
 from .base.config_overrides import parse_overrides
 from .base.errors import UserError
+from .base.new_checkpoint import new_checkpoint
+from .base.ranges import check_ranges
+from .base.reporting import versions
+from .data.calibration import CalibrationArguments, calibration_batches
+from .training.model_card import CardFacts, architecture, citations, limits, metadata, snippet
+
+
+CARD = """---
+{{ card_data }}
+---
+
+# {{ title }}
+
+{{ summary }}
+
+## Use
+
+```python
+{{ snippet }}
+```
+
+The checkpoint brings its own code, so Transformers alone is enough. Where the package `tokenmixers` is imported, that
+code is not used and `trust_remote_code=True` not needed.
+
+## Architecture
+
+{{ architecture }}
+
+## Conversion
+
+{{ conversion }}
+
+Made with {{ versions }}.
+
+## Limits
+
+{{ limits }}
+
+## Citation
+
+```bibtex
+{{ citation }}
+```
+"""
 
 
 @dataclass
@@ -22,23 +71,44 @@ class ConvertT5Arguments:
 
     source: str = field(metadata={"help": "Hub id or folder of the T5 checkpoint."})
     output_dir: str = field(metadata={"help": "New or empty folder for the Synthesizer and its tokenizer."})
-    attention_components: list[str] = field(
-        default_factory=lambda: ["vanilla"],
+    attention_components: list[str] | None = field(
+        default=None,
         metadata={
             "help": "Components of self-attention, vanilla among them. New ones start at zero: the model computes "
-            "what T5 does, and can be finetuned from there."
+            "what T5 does, and can be finetuned from there. By default vanilla, or the component to fit."
         },
     )
     decoder_attention_components: list[str] | None = field(
         default=None, metadata={"help": "The same for the decoder, if it is to differ."}
     )
     mixture: str = field(default="softmax", metadata={"help": "How components are mixed: softmax, sigmoid or sum."})
+    fit: str | None = field(
+        default=None,
+        metadata={
+            "help": "Replace self-attention's queries and keys by this component alone, random, dense, "
+            "factorized_random or factorized_dense, fitted to T5's attention on a calibration text."
+        },
+    )
+    fit_epochs: int = field(default=4, metadata={"help": "Passes over the calibration text; dense components only."})
+    fit_learning_rate: float = field(
+        default=1e-2, metadata={"help": "Of Adam in the fit; dense components only. It falls linearly to 0."}
+    )
+    max_length: int | None = field(
+        default=None,
+        metadata={"help": "Most tokens that the Synthesizer takes (max_position_embeddings); 512 by default."},
+    )
     config_overrides: str | None = field(
         default=None, metadata={"help": "Other fields, e.g. max_position_embeddings=1024,factorized_random_rank=16."}
     )
     dtype: str | None = field(
         default=None, metadata={"help": "Type of the weights, e.g. float32 or bfloat16; as saved by default."}
     )
+
+    def __post_init__(self):
+        check_ranges(self, ("at least 1", "fit_epochs max_length"))
+        check_ranges(self, ("a finite number above 0", "fit_learning_rate"))
+        if self.fit is not None and self.fit not in FITTED_COMPONENTS:
+            raise UserError(f"--fit {self.fit!r} is unknown; known: {', '.join(FITTED_COMPONENTS)}.")
 
 
 def _has_tokenizer(source: str) -> bool:
@@ -48,30 +118,137 @@ def _has_tokenizer(source: str) -> bool:
     return any(file is not None for file in found)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((ConvertT5Arguments,), argv)
-    output = check_new_folder(arguments.output_dir)
-    dtype = None if arguments.dtype is None else getattr(torch, arguments.dtype, None)
-    if arguments.dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+def _dtype(name: str | None) -> torch.dtype | None:
+    dtype = None if name is None else getattr(torch, name, None)
+    if name is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise UserError(f"--dtype {name!r} is not a floating point type of PyTorch, such as float32 or bfloat16.")
+    return dtype
+
+
+def _fields(arguments: ConvertT5Arguments) -> dict[str, object]:
+    """Fields of the new configuration."""
+    fields = parse_overrides(arguments.config_overrides or "")
+    if arguments.max_length is not None:
+        if "max_position_embeddings" in fields:
+            raise UserError("--max_length and max_position_embeddings in --config_overrides are one thing: give one.")
+        fields["max_position_embeddings"] = arguments.max_length
+    fields["attention_components"] = arguments.attention_components or [arguments.fit or "vanilla"]
+    fields["decoder_attention_components"] = arguments.decoder_attention_components
+    return {"mixture": arguments.mixture, **fields}
+
+
+def _calibration(
+    arguments: ConvertT5Arguments, calibration: CalibrationArguments, fields: dict[str, object]
+) -> list[dict[str, torch.Tensor]]:
+    """The batches for a fit."""
+    if not calibration.is_given:
         raise UserError(
-            f"--dtype {arguments.dtype!r} is not a floating point type of PyTorch, such as float32 or bfloat16."
+            f"--fit {arguments.fit} needs a calibration text: give --calibration_file or --calibration_dataset_name."
         )
+    config = convert_t5_config(AutoConfig.from_pretrained(arguments.source), **fields)
+    sides_to_fit(config, arguments.fit)  # raises for mixtures, before the text is read
+    if not _has_tokenizer(arguments.source):
+        raise UserError(
+            f"there is no tokenizer with {arguments.source!r}, and --fit needs it to read the calibration text: save "
+            "it beside the model."
+        )
+    tokenizer = AutoTokenizer.from_pretrained(arguments.source)
+    lengths = [config.get_text_config(**{side: True}).max_position_embeddings for side in ("encoder", "decoder")]
+    return calibration_batches(calibration, tokenizer, *lengths)
+
+
+def _convert(arguments: ConvertT5Arguments, calibration: CalibrationArguments) -> PreTrainedModel:
+    dtype, fields = _dtype(arguments.dtype), _fields(arguments)
+    if arguments.fit is None and calibration.is_given:
+        raise UserError("a calibration text is for --fit: name what to fit, or leave the text out.")
     try:
-        model = synthesizer_from_t5(
+        if arguments.fit is None:
+            return synthesizer_from_t5(arguments.source, dtype=dtype, **fields)
+        return fit_synthesizer(
             arguments.source,
+            _calibration(arguments, calibration, fields),
+            arguments.fit,
+            epochs=arguments.fit_epochs,
+            learning_rate=arguments.fit_learning_rate,
             dtype=dtype,
-            attention_components=arguments.attention_components,
-            decoder_attention_components=arguments.decoder_attention_components,
-            mixture=arguments.mixture,
-            **parse_overrides(arguments.config_overrides or ""),
+            device="cuda" if torch.cuda.is_available() else None,
+            **fields,
         )
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
-    model.save_pretrained(output)
-    if _has_tokenizer(arguments.source):
-        AutoTokenizer.from_pretrained(arguments.source).save_pretrained(output)
-    else:
+
+
+def _check_generation(model: PreTrainedModel) -> None:
+    most = model.config.get_text_config(decoder=True).max_sequence_length
+    for name in ("max_length", "max_new_tokens"):
+        wanted = getattr(model.generation_config, name)
+        if most is not None and wanted is not None and wanted > most:
+            raise UserError(
+                f"the source generates texts of {name}={wanted} tokens, more than the {most} positions of the new "
+                f"decoder: give --max_length {wanted} or more, or change its generation_config.json."
+            )
+
+
+def _conversion(arguments: ConvertT5Arguments, calibration: CalibrationArguments) -> str:
+    """How the weights were made, for the card."""
+    if arguments.fit is None:
+        return "All weights are the source's. Other components of self-attention, if any, start without effect."
+    files = [Path(file).name for file in calibration.calibration_file or ()]
+    text = ", ".join(files) or calibration.calibration_dataset_name
+    target = calibration.calibration_target_column
+    task = "its spans hidden as in T5's pretraining" if target is None else f"with the targets in `{target}`"
+    how = "their mean weights" if "random" in arguments.fit else f"{arguments.fit_epochs} epochs of distillation"
+    return (
+        f"Self-attention's queries and keys were replaced by the component `{arguments.fit}`, fitted in each layer to "
+        f"the source's attention weights by {how}, on up to {calibration.calibration_samples:,} rows of {text}, "
+        f"{task}. All other weights are the source's. The model was not trained after that: finetune it before use."
+    )
+
+
+def _card(arguments: ConvertT5Arguments, calibration: CalibrationArguments, model: PreTrainedModel) -> ModelCard:
+    local = Path(arguments.source).exists()
+    name = Path(arguments.source).name if local else arguments.source
+    facts = CardFacts("text2text-generation", data="", metrics={}, base_model=arguments.source)
+    title = Path(arguments.output_dir).resolve().name
+    components = " + ".join(f"`{name}`" for name in model.config.attention_components)
+    return ModelCard.from_template(
+        metadata(facts, model.config.model_type, title, {}),
+        template_str=CARD,
+        title=title,
+        summary=f"A Synthesizer with {model.num_parameters():,} parameters, converted from {name}. Its self-attention "
+        f"has the components {components}.",
+        snippet=snippet(facts.task, arguments.output_dir, True, None),
+        architecture=architecture(model),
+        conversion=_conversion(arguments, calibration),
+        versions=versions(),
+        limits=limits(model.config),
+        citation=citations(model.config),
+    )
+
+
+def _tokenizer(source: str, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+    if not _has_tokenizer(source):
+        return None
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    most = model.config.max_sequence_length
+    if most is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, most)
+    return tokenizer
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    arguments, calibration = parse_arguments((ConvertT5Arguments, CalibrationArguments), argv)
+    output = check_new_folder(arguments.output_dir)
+    model = _convert(arguments, calibration)
+    _check_generation(model)
+    tokenizer = _tokenizer(arguments.source, model)
+    with new_checkpoint(output) as folder:
+        model.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        _card(arguments, calibration, model).save(folder / "README.md")
+    if tokenizer is None:
         print(f"No tokenizer goes with the model: there is none with {arguments.source!r}.")
     components = " + ".join(model.config.attention_components)
     print(f"{model.num_parameters():,} parameters, self-attention from {components}, saved in {output}")

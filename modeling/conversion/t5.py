@@ -159,6 +159,22 @@ def add_components(
     return result
 
 
+def load_t5(source: str | PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """The T5 model in a folder or on the Hub; a model is returned as it is.
+
+    Args:
+        source: Hub id or folder of a T5 model, or a model.
+        dtype: Type of the weights; `None` means the type they are saved in.
+
+    Raises:
+        ValueError: If the model is not a T5 model.
+    """
+    if not isinstance(source, str):
+        return source
+    convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
+    return AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto", use_safetensors=True)
+
+
 def synthesizer_from_t5(
     source: str | PreTrainedModel, *, dtype: torch.dtype | None = None, **overrides: Any
 ) -> SynthesizerForConditionalGeneration:
@@ -181,11 +197,7 @@ def synthesizer_from_t5(
     >>> model = synthesizer_from_t5("google/flan-t5-small", attention_components=["random", "vanilla"])
     ```
     """
-    if isinstance(source, str):
-        convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
-        t5 = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto")
-    else:
-        t5 = source
+    t5 = load_t5(source, dtype)
     state_dict = convert_t5_state_dict(t5.state_dict())
     tied = "lm_head.weight" not in state_dict or torch.equal(
         state_dict["lm_head.weight"], state_dict["model.shared.weight"]

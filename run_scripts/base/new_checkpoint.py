@@ -10,11 +10,17 @@ from ...configuration.checkpoint_files import INCOMPLETE
 
 
 @contextmanager
-def new_checkpoint(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder; what is in it at the end moves to `folder`, `config.json` last."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=INCOMPLETE, dir=folder.parent) as complete:
+def new_checkpoint(output: Path) -> Iterator[Path]:
+    """A temporary folder for a checkpoint, whose files are moved to `output` when the context ends without an error.
+
+    The config.json is moved last: a folder without it is no checkpoint.
+
+    Args:
+        output: A new or empty folder.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=INCOMPLETE, dir=output.parent) as complete:
         yield Path(complete)
-        folder.mkdir(exist_ok=True)
+        output.mkdir(exist_ok=True)
         for path in sorted(Path(complete).iterdir(), key=lambda path: path.name == "config.json"):
-            os.replace(path, folder / path.name)
+            os.replace(path, output / path.name)

@@ -82,11 +82,11 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
             validation = arguments.load("validation", token, arguments.streaming)
     if arguments.validation_file is not None:
         validation = load_files(arguments.validation_file, arguments.streaming)
-    train = _text_only(train, arguments.text_column, "train")
+    train = text_only(train, arguments.text_column, "train")
     if validation is None:
         train, validation = _hold_out(train, arguments, seed)
     else:
-        validation = _text_only(validation, arguments.text_column, "validation")
+        validation = text_only(validation, arguments.text_column, "validation")
     splits = {"train": train, "validation": validation}
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
     return {name: split if limits[name] is None else split.take(limits[name]) for name, split in splits.items()}
@@ -112,7 +112,17 @@ def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Sp
     return parts["train"], parts["test"]
 
 
-def _text_only(split: Split, column: str, name: str) -> Split:
+def text_only(split: Split, column: str, name: str) -> Split:
+    """The rows that hold text, in a single column `text`.
+
+    Args:
+        split: Rows of a data set, streamed or not.
+        column: Column of the text.
+        name: The split's name, for messages.
+
+    Raises:
+        UserError: If the column is missing, or no row holds text.
+    """
     columns = split.column_names or list(next(iterate_rows(split, name), {}))
     if column not in columns:
         raise UserError(f"the {name} data has no column {column!r}; it has {', '.join(map(repr, columns))}.")
