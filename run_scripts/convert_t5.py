@@ -199,7 +199,7 @@ def _conversion(arguments: ConvertT5Arguments, calibration: CalibrationArguments
     task = "its spans hidden as in T5's pretraining" if target is None else f"with the targets in `{target}`"
     how = "their mean weights" if "random" in arguments.fit else f"{arguments.fit_epochs} epochs of distillation"
     return (
-        f"The queries and keys of self-attention were replaced by the component `{arguments.fit}`, in each layer fitted "
+        f"The queries and keys of self-attention were replaced by the component `{arguments.fit}`, fitted by layer "
         f"to the source's attention weights by {how}, on up to {calibration.calibration_samples:,} rows of {text}, "
         f"{task}. All other weights are the source's. The model was not trained after that: finetune it before use."
     )
