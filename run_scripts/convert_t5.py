@@ -23,7 +23,7 @@ from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.reporting import versions
 from .data.calibration import CalibrationArguments, calibration_batches
-from .training.model_card import CardFacts, architecture, citations, limits, metadata, snippet
+from .training.model_card import CardFacts, architecture, citations, longest_sequence, metadata, snippet
 
 
 CARD = """---
@@ -199,10 +199,16 @@ def _conversion(arguments: ConvertT5Arguments, calibration: CalibrationArguments
     task = "its spans hidden as in T5's pretraining" if target is None else f"with the targets in `{target}`"
     how = "their mean weights" if "random" in arguments.fit else f"{arguments.fit_epochs} epochs of distillation"
     return (
-        f"Self-attention's queries and keys were replaced by the component `{arguments.fit}`, fitted in each layer to "
-        f"the source's attention weights by {how}, on up to {calibration.calibration_samples:,} rows of {text}, "
+        f"The queries and keys of self-attention were replaced by the component `{arguments.fit}`, fitted by layer "
+        f"to the source's attention weights by {how}, on up to {calibration.calibration_samples:,} rows of {text}, "
         f"{task}. All other weights are the source's. The model was not trained after that: finetune it before use."
     )
+
+
+def _limits(model: PreTrainedModel) -> str:
+    most = longest_sequence(model.config)
+    length = "" if most is None else f"Sequences have at most {most} tokens. "
+    return f"{length}The model has the limits of its source, and was not evaluated after the conversion."
 
 
 def _card(arguments: ConvertT5Arguments, calibration: CalibrationArguments, model: PreTrainedModel) -> ModelCard:
@@ -210,18 +216,19 @@ def _card(arguments: ConvertT5Arguments, calibration: CalibrationArguments, mode
     name = Path(arguments.source).name if local else arguments.source
     facts = CardFacts("text2text-generation", data="", metrics={}, base_model=arguments.source)
     title = Path(arguments.output_dir).resolve().name
-    components = " + ".join(f"`{name}`" for name in model.config.attention_components)
+    sides = {side: model.config.get_text_config(**{side: True}) for side in ("encoder", "decoder")}
+    components = {side: " + ".join(f"`{name}`" for name in c.attention_components) for side, c in sides.items()}
     return ModelCard.from_template(
         metadata(facts, model.config.model_type, title, {}),
         template_str=CARD,
         title=title,
-        summary=f"A Synthesizer with {model.num_parameters():,} parameters, converted from {name}. Its self-attention "
-        f"has the components {components}.",
+        summary=f"A Synthesizer with {model.num_parameters():,} parameters, converted from {name}. Components of "
+        f"self-attention: {components['encoder']} in the encoder, {components['decoder']} in the decoder.",
         snippet=snippet(facts.task, arguments.output_dir, True, None),
         architecture=architecture(model),
         conversion=_conversion(arguments, calibration),
         versions=versions(),
-        limits=limits(model.config),
+        limits=_limits(model),
         citation=citations(model.config),
     )
 
