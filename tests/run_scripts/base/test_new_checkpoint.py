@@ -2,13 +2,13 @@ import os
 
 import pytest
 
-from tokenmixers.run_scripts.base.output_folder import complete_checkpoint
+from tokenmixers.run_scripts.base.new_checkpoint import new_checkpoint
 
 
 def test_the_configuration_comes_last(tmp_path, monkeypatch):
     moved, replace = [], os.replace
     monkeypatch.setattr(os, "replace", lambda path, target: (moved.append(target.name), replace(path, target)))
-    with complete_checkpoint(tmp_path / "new" / "out") as folder:
+    with new_checkpoint(tmp_path / "new" / "out") as folder:
         for name in ("config.json", "a.txt", "weights"):
             (folder / name).write_text(name)
         assert not (tmp_path / "new" / "out").exists()
@@ -18,7 +18,7 @@ def test_the_configuration_comes_last(tmp_path, monkeypatch):
 
 
 def test_nothing_is_left_by_an_error(tmp_path):
-    with pytest.raises(KeyError), complete_checkpoint(tmp_path / "out") as folder:
+    with pytest.raises(KeyError), new_checkpoint(tmp_path / "out") as folder:
         (folder / "weights").write_text("x")
         raise KeyError
     assert list(tmp_path.iterdir()) == []
