@@ -119,7 +119,7 @@ TEXTS = [
     (WITH_OUTPUT, "--output_dir /proc/new", "--output_dir '/proc/new' cannot be written: "),
     (ONE, "--output_dir " + "a" * 300, "cannot be written: File name too long"),
     (
-        tuple(name for name in COMMANDS if name != "launch"),
+        tuple(name for name in COMMANDS if name not in ("launch", "lm_eval")),
         "--no_such_argument 3",
         "unknown arguments|required|is not",
     ),
