@@ -287,7 +287,7 @@ _GENERATION = (
     Field("do_sample", "Sample: another text each time", False, "flag", optional=True),
 )
 
-#: Name of a task, as in `checkpoints.TASKS` -> how it is shown.
+#: Name of a task, as in `checkpoints.TASK_NAMES` -> how it is shown.
 TASKS = {
     "fill-mask": Task(
         "Fill in missing words",

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts.demos import tasks
-from tokenmixers.run_scripts.demos.checkpoints import TASKS as TASK_NAMES
+from tokenmixers.run_scripts.demos.checkpoints import TASK_NAMES
 from tokenmixers.run_scripts.demos.tasks import InputError, Span, answer, mark
 
 
