@@ -28,7 +28,7 @@ class DemoArguments:
     port: int | None = field(default=None, metadata={"help": "Port; by default the first free one from 7860 on."})
     inbrowser: bool = field(default=False, metadata={"help": "Open the page in a browser of this machine."})
     share: bool = field(
-        default=False, metadata={"help": "Make a public address for three days, by way of Gradio's servers."}
+        default=False, metadata={"help": "Make a public address for a week at most, by way of Gradio's servers."}
     )
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Allow a checkpoint to run its own code on this machine."}

@@ -23,7 +23,7 @@ from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
 from .base.shipped_files import MODEL_CARDS
-from .demos.space import check_model_of_space, space_files
+from .demos.space import REQUIREMENT_NOTE, check_model_of_space, space_files
 
 
 # What stays behind, by the name of a file or of a folder that it is in; capital letters count as small ones.
@@ -67,7 +67,7 @@ class PushArguments:
         default=None,
         metadata={
             "help": "The line of the Space's requirements.txt that installs this package with its extra demo; by "
-            "default this version by name."
+            "default this version from the package index, which has to have it."
         },
     )
     update: bool = field(default=False, metadata={"help": "Add a commit to a repository that exists already."})
@@ -332,6 +332,8 @@ def list_files(arguments: PushArguments, files: dict[str, Path | bytes]) -> None
         if arguments.space and isinstance(content, bytes):
             print(textwrap.indent(content.decode(), "    "))
     if arguments.space:
+        if arguments.space_requirement is None:
+            print(REQUIREMENT_NOTE)
         return
     for name, reason in select_files(source_folder(arguments.source))[1].items():
         print(f"{'stays behind':>21}  {name} ({reason})")

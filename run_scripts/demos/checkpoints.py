@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrain
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..base.errors import UserError, report_unreadable
+from ..training.model_loading import LONGEST_PLAUSIBLE
 
 
 class TaskName(NamedTuple):
@@ -27,7 +28,7 @@ class TaskName(NamedTuple):
     endings: tuple[str, ...]
 
 
-TASKS = (
+TASK_NAMES = (
     TaskName("fill-mask", "AutoModelForMaskedLM", ("ForMaskedLM",)),
     TaskName("text-classification", "AutoModelForSequenceClassification", ("ForSequenceClassification",)),
     TaskName("token-classification", "AutoModelForTokenClassification", ("ForTokenClassification",)),
@@ -44,7 +45,7 @@ class Checkpoint:
 
     Attributes:
         name: Folder or Hub id, as the user gave it.
-        task: A name of `TASKS`.
+        task: A name in `TASK_NAMES`.
         model: In evaluation mode, with eager attention, which returns its weights.
         processor: The tokenizer, or the image processor of an image model.
     """
@@ -65,8 +66,7 @@ class Checkpoint:
         config = self.model.config
         positions = getattr(config, "max_sequence_length", None) or getattr(config, "max_position_embeddings", None)
         limits = [positions, getattr(self.processor, "model_max_length", None)]
-        # Tokenizers without a limit have 10 ** 30.
-        return min((limit for limit in limits if limit is not None and limit < 10**9), default=None)
+        return min((limit for limit in limits if limit is not None and limit <= LONGEST_PLAUSIBLE), default=None)
 
 
 def find_task(config: PreTrainedConfig, name: str) -> TaskName:
@@ -80,10 +80,10 @@ def find_task(config: PreTrainedConfig, name: str) -> TaskName:
         UserError: If the configuration names no class, or one for a task that the demo does not show.
     """
     saved_by = (config.architectures or [None])[0]
-    for task in TASKS:
+    for task in TASK_NAMES:
         if saved_by is not None and saved_by.endswith(task.endings):
             return task
-    known = ", ".join(f"...{ending}" for task in TASKS for ending in task.endings)
+    known = ", ".join(f"...{ending}" for task in TASK_NAMES for ending in task.endings)
     what = "does not say which class saved it" if saved_by is None else f"was saved by {saved_by}"
     raise UserError(f"the demo cannot show {name!r}, which {what} (`architectures` in config.json): it shows {known}.")
 

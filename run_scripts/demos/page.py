@@ -1,8 +1,12 @@
 """The page of a demo, made with Gradio: inputs and answer, and beside them the picture of what mixed which tokens."""
 
+import errno
 import logging
 import os
+import socket
 from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from typing import Any, NamedTuple
 
 from ..base.errors import UserError
@@ -224,27 +228,73 @@ def launch(
         The running `gradio.Blocks`, with its address in `local_url`.
 
     Raises:
-        UserError: If Gradio is not installed, or cannot listen.
+        UserError: If Gradio is not installed, cannot listen on this address, or makes no public one.
     """
     page, gradio = build_page(checkpoint), import_gradio()
+    check_address(host, port)
+    if host is not None and ":" in host:
+        host = f"[{host.strip('[]')}]"  # IPv6, as in a URL
     # Fonts that are there: Gradio's own come from the internet.
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     theme = gradio.themes.Default(primary_hue="blue", **fonts)
     # White text needs a darker button than Gradio's.
     theme.set(button_primary_background_fill="*primary_700", button_primary_background_fill_hover="*primary_800")
-    try:
-        page.launch(
-            server_name=host,
-            server_port=port,
-            share=share,
-            inbrowser=inbrowser,
-            prevent_thread_lock=not block,
-            quiet=not block,
-            theme=theme,
-            css=CSS,
-            ssr_mode=False,
-            footer_links=["gradio", "settings"],
-        )
-    except (OSError, ValueError) as error:
-        raise UserError(f"the page cannot be served: {error}") from error
+    options = {"theme": theme, "css": CSS, "ssr_mode": False, "footer_links": ["gradio", "settings"]}
+    _serve(page, server_name=host, server_port=port, share=share, inbrowser=inbrowser, **options)
+    if block:
+        print(f"The page is at {page.local_url}", flush=True)
+        if page.share_url:
+            print(f"Its public address is {page.share_url}", flush=True)
+        page.block_thread()
     return page
+
+
+def check_address(host: str | None, port: int | None) -> None:
+    """Check that the page can listen, before Gradio tries each of its ports for seconds.
+
+    Args:
+        host: As for `launch`.
+        port: As for `launch`.
+
+    Raises:
+        UserError: If `host` is no address of this machine, or `port` is in use or not for this user.
+    """
+    host = (host or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1").strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port or 0), family=family).close()
+    except (OSError, UnicodeError) as error:  # the second for names that cannot be looked up
+        number = getattr(error, "errno", None)
+        if number == errno.EADDRINUSE:
+            raise UserError(
+                f"--port {port} is in use: give another one, or leave --port out for the first free one."
+            ) from error
+        if number == errno.EACCES:
+            raise UserError(f"--port {port} is not for this user: give one from 1024 on.") from error
+        raise UserError(
+            f"--host {host!r} cannot be listened on ({error}): give an address of this machine, 127.0.0.1 for this "
+            "machine alone or 0.0.0.0 for all that reach it."
+        ) from error
+
+
+def _serve(page: Any, share: bool, **options: Any) -> None:
+    """Start Gradio's server, with messages of our own: Gradio's name arguments that the command does not have."""
+    # Gradio says on standard output why there is no public address, also if quiet.
+    with redirect_stdout(StringIO()) if share else nullcontext() as printed:
+        try:
+            page.launch(share=share, prevent_thread_lock=True, quiet=True, **options)
+        except Exception as error:
+            if page.is_running:
+                page.close(verbose=False)
+                raise UserError(
+                    f"the page at {page.local_url} cannot be reached from this machine itself: if it uses a proxy, "
+                    "set the environment variable NO_PROXY to 127.0.0.1,localhost and the value of --host."
+                ) from error
+            if not isinstance(error, OSError):
+                raise
+            port = options["server_port"]
+            which = "no port from 7860 on is free" if port is None else f"--port {port} is in use"
+            raise UserError(f"{which}: give another --port.") from error
+    if share and not page.share_url:
+        page.close(verbose=False)
+        raise UserError(f"there is no public address: leave --share out. {printed.getvalue().strip()}")

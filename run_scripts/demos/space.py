@@ -17,6 +17,12 @@ from .checkpoints import find_task
 #: The version of Gradio that the tests run with; the Hub needs an exact one.
 GRADIO_VERSION = "6.31.0"
 
+#: Of a Space without a requirement of the user.
+REQUIREMENT_NOTE = (
+    f"requirements.txt needs tokenmixers {tokenmixers.__version__} on the package index (PyPI). If it is not there, "
+    "the Space cannot start: give --space_requirement 'tokenmixers[demo] @ git+https://github.com/<user>/tokenmixers'"
+)
+
 APP = '''"""The demo of {model}."""
 
 from tokenmixers.run_scripts.demos.checkpoints import load_checkpoint
@@ -51,7 +57,8 @@ def space_files(
         config: Configuration of the checkpoint.
         names: Names of its files.
         model: Its name on the Hub, `<user or organisation>/<name>`.
-        requirement: What `pip` installs this package from, with the extra `demo`; by default this version by name.
+        requirement: What `pip` installs this package from, with the extra `demo`; by default this version from
+            the package index, which has to have it.
         card: Its model card, whose licence the Space gets; empty if there is none.
 
     Returns:

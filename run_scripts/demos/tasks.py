@@ -246,10 +246,16 @@ def _continue(checkpoint: Checkpoint, values: Mapping[str, Any]) -> Answer:
         text, max_new_tokens=new, do_sample=bool(values.get("do_sample")), return_tensors=True
     )
     ids = torch.tensor([found["generated_token_ids"]], device=prompt.device)
-    written = checkpoint.processor.decode(ids[0, prompt.shape[1] :], skip_special_tokens=True)
+    # Together with the prompt: decoders drop the space at the start of a text, also if the model wrote it.
+    whole, read = (
+        checkpoint.processor.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        for row in (ids[0], prompt[0])
+    )
+    written = whole[len(read) :]
+    if not written:
+        notes.append("The model wrote nothing more.")
     maps, cut = _maps(checkpoint, BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)}))
-    gap = "" if text[-1:].isspace() or written[:1].isspace() else " "
-    return Answer(text=[Span(text + gap), Span(written or "(nothing)", "new")], notes=[*notes, *cut], maps=maps)
+    return Answer(text=[Span(text), *([Span(written, "new")] if written else [])], notes=[*notes, *cut], maps=maps)
 
 
 def _rewrite(checkpoint: Checkpoint, values: Mapping[str, Any]) -> Answer:
@@ -281,7 +287,7 @@ _GENERATION = (
     Field("do_sample", "Sample: another text each time", False, "flag", optional=True),
 )
 
-#: Name of a task, as in `checkpoints.TASKS` -> how it is shown.
+#: Name of a task, as in `checkpoints.TASK_NAMES` -> how it is shown.
 TASKS = {
     "fill-mask": Task(
         "Fill in missing words",

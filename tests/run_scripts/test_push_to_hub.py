@@ -544,6 +544,22 @@ def test_a_dry_run_prints_the_files_of_a_space(hub, online, with_tokenizer, caps
     assert "license: apache-2.0" in printed and "stays behind" not in printed and "model.safetensors" not in printed
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_that_the_index_has_to_have_the_package_is_said_unless_a_line_is_given(
+    dry_run, hub, online, with_tokenizer, capsys
+):
+    arguments = ("--source", with_tokenizer, "--repo_id", "me/model")
+    push(*arguments)
+    arguments += ("--space", *["--dry_run"] * dry_run)
+    note = f"requirements.txt needs tokenmixers {tokenmixers.__version__} on the package index (PyPI)"
+    assert note not in capsys.readouterr().out
+    push(*arguments)
+    printed = capsys.readouterr().out
+    assert note in printed and "give --space_requirement 'tokenmixers[demo] @ git+https://" in printed
+    push(*arguments, "--update", "--space_requirement", "tokenmixers[demo] @ git+https://example.org/x")
+    assert "package index" not in capsys.readouterr().out
+
+
 def test_what_has_no_demo_gets_no_space(checkpoint):
     arguments = ("--repo_id", "me/model", "--dry_run", "--space")
     assert "has no tokenizer, which a demo needs" in refused("--source", checkpoint, *arguments)

@@ -3,11 +3,11 @@
 import pytest
 
 import tokenmixers
-from tokenmixers.run_scripts.demos.checkpoints import TASKS, Checkpoint
+from tokenmixers.run_scripts.demos.checkpoints import TASK_NAMES, Checkpoint
 
 
 LENGTH = 24
-KINDS = {task.name: task.endings[0] for task in TASKS}
+KINDS = {task.name: task.endings[0] for task in TASK_NAMES}
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,13 @@
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from tokenmixers import GMLPConfig, GMLPModel, TimmImageProcessorPil
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.demos.checkpoints import TASKS, find_task, load_checkpoint
+from tokenmixers.run_scripts.demos.checkpoints import TASK_NAMES, Checkpoint, find_task, load_checkpoint
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def saved(demo_checkpoint, tmp_path):
     return save
 
 
-@pytest.mark.parametrize("task", [task.name for task in TASKS])
+@pytest.mark.parametrize("task", [task.name for task in TASK_NAMES])
 def test_a_folder_is_loaded_for_its_task(task, saved):
     loaded = load_checkpoint(str(saved("Synthesizer", task)))
     assert (loaded.task, loaded.title) == (task, task)
@@ -40,6 +41,17 @@ def test_converted_image_models_need_no_code_of_the_checkpoint(saved):
 def test_the_class_that_saved_it_tells_the_task(model, task):
     config = {BertForMaskedLM: BertConfig, GPT2LMHeadModel: GPT2Config}[model](architectures=[model.__name__])
     assert find_task(config, "mine").name == task
+
+
+@pytest.mark.parametrize(
+    ("positions", "tokens", "expected"),
+    [(24, 10**30, 24), (512, 24, 24), (24, 512, 24), (10**7, 24, 24), (10**6, 10**30, 10**6), (None, 10**7, None)],
+)
+def test_implausible_lengths_are_no_limits(positions, tokens, expected):
+    """Tokenizers without a limit report 10**30, and some are saved with another number that means none."""
+    model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=positions))
+    checkpoint = Checkpoint("mine", "fill-mask", model, SimpleNamespace(model_max_length=tokens))
+    assert checkpoint.max_length == expected
 
 
 @pytest.mark.parametrize("architectures", [["GMLPForMultipleChoice"], [GMLPModel.__name__], None])

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tokenmixers.run_scripts.demos import page as demo_page
-from tokenmixers.run_scripts.demos.checkpoints import TASKS
+from tokenmixers.run_scripts.demos.checkpoints import TASK_NAMES
 from tokenmixers.run_scripts.demos.space import space_files
 
 
@@ -108,7 +108,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("task", [task.name for task in TASKS])
+@pytest.mark.parametrize("task", [task.name for task in TASK_NAMES])
 def test_every_kind_of_checkpoint(task, demo_checkpoint, show, picture_file):
     checkpoint = demo_checkpoint(FAMILIES[task], task)
     tab = show(checkpoint)

@@ -1,11 +1,15 @@
+import dataclasses
+
 import pytest
 import torch
 from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.testing import assert_close
+from transformers import PreTrainedTokenizerFast
 
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts.demos import tasks
-from tokenmixers.run_scripts.demos.checkpoints import TASKS as TASK_NAMES
+from tokenmixers.run_scripts.demos.checkpoints import TASK_NAMES
 from tokenmixers.run_scripts.demos.tasks import InputError, Span, answer, mark
 
 
@@ -84,14 +88,50 @@ def test_generated_texts_are_those_of_generate(demo_checkpoint):
     found = answer(checkpoint, VALUES["text-generation"])
     encoded = checkpoint.processor("the gate", return_tensors="pt")
     ids = checkpoint.model.generate(**encoded, max_new_tokens=4)[0]
-    new = checkpoint.processor.decode(ids[encoded["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert found.text[1] == Span(new, "new")
+    new = checkpoint.processor.decode(ids, skip_special_tokens=True).removeprefix("the gate")
+    assert new and found.text == [Span("the gate"), Span(new, "new")]
     assert list(found.maps[0].rows) == checkpoint.processor.convert_ids_to_tokens(ids)
     other = demo_checkpoint("Synthesizer", "text2text-generation")
     found = answer(other, VALUES["text2text-generation"])
     written = other.model.generate(**other.processor("the gate", return_tensors="pt"), max_new_tokens=4)[0]
     assert found.text == [Span(other.processor.decode(written, skip_special_tokens=True).strip() or "(nothing)")]
     assert list(found.maps[2].rows) == other.processor.convert_ids_to_tokens(written[:-1])
+
+
+@pytest.mark.parametrize(
+    ("start", "tokens", "new"),
+    [("the gat", "e", "e"), ("the gate", "Ġmixes", " mixes"), ("the caf", "Ã©", "é"), ("the gate ", "t", "t")],
+)
+def test_the_text_is_continued_without_spaces_of_our_own(start, tokens, new, demo_checkpoint):
+    tokenizer = byte_level_tokenizer()
+    tokens = [tokens] if tokens in tokenizer.get_vocab() else list(tokens)  # of the letter, its two bytes
+    checkpoint = demo_checkpoint("GMLP", "text-generation", vocab_size=len(tokenizer), tie_word_embeddings=False)
+    checkpoint = dataclasses.replace(checkpoint, processor=tokenizer)
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    # The first is wanted most, and after it the second more.
+    bias = {(ids[0],): 1e4} | {tuple(ids): 1e6 for _ in ids[1:]}
+    checkpoint.model.generation_config.sequence_bias = bias
+    found = answer(checkpoint, {"text": start, "max_new_tokens": len(ids)})
+    assert found.text == [Span(start), Span(new, "new")] and found.notes == []
+
+
+def byte_level_tokenizer():
+    """Of GPT-2's kind: its decoder joins bytes and adds no spaces."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(["the gate mixes tokens"] * 9, trainer)
+    backend.add_special_tokens(["<end>"])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>", model_max_length=24)
+
+
+def test_a_continuation_without_text_is_said(demo_checkpoint):
+    checkpoint = demo_checkpoint("GMLP", "text-generation")
+    checkpoint.model.generation_config.sequence_bias = {(checkpoint.processor.eos_token_id,): 1e4}
+    checkpoint.model.generation_config.eos_token_id = checkpoint.processor.eos_token_id
+    found = answer(checkpoint, VALUES["text-generation"])
+    assert found.text == [Span("the gate")] and found.notes == ["The model wrote nothing more."]
 
 
 def test_texts_are_sampled_if_wanted(demo_checkpoint):
