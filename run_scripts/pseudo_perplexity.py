@@ -8,6 +8,7 @@ Works for every checkpoint that `AutoModelForMaskedLM` loads. A text of n tokens
 """
 
 import json
+import math
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -99,12 +100,22 @@ class Scorer:
         self.model: PreTrainedModel = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
     def __call__(self, texts: list[tuple[str, str]]) -> list[Score]:
-        """Scores of texts; each comes with its place, for messages."""
+        """Scores of texts; each comes with its place, for messages.
+
+        Raises:
+            UserError: If a text does not fit, has nothing to score, or a log-probability is not finite.
+        """
         longest = longest_text(self.model, self.tokenizer)
         with_words = self.arguments.within_word_l2r
         encoded = [encode(text, self.tokenizer, longest, with_words, place) for place, text in texts]
         mask_token_id, batch_size = self.tokenizer.mask_token_id, self.arguments.batch_size
         values = token_log_probabilities(self.model, encoded, mask_token_id, batch_size)
+        for (place, _), row in zip(texts, values, strict=True):
+            if not all(map(math.isfinite, row)):
+                raise UserError(
+                    f"{place}: {self.arguments.model!r} gives a token a log-probability that is not finite: give a "
+                    "checkpoint whose weights are."
+                )
         return [
             Score(text, sum(row), len(row), len(text.split())) for (_, text), row in zip(texts, values, strict=True)
         ]

@@ -141,6 +141,20 @@ def test_wrong_calls(arguments, sentence, checkpoint, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("source", ["text", "pairs"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite(value, source, checkpoint, tmp_path):
+    model, folder = checkpoint("BertForMaskedLM")
+    with torch.no_grad():
+        model.cls.predictions.bias[7] = value
+    model.save_pretrained(folder)
+    (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "The gate", "sentence_bad": "a"}')
+    given = {"text": "The gate", "pairs": str(tmp_path / "pairs.jsonl")}[source]
+    with pytest.raises(SystemExit, match=r"(number 1|line 1): .* a log-probability that is not finite"):
+        main(["--model", folder, f"--{source}", given, "--output_dir", str(tmp_path / "results")])
+    assert not (tmp_path / "results").exists()
+
+
 def test_models_that_predict_no_masked_tokens(tiny_model, tokenizer, tmp_path):
     with pytest.raises(SystemExit, match=r"cannot be loaded"):
         main(["--model", str(tmp_path / "nothing"), "--text", "a"])
