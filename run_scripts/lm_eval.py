@@ -9,18 +9,38 @@ that JSON names: '{"file": "held_out.txt"}'. All arguments are those of `lm_eval
 
 import argparse
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import tokenmixers  # noqa: F401  (registers the models)
 
+from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.shipped_files import LM_EVAL_TASKS
+
+
+@contextmanager
+def _report_wrong_calls() -> Iterator[None]:
+    """Turn what the harness raises for wrong arguments, files and models into a `UserError`.
+
+    Once `lm_eval.evaluator.evaluate` runs, models and tasks are loaded: what it raises are errors of the program.
+    """
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        called = {(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame in frames}
+        if ("lm_eval.evaluator", "evaluate") in called:
+            raise
+        raise UserError(str(error)) from error
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; prints a table of results.
 
     Raises:
-        UserError: If lm-evaluation-harness is not installed.
+        UserError: If lm-evaluation-harness is not installed, or an argument, file or model is wrong.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
@@ -30,12 +50,14 @@ def main(argv: list[str] | None = None) -> None:
     if given in ([], ["-h"], ["--help"]):
         parser.print_help()
         return
-    harness = import_optional("lm_eval.__main__", "eval", "lm_eval")
+    import_optional("lm_eval", "eval", "this command")  # first, so that the message names the package
+    harness = import_optional("lm_eval.__main__", "eval", "this command")
     if not any(argument.partition("=")[0] == "--include_path" for argument in given):
         given += ["--include_path", str(LM_EVAL_TASKS)]
     kept, sys.argv = sys.argv, ["lm_eval", *given]  # it takes no arguments itself
     try:
-        harness.cli_evaluate()
+        with _report_wrong_calls():
+            harness.cli_evaluate()
     finally:
         sys.argv = kept
 

@@ -8,8 +8,11 @@ Works for every checkpoint that `AutoModelForMaskedLM` loads. A text of n tokens
 """
 
 import json
+import math
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from glob import escape
 from typing import Any
 
 import torch
@@ -21,11 +24,12 @@ from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError, report_bad_data, report_unreadable
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
-from .data.loading import iterate_rows, load_files
+from .data.loading import find_files, iterate_rows, load_files
 from .data.table_files import read_table
 from .metrics import load_metric
 from .metrics.pseudo_likelihood import encode, token_log_probabilities
 from .training.model_card import longest_sequence
+from .training.model_loading import LONGEST_PLAUSIBLE
 
 
 @dataclass
@@ -73,7 +77,7 @@ class Score:
 def longest_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
     """Most tokens of a text, special ones included; `None` if neither model nor tokenizer has a limit."""
     limits = [longest_sequence(model.config), tokenizer.model_max_length]
-    known = [limit for limit in limits if limit is not None and limit < 10**9]  # tokenizers without one report 10**30
+    known = [limit for limit in limits if limit is not None and limit <= LONGEST_PLAUSIBLE]
     return min(known, default=None)
 
 
@@ -99,12 +103,22 @@ class Scorer:
         self.model: PreTrainedModel = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
     def __call__(self, texts: list[tuple[str, str]]) -> list[Score]:
-        """Scores of texts; each comes with its place, for messages."""
+        """Scores of texts; each comes with its place, for messages.
+
+        Raises:
+            UserError: If a text does not fit, has nothing to score, or a log-probability is not finite.
+        """
         longest = longest_text(self.model, self.tokenizer)
         with_words = self.arguments.within_word_l2r
         encoded = [encode(text, self.tokenizer, longest, with_words, place) for place, text in texts]
         mask_token_id, batch_size = self.tokenizer.mask_token_id, self.arguments.batch_size
         values = token_log_probabilities(self.model, encoded, mask_token_id, batch_size)
+        for (place, _), row in zip(texts, values, strict=True):
+            if not all(map(math.isfinite, row)):
+                raise UserError(
+                    f"{place}: {self.arguments.model!r} gives a token a log-probability that is not finite: give a "
+                    "checkpoint whose weights are."
+                )
         return [
             Score(text, sum(row), len(row), len(text.split())) for (_, text), row in zip(texts, values, strict=True)
         ]
@@ -114,22 +128,30 @@ def read_texts(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]]:
     """Places and texts; lines without text are left out.
 
     Raises:
-        UserError: If a file or column is missing, or there is no text.
+        UserError: If a file or column is missing, a value is no text, or there is no text.
     """
     if arguments.text is not None:
         return [(f"--text, number {number}", text) for number, text in enumerate(arguments.text, 1)]
-    rows = load_files(arguments.file or [])
-    if arguments.text_column not in rows.column_names:
-        columns = ", ".join(map(repr, rows.column_names))
-        raise UserError(f"the files {arguments.file} have no column {arguments.text_column!r}; they have {columns}.")
-    with report_bad_data():
-        texts = [row[arguments.text_column] for row in iterate_rows(rows, "text")]
-    found = [
-        (f"{arguments.file}, row {number}", text) for number, text in enumerate(texts, 1) if text and text.strip()
-    ]
+    found: list[tuple[str, str]] = []
+    for file in find_files(arguments.file or []):
+        found += _texts_of_file(file, arguments.text_column)
     if not found:
         raise UserError(f"the files {arguments.file} hold no text.")
     return found
+
+
+def _texts_of_file(file: str, column: str) -> Iterator[tuple[str, str]]:
+    rows = load_files([escape(file)])
+    if column not in rows.column_names:
+        columns = ", ".join(map(repr, rows.column_names))
+        raise UserError(f"the file {file!r} has no column {column!r}; it has {columns}.")
+    with report_bad_data():
+        for number, row in enumerate(iterate_rows(rows, "text"), 1):
+            text = row[column]
+            if not isinstance(text, str | None):
+                raise UserError(f"{file}, row {number}: the column {column!r} holds {text!r} instead of text.")
+            if text and text.strip():
+                yield f"{file}, row {number}", text
 
 
 def summarise(scores: list[Score]) -> dict[str, float]:
@@ -185,9 +207,11 @@ def report(summary: dict[str, Any], details: list[dict[str, Any]], arguments: Ps
         scores = [score for entry in details for score in (entry.values() if "good" in entry else [entry])]
         rows = [(score["text"], f"{score['pseudo_log_likelihood']:.3f}", str(score["tokens"])) for score in scores]
         print_table(("text", "pseudo-log-likelihood", "tokens"), rows)
-    flat = {**summary, **summary.get("accuracies", {})}
-    flat.pop("accuracies", None)
-    print_table(("", "value"), [(name.replace("_", " "), f"{value:,.6g}") for name, value in flat.items()])
+    overall, by_group = dict(summary), summary.get("accuracies", {})
+    overall.pop("accuracies", None)
+    print_table(("", "value"), [(name.replace("_", " "), f"{value:,.6g}") for name, value in overall.items()])
+    if by_group:
+        print_table((str(arguments.group_column), "accuracy"), [(name, f"{by_group[name]:.6g}") for name in by_group])
     if arguments.output_dir is not None:
         folder = check_new_folder(arguments.output_dir)
         folder.mkdir(parents=True, exist_ok=True)

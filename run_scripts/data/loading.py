@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from datasets.arrow_writer import SchemaInferenceError
 
 from ..base.errors import BadDataError, UserError
 from ..base.ranges import check_ranges
@@ -81,7 +82,7 @@ def load_files(patterns: list[str], streaming: bool = False, builder: str | None
         builder: Builder of `datasets`, e.g. "text"; chosen by the file names' endings by default.
 
     Raises:
-        UserError: If a file is missing, of an unknown or another kind, or malformed.
+        UserError: If a file is missing, of an unknown or another kind, or malformed, or there are no rows.
     """
     files = find_files(patterns)
     builders = {builder or _builder_for(file) for file in files}
@@ -91,7 +92,14 @@ def load_files(patterns: list[str], streaming: bool = False, builder: str | None
     try:
         return datasets.load_dataset(builder, data_files=files, split="train", streaming=streaming)
     except READ_ERRORS as error:
+        if _is_without_rows(error):
+            raise UserError(f"the files {patterns} have no rows.") from error
         raise UserError(f"the files {patterns} cannot be read as {builder}: {error.__cause__ or error}") from error
+
+
+def _is_without_rows(error: BaseException) -> bool:
+    """Whether this is what `datasets` raises for files without rows: the one for csv, the other for the rest."""
+    return "corresponds to no data" in str(error) or isinstance(error.__cause__, SchemaInferenceError)
 
 
 def find_files(patterns: list[str]) -> list[str]:

@@ -2,9 +2,9 @@
 
 The pseudo-log-likelihood of a text is the sum of the log-probabilities of its tokens, each masked in turn and
 predicted from all others (Salazar et al., 2020, arXiv 1910.14659, equation 1). Special tokens such as [CLS] are seen,
-but not scored. A word of several tokens gives itself away: where one of them is masked, the others are seen. In the
-variant `within_word_l2r` the tokens of the same word to the right are masked as well (Kauf and Ivanova, 2023, arXiv
-2305.10588).
+but not scored, also where the text itself has them; only [UNK] is, which stands for text. A word of several tokens
+gives itself away: where one of them is masked, the others are seen. In the variant `within_word_l2r` the tokens of the
+same word to the right are masked as well (Kauf and Ivanova, 2023, arXiv 2305.10588).
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,13 +44,17 @@ def encode(
         place: Where the text is from, for messages.
 
     Raises:
-        UserError: If the text is too long or has no token to score.
+        UserError: If the text is too long, or has no word or no token to score.
     """
+    if not text.strip():
+        raise UserError(f"{place}: the text {text!r} has no words.")
     encoding = tokenizer(text, return_special_tokens_mask=True, verbose=False)
     ids, special = encoding["input_ids"], encoding["special_tokens_mask"]
-    positions = [index for index, is_special in enumerate(special) if not is_special]
+    # The mask has only what the tokenizer adds.
+    unscored = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    positions = [index for index, token in enumerate(ids) if not special[index] and token not in unscored]
     if not positions:
-        raise UserError(f"{place}: the text {text!r} has no tokens.")
+        raise UserError(f"{place}: the text {text!r} has no tokens to score.")
     if longest is not None and len(ids) > longest:
         raise UserError(
             f"{place}: the text has {len(ids)} tokens, and the model takes {longest}: split it. It starts with "

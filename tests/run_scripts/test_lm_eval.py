@@ -103,7 +103,8 @@ def test_perplexity_of_texts_longer_than_the_model(name, checkpoint, evaluate):
 def test_last_words_in_padded_batches(name, checkpoint, evaluate):
     model, tokenizer, folder = checkpoint(name)
     texts = [*TEXTS, TEXTS[0][:30], TEXTS[0][:50]]
-    found, answers = evaluate(folder, "local_last_word", [{"text": text} for text in texts])
+    written = [texts[0] + " ", f" {texts[1]}", texts[2].replace(" are mixed", " are\t mixed\n"), *texts[3:]]
+    found, answers = evaluate(folder, "local_last_word", [{"text": text} for text in written])
     expected = []
     for text in texts:
         context = tokenizer(text.rpartition(" ")[0])["input_ids"]
@@ -175,31 +176,74 @@ def test_the_program_itself_with_the_code_of_the_checkpoint(checkpoint, tmp_path
     assert float(value) == pytest.approx(math.exp(-expected / words), rel=1e-3)
 
 
+FILES = {
+    "a.bin": "a",
+    "a.jsonl": '{"b": 1}',
+    "a.txt": "\n \n",
+    "empty.txt": "",
+    "number.jsonl": '{"text": null}\n{"text": 3}',
+    "range.jsonl": '{"question": "A", "choices": ["b", "c"], "answer": 2}',
+    "last.jsonl": '{"question": "A", "choices": ["b", "c"], "answer": -1}',
+    "name.jsonl": '{"question": "A", "choices": ["b", "c"], "answer": "b"}',
+    "list.csv": "question,choices,answer\nA,b c,0\n",
+}
+
+
 @pytest.mark.parametrize(
-    ("metadata", "sentence"),
+    ("file", "sentence"),
     [
-        ({}, "name it with --metadata"),
-        ({"file": "none.txt"}, "there is no file 'none.txt'"),
-        ({"file": "{folder}/a.bin"}, "is of no known kind"),
-        ({"file": "{folder}/a.jsonl"}, "has no column 'text'; this task needs text"),
-        ({"file": "{folder}/a.txt"}, "has no rows"),
+        (None, "name it with --metadata"),
+        ("none.txt", "there is no file '.*none.txt'"),
+        ("a.bin", "is of no known kind"),
+        ("a.jsonl", "has no column 'text'; this task needs text"),
+        ("a.txt", "has no rows"),
+        ("empty.txt", "has no rows"),
+        ("number.jsonl", "number.jsonl, row 2: text is 3 instead of text"),
+        ("range.jsonl", "row 1: answer is 2 instead of the index of one of the 2 choices, counted from 0"),
+        ("last.jsonl", "row 1: answer is -1 instead of the index"),
+        ("name.jsonl", "row 1: answer is 'b' instead of the index"),
+        ("list.csv", "row 1: choices is 'b c' instead of a list of texts"),
     ],
 )
-def test_wrong_files(metadata, sentence, checkpoint, tmp_path):
+def test_wrong_files(file, sentence, checkpoint, tmp_path):
     _, _, folder = checkpoint("GMLPForCausalLM")
-    (tmp_path / "a.bin").write_text("a")
-    (tmp_path / "a.jsonl").write_text('{"b": 1}')
-    (tmp_path / "a.txt").write_text("\n\n")
-    given = json.dumps({key: value.format(folder=tmp_path) for key, value in metadata.items()})
-    arguments = [
-        "--model",
-        "hf",
-        "--model_args",
-        f"pretrained={folder}",
-        "--device",
-        "cpu",
-        "--tasks",
-        "local_perplexity",
-    ]
-    with pytest.raises(ValueError, match=sentence):
-        main([*arguments, "--metadata", given])
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    task = "local_choices" if "answer" in FILES.get(file, "") else "local_perplexity"
+    metadata = {} if file is None else {"file": str(tmp_path / file)}
+    with pytest.raises(SystemExit, match=f"^error: .*{sentence}"):
+        main([*arguments_for(folder, task), "--metadata", json.dumps(metadata)])
+
+
+def arguments_for(folder, task):
+    return ["--model", "hf", "--model_args", f"pretrained={folder}", "--device", "cpu", "--tasks", task]
+
+
+def test_wrong_models_and_tasks(checkpoint, tiny_model, tmp_path):
+    _, tokenizer, folder = checkpoint("GMLPForCausalLM")
+    (tmp_path / "a.txt").write_text("a b")
+    metadata = ["--metadata", json.dumps({"file": str(tmp_path / "a.txt")})]
+    with pytest.raises(SystemExit, match=r"^error: Tasks not found: none"):
+        main([*arguments_for(folder, "none"), *metadata])
+    tiny_model("GMLPForMaskedLM", vocab_size=len(tokenizer)).save_pretrained(folder)
+    with pytest.raises(SystemExit, match=r"^error: GMLPForCausalLM needs .* a decoder"):
+        main([*arguments_for(folder, "local_perplexity"), *metadata])
+    with pytest.raises(SystemExit, match=r"^error: .*nothing"):
+        main([*arguments_for(tmp_path / "nothing", "local_perplexity"), *metadata])
+
+
+def test_errors_of_the_program_keep_their_traceback(checkpoint, evaluate, monkeypatch):
+    model, _, folder = checkpoint("GMLPForCausalLM")
+
+    def broken(*_, **__):
+        raise ValueError("a mistake in the code")
+
+    monkeypatch.setattr(type(model), "forward", broken)
+    with pytest.raises(ValueError, match="a mistake in the code"):
+        evaluate(folder, "local_perplexity", [{"text": "a"}])
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(SystemExit, match=r"^error: this command needs lm_eval, which cannot be imported.*eval"):
+        main(["ls", "tasks"])

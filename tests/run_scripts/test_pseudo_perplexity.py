@@ -1,5 +1,7 @@
+import copy
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,7 +9,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 import tokenmixers
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.pseudo_perplexity import main
+from tokenmixers.run_scripts.pseudo_perplexity import longest_text, main
 
 
 TEXTS = ["The gate mixes tokens.", "Tokens", "A mixer mixes mixed tokens, and the gate is open."]
@@ -111,15 +113,63 @@ def test_minimal_pairs(checkpoint, tokenizer, tmp_path, capsys):
     assert "The gates mixes tokens." in capsys.readouterr().out
 
 
+def test_groups_are_apart_from_the_overall_accuracy(checkpoint, tmp_path, capsys):
+    _, folder = checkpoint()
+    pairs = [("Tokens", TEXTS[2]), (TEXTS[2], "Tokens"), ("Tokens", TEXTS[0])]
+    rows = [
+        {"sentence_good": good, "sentence_bad": bad, "UID": group}
+        for (good, bad), group in zip(pairs, ["accuracy", "pairs", "a_b"], strict=True)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arguments = ["--pairs", str(tmp_path / "pairs.jsonl"), "--group_column", "UID"]
+    found = main(["--model", folder, *arguments, "--output_dir", str(tmp_path / "results")])
+    assert found["accuracies"] == {"accuracy": 1.0, "pairs": 0.0, "a_b": 1.0}
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    rows = [line for line in lines if line and not line[0].startswith("-")]
+    assert rows == [
+        *(["", "value"], ["accuracy", "0.666667"], ["pairs", "3"]),
+        *(["UID", "accuracy"], ["accuracy", "1"], ["pairs", "0"], ["a_b", "1"]),
+    ]
+    written = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert {key: written[key] for key in found} == found
+
+
+def test_special_tokens_of_the_text_are_seen_but_not_scored(checkpoint, tokenizer):
+    model, folder = checkpoint()
+    text = "The [SEP] gate ☃"
+    ids = tokenizer(text)["input_ids"]
+    scored = [index for index in range(1, len(ids) - 1) if ids[index] != tokenizer.sep_token_id]
+    assert len(scored) == len(ids) - 3 and tokenizer.unk_token_id in [ids[index] for index in scored]
+    scores = slow_scores(model, tokenizer, text)  # of the tokens between the first and the last
+    found = main(["--model", folder, "--text", text])
+    assert found["tokens"] == len(scored)
+    assert found["pseudo_log_likelihood"] == pytest.approx(sum(scores[index - 1] for index in scored), rel=1e-5)
+
+
+def test_longest_text(tokenizer):
+    other = copy.copy(tokenizer)
+    for positions, length, expected in ((64, 10, 10), (64, 10**30, 64), (None, 10**7, None), (None, 10**6, 10**6)):
+        other.model_max_length = length
+        model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=positions))
+        assert longest_text(model, other) == expected
+
+
 BAD = [
     (["--text", "a", "--file", "b.txt"], "give either --text, --file or --pairs"),
     ([], "give either --text, --file or --pairs"),
     (["--text", "The gate " * 40], r"--text, number 1: the text has \d+ tokens, and the model takes 64: split it"),
-    (["--text", ""], r"--text, number 1: the text '' has no tokens"),
-    (["--file", "{folder}/empty.txt"], r"hold no text|cannot be read"),
+    (["--text", ""], r"--text, number 1: the text '' has no words"),
+    (["--text", "a", "   "], r"--text, number 2: the text '   ' has no words"),
+    (["--text", "[SEP]"], r"--text, number 1: the text '\[SEP\]' has no tokens to score"),
+    (["--file", "{folder}/empty.txt"], r"empty.txt'\] have no rows"),
+    (["--file", "{folder}/empty.csv"], r"empty.csv'\] have no rows"),
+    (
+        ["--file", "{folder}/blank.txt", "{folder}/number.jsonl"],
+        r"number.jsonl, row 2: the column 'text' holds 3",
+    ),
     (["--file", "{folder}/blank.txt"], r"hold no text"),
     (["--file", "{folder}/none.txt"], r"there is no file"),
-    (["--file", "{folder}/rows.jsonl"], r"have no column 'text'; they have 'sentence'"),
+    (["--file", "{folder}/rows.jsonl"], r"has no column 'text'; it has 'sentence'"),
     (["--pairs", "{folder}/rows.jsonl"], r"line 1: there is no column 'sentence_good'; the columns are 'sentence'"),
     (["--pairs", "{folder}/empty.jsonl"], r"has no rows"),
     (["--pairs", "{folder}/blank.jsonl"], r"line 1: the text is empty"),
@@ -132,6 +182,7 @@ BAD = [
 def test_wrong_calls(arguments, sentence, checkpoint, tmp_path):
     _, model = checkpoint()
     files = {"empty.txt": "", "blank.txt": "\n \n", "rows.jsonl": '{"sentence": "a"}', "empty.jsonl": ""}
+    files |= {"empty.csv": "text\n", "number.jsonl": '{"text": null}\n{"text": 3}\n'}
     files["blank.jsonl"] = '{"sentence_good": "", "sentence_bad": "a"}'
     for name, content in files.items():
         (tmp_path / name).write_text(content)
@@ -139,6 +190,20 @@ def test_wrong_calls(arguments, sentence, checkpoint, tmp_path):
     with pytest.raises(SystemExit, match=sentence):
         main(["--model", model, *(argument.format(folder=tmp_path) for argument in arguments)])
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("source", ["text", "pairs"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite(value, source, checkpoint, tmp_path):
+    model, folder = checkpoint("BertForMaskedLM")
+    with torch.no_grad():
+        model.cls.predictions.bias[7] = value
+    model.save_pretrained(folder)
+    (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "The gate", "sentence_bad": "a"}')
+    given = {"text": "The gate", "pairs": str(tmp_path / "pairs.jsonl")}[source]
+    with pytest.raises(SystemExit, match=r"(number 1|line 1): .* a log-probability that is not finite"):
+        main(["--model", folder, f"--{source}", given, "--output_dir", str(tmp_path / "results")])
+    assert not (tmp_path / "results").exists()
 
 
 def test_models_that_predict_no_masked_tokens(tiny_model, tokenizer, tmp_path):
