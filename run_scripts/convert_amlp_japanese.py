@@ -59,14 +59,16 @@ classifier = pipeline("text-classification", model="{title}")
 classifier("今日の試合は延長戦になった。")""",
 }
 
+ORIGIN = f"[aMLP-japanese]({REPOSITORY})"
+TRAINING = " They were trained by the author of aMLP-japanese, who publishes them under the MIT licence."
 CARD = """---
 {{ card_data }}
 ---
 
 # {{ title }}
 
-An aMLP for Japanese text: the weights of [aMLP-japanese]({{ repository }}) (`{{ source }}`), unchanged, in the form of
-Hugging Face Transformers. They were trained by the author of aMLP-japanese, who publishes them under the MIT licence.
+An aMLP for Japanese text: the weights of {{ origin }} (`{{ source }}`), unchanged, in the form of Hugging Face
+Transformers.{{ training }}
 
 | | |
 |---|---|
@@ -109,6 +111,13 @@ class ConvertAMLPJapaneseArguments:
     emoji: str | None = field(
         default=None,
         metadata={"help": "emoji.json of their repository; by default the one beside the source or in its folder."},
+    )
+    source_license: str | None = field(
+        default=None,
+        metadata={
+            "help": "Licence of the weights for the card. By default MIT, that of the published models; none for a "
+            "classifier, which the user of aMLP-japanese has trained."
+        },
     )
 
 
@@ -236,11 +245,13 @@ def _load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     return model, tokenizer
 
 
-def _card(source: Source, model: PreTrainedModel, title: str) -> ModelCard:
+def _card(source: Source, model: PreTrainedModel, title: str, licence: str | None) -> ModelCard:
+    """The card of a model; without `licence`, that of the published models if it can be one of them."""
     pipeline = PIPELINES[type(model).__name__]
+    own = pipeline == "text-classification"  # no classifier is published
     data = ModelCardData(
         language="ja",
-        license="mit",
+        license=licence or (None if own else "mit"),
         library_name="transformers",
         pipeline_tag=pipeline,
         tags=["amlp", "tokenmixers", "aMLP-japanese"],
@@ -249,8 +260,9 @@ def _card(source: Source, model: PreTrainedModel, title: str) -> ModelCard:
         data,
         template_str=CARD,
         title=title,
-        repository=REPOSITORY,
         source=source.weights.name,
+        origin=f"a model trained with the code of {ORIGIN}" if own else ORIGIN,
+        training="" if own or licence else TRAINING,
         parameters=f"{model.num_parameters():,}",
         blocks=model.config.num_hidden_layers,
         width=model.config.hidden_size,
@@ -266,11 +278,13 @@ def main(argv: list[str] | None = None) -> None:
     output = check_new_folder(arguments.output_dir)
     source = _find(arguments)
     model, tokenizer = _load(source)
-    card = _card(source, model, output.name)
+    card = _card(source, model, output.name, arguments.source_license)
     with new_checkpoint(output) as complete:
         model.save_pretrained(complete)
         tokenizer.save_pretrained(complete)
         card.save(complete / "README.md")
+    if card.data.license is None:
+        print("The source states no licence: add it to the card, or give --source_license.")
     print(f"{type(model).__name__}, {model.num_parameters():,} parameters, saved in {output}")
 
 

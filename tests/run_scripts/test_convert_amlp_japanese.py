@@ -101,6 +101,31 @@ def test_card_and_files(source, tmp_path):
     assert not any("conversion" in name or "japanese" in name for name in names)
 
 
+def test_the_card_of_a_classifier_that_a_user_has_trained(tmp_path, capsys):
+    source = write_source(tmp_path, "output")
+    convert(source, tmp_path / "out")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.license is None and "states no licence" in capsys.readouterr().out
+    assert "a model trained with the code of [aMLP-japanese](" in card.text
+    assert "author" not in card.text and "MIT" not in card.content and "license" not in card.content
+    convert(source, tmp_path / "licensed", "--source_license", "apache-2.0")
+    assert ModelCard.load(tmp_path / "licensed" / "README.md").data.license == "apache-2.0"
+    assert "licence" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("head", [None, "squad_output"])
+def test_the_licence_of_published_models(head, tmp_path, capsys):
+    source = write_source(tmp_path, head)
+    convert(source, tmp_path / "out")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.license == "mit" and "the weights of [aMLP-japanese](" in card.text
+    assert "by the author of aMLP-japanese, who publishes them under the MIT licence." in card.text
+    convert(source, tmp_path / "licensed", "--source_license", "cc-by-4.0")
+    card = ModelCard.load(tmp_path / "licensed" / "README.md")
+    assert card.data.license == "cc-by-4.0" and "MIT" not in card.text and "by the author" not in card.text
+    assert "states no licence" not in capsys.readouterr().out
+
+
 def test_other_places_of_vocabulary_and_emoji(source, tmp_path):
     for name in ("amlp.txt", "emoji.json"):
         (source.parent / name).rename(tmp_path / name)
