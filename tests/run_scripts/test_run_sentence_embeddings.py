@@ -266,8 +266,25 @@ def test_a_checkpoint_with_modules_keeps_them(command, tmp_path):
         assert message in str(caught.value)
     run_sentence_embeddings.main(command(**again))
     assert json.loads((tmp_path / "again" / "1_Pooling" / "config.json").read_text())["pooling_mode"] == "cls"
-    assert (tmp_path / "again" / "2_Normalize").is_dir()
+    assert not (tmp_path / "again" / "2_Normalize").exists()
     assert "finetuned from run" in (tmp_path / "again" / "README.md").read_text()
+
+
+@library
+def test_a_checkpoint_that_normalizes_cannot_stop(command, tmp_path):
+    run_sentence_embeddings.main(command(normalize=False, max_steps=1))
+    added = {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "added", "max_steps": 1}
+    run_sentence_embeddings.main(command(normalize=True, **added))
+    assert (tmp_path / "added" / "2_Normalize").is_dir()
+    kept = {"model_name_or_path": tmp_path / "added", "output_dir": tmp_path / "kept", "max_steps": 1}
+    with pytest.raises(
+        SystemExit, match="added' normalizes its embeddings, .*: leave --normalize false out"
+    ) as caught:
+        run_sentence_embeddings.main(command(normalize=False, **kept))
+    assert "\n" not in str(caught.value) and not (tmp_path / "kept").exists()
+    run_sentence_embeddings.main(command(**kept))
+    modules = [module["path"] for module in json.loads((tmp_path / "kept" / "modules.json").read_text())]
+    assert modules == ["", "1_Pooling", "2_Normalize"]
 
 
 @library
