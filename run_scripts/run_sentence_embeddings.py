@@ -227,7 +227,7 @@ def run_once(
     args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `train_and_evaluate`
     set_seed(args.seed)
     trainer, held_out = build(model_args, data_args, embedding_args, args, resume_from)
-    print_plan(trainer, resume_from)
+    print_plan(trainer, resume_from, held_out)
     card = describe_card(model_args, data_args, embedding_args, card_args, trainer)
 
     def predict() -> dict[str, float]:
