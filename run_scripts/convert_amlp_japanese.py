@@ -6,6 +6,7 @@ tokenmixers convert_amlp_japanese --source aMLP-base-ja.pt --output_dir amlp-bas
 import json
 import pickle
 import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..modeling.conversion.amlp_japanese import amlp_from_japanese
+from ..modeling.conversion.amlp_japanese import DROPOUT, amlp_from_japanese
 from ..tokenization.amlp_japanese import VocabularyError, amlp_japanese_tokenizer
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
@@ -23,7 +24,6 @@ from .base.optional_packages import import_optional
 
 
 REPOSITORY = "https://github.com/tanreinama/aMLP-japanese"
-DROPOUT = 0.02  # of all published models
 
 #: Class of the model -> its pipeline.
 PIPELINES = {
@@ -59,14 +59,16 @@ classifier = pipeline("text-classification", model="{title}")
 classifier("今日の試合は延長戦になった。")""",
 }
 
+ORIGIN = f"[aMLP-japanese]({REPOSITORY})"
+TRAINING = " They were trained by the author of aMLP-japanese, who publishes them under the MIT licence."
 CARD = """---
 {{ card_data }}
 ---
 
 # {{ title }}
 
-An aMLP for Japanese text: the weights of [aMLP-japanese]({{ repository }}) (`{{ source }}`), unchanged, in the form of
-Hugging Face Transformers. They were trained by the author of aMLP-japanese, who publishes them under the MIT licence.
+An aMLP for Japanese text: the weights of {{ origin }} (`{{ source }}`), unchanged, in the form of Hugging Face
+Transformers.{{ training }}
 
 | | |
 |---|---|
@@ -110,6 +112,13 @@ class ConvertAMLPJapaneseArguments:
         default=None,
         metadata={"help": "emoji.json of their repository; by default the one beside the source or in its folder."},
     )
+    source_license: str | None = field(
+        default=None,
+        metadata={
+            "help": "Licence of the weights for the card. By default MIT, that of the published models; none for a "
+            "classifier, which the user of aMLP-japanese has trained."
+        },
+    )
 
 
 @dataclass
@@ -123,23 +132,42 @@ class Source:
     labels: Path
 
 
+def _check_archive(path: Path) -> None:
+    """Check the form and the checksums of a .pt file, which PyTorch does not compare in a file mapped into memory."""
+    try:
+        if not zipfile.is_zipfile(path):
+            raise UserError(
+                f"{str(path)!r} is no .pt file of aMLP-japanese: it is no file that torch.save of PyTorch 1.6 or "
+                "later has written completely."
+            )
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{str(path)!r} is damaged ({error}): copy or download it again.") from error
+    if damaged is not None:
+        raise UserError(f"{str(path)!r} is damaged (in {damaged!r}): copy or download it again.")
+
+
 def _find(arguments: ConvertAMLPJapaneseArguments) -> Source:
     """The files beside the .pt, or in the folder."""
     weights = Path(arguments.source).expanduser()
     if weights.is_dir():
+        if not (weights / "variables" / "variables.index").is_file():
+            raise UserError(f"{str(weights)!r} is no model of aMLP-japanese: it has no variables/variables.index.")
         beside = {"vocabulary": "vocabulary.txt", "settings": "hparams.json", "labels": "idmap.json"}
         found = {role: weights / name for role, name in beside.items()}
     elif weights.is_file():
+        _check_archive(weights)
         endings = {"vocabulary": ".txt", "settings": ".json", "labels": "-idmap.json"}
         found = {role: weights.with_name(weights.stem + ending) for role, ending in endings.items()}
     else:
         raise UserError(
             f"--source {arguments.source!r} is no file or folder here: give a .pt file, or a model's folder."
         )
-    found["vocabulary"] = Path(arguments.vocabulary or found["vocabulary"])
+    found["vocabulary"] = Path(arguments.vocabulary or found["vocabulary"]).expanduser()
     places = [*([weights] if weights.is_dir() else []), weights.parent]
     emoji = next((place / "emoji.json" for place in places if (place / "emoji.json").is_file()), None)
-    found["emoji"] = Path(arguments.emoji or emoji or places[0] / "emoji.json")
+    found["emoji"] = Path(arguments.emoji or emoji or places[0] / "emoji.json").expanduser()
     for role in ("vocabulary", "emoji"):
         if not found[role].is_file():
             raise UserError(f"there is no {str(found[role])!r}, which comes with {REPOSITORY}: give --{role}.")
@@ -154,6 +182,32 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{str(path)!r} holds no mapping, as the file of aMLP-japanese does.")
     return content
+
+
+def _read_emoji(path: Path) -> dict[str, dict[str, str]]:
+    """`emoji`, from text to token, and `emoji_inv`, from token to text."""
+    content = _read_json(path)
+    for name in ("emoji", "emoji_inv"):
+        if not isinstance(content.get(name), dict):
+            raise UserError(f"{str(path)!r} is no emoji.json of aMLP-japanese: it lacks 'emoji' or 'emoji_inv'.")
+        for key, value in content[name].items():
+            if not key or not isinstance(value, str):
+                raise UserError(
+                    f"{str(path)!r} is no emoji.json of aMLP-japanese: its {name!r} must map texts to texts, got "
+                    f"{key!r}: {value!r}."
+                )
+    return content
+
+
+def _read_labels(path: Path, classes: int) -> dict[str, int]:
+    """The ids of the classes by name."""
+    labels = _read_json(path)
+    if any(type(index) is not int for index in labels.values()) or sorted(labels.values()) != list(range(classes)):
+        raise UserError(
+            f"{str(path)!r} does not name the model's {classes} classes: it must map each name to an integer from 0 "
+            f"to {classes - 1}."
+        )
+    return labels
 
 
 def _read_vocabulary(path: Path, size: int) -> list[str]:
@@ -172,22 +226,22 @@ def _read_vocabulary(path: Path, size: int) -> list[str]:
 def _read_torch(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a .pt file. Nothing else is unpickled."""
     try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is no file that torch.save of PyTorch 1.6 or later has written completely")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"{str(path)!r} is no .pt file of aMLP-japanese: {reason.rstrip('.')}.") from error
-    tensors = isinstance(content, dict) and all(isinstance(value, torch.Tensor) for value in content.values())
-    if not tensors or not content:
+    if not isinstance(content, dict) or not content or not all(map(_is_named_tensor, content.items())):
         raise UserError(f"{str(path)!r} is no .pt file of aMLP-japanese: it holds no mapping of names to tensors.")
     return content
 
 
+def _is_named_tensor(item: tuple[Any, Any]) -> bool:
+    name, value = item
+    return isinstance(name, str) and isinstance(value, torch.Tensor)
+
+
 def _read_tensorflow(folder: Path) -> dict[str, torch.Tensor]:
     """The variables of a SavedModel by their own names; the optimizer's are left out."""
-    if not (folder / "variables" / "variables.index").is_file():
-        raise UserError(f"{str(folder)!r} is no model of aMLP-japanese: it has no variables/variables.index.")
     purpose = "reading a model in TensorFlow"
     tensorflow = import_optional("tensorflow", "tensorflow", purpose)
     graphs = import_optional("tensorflow.core.protobuf.trackable_object_graph_pb2", "tensorflow", purpose)
@@ -215,32 +269,30 @@ def _load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
             f"{str(source.weights)!r} is a model of the type {settings['type']!r}: only aMLPs, of the type 'mlp', can "
             "be converted."
         )
-    vocabulary_and_emoji = _read_json(source.emoji)
-    if not all(isinstance(vocabulary_and_emoji.get(name), dict) for name in ("emoji", "emoji_inv")):
-        raise UserError(f"{str(source.emoji)!r} is no emoji.json of aMLP-japanese: it lacks 'emoji' or 'emoji_inv'.")
+    emoji = _read_emoji(source.emoji)
     tensors = _read_tensorflow(source.weights) if source.weights.is_dir() else _read_torch(source.weights)
     try:
         model = amlp_from_japanese(tensors, dropout=settings.get("dropout_prob", DROPOUT))
         config = model.config
         vocabulary = _read_vocabulary(source.vocabulary, config.vocab_size)
-        tokenizer = amlp_japanese_tokenizer(vocabulary, vocabulary_and_emoji, config.max_position_embeddings)
+        tokenizer = amlp_japanese_tokenizer(vocabulary, emoji, config.max_position_embeddings)
     except VocabularyError as error:
         raise UserError(f"{str(source.vocabulary)!r} cannot be converted: {error}") from error
     except ValueError as error:
         raise UserError(f"{str(source.weights)!r} cannot be converted: {error}") from error
     if source.labels.is_file() and type(model).__name__ == "AMLPForSequenceClassification":
-        config.label2id = _read_json(source.labels)
+        config.label2id = _read_labels(source.labels, model.num_labels)
         config.id2label = {index: name for name, index in config.label2id.items()}
-        if sorted(config.id2label) != list(range(model.num_labels)):
-            raise UserError(f"{str(source.labels)!r} does not name the model's {model.num_labels} classes.")
     return model, tokenizer
 
 
-def _card(source: Source, model: PreTrainedModel, title: str) -> ModelCard:
+def _card(source: Source, model: PreTrainedModel, title: str, licence: str | None) -> ModelCard:
+    """The card of a model; without `licence`, that of the published models if it can be one of them."""
     pipeline = PIPELINES[type(model).__name__]
+    own = pipeline == "text-classification"  # no classifier is published
     data = ModelCardData(
         language="ja",
-        license="mit",
+        license=licence or (None if own else "mit"),
         library_name="transformers",
         pipeline_tag=pipeline,
         tags=["amlp", "tokenmixers", "aMLP-japanese"],
@@ -249,8 +301,9 @@ def _card(source: Source, model: PreTrainedModel, title: str) -> ModelCard:
         data,
         template_str=CARD,
         title=title,
-        repository=REPOSITORY,
         source=source.weights.name,
+        origin=f"a model trained with the code of {ORIGIN}" if own else ORIGIN,
+        training="" if own or licence else TRAINING,
         parameters=f"{model.num_parameters():,}",
         blocks=model.config.num_hidden_layers,
         width=model.config.hidden_size,
@@ -266,11 +319,13 @@ def main(argv: list[str] | None = None) -> None:
     output = check_new_folder(arguments.output_dir)
     source = _find(arguments)
     model, tokenizer = _load(source)
-    card = _card(source, model, output.name)
+    card = _card(source, model, output.name, arguments.source_license)
     with new_checkpoint(output) as complete:
         model.save_pretrained(complete)
         tokenizer.save_pretrained(complete)
         card.save(complete / "README.md")
+    if card.data.license is None:
+        print("The source states no licence: add it to the card, or give --source_license.")
     print(f"{type(model).__name__}, {model.num_parameters():,} parameters, saved in {output}")
 
 

@@ -56,7 +56,9 @@ class EmbeddingArguments:
     pooling_mode: Literal["mean", "cls", "max"] | None = field(
         default=None, metadata={"help": "Pooling of the states of tokens; mean by default, or the checkpoint's own."}
     )
-    normalize: bool = field(default=True, metadata={"help": "Embeddings have length 1."})
+    normalize: bool | None = field(
+        default=None, metadata={"help": "Embeddings have length 1; true by default, or as the checkpoint has it."}
+    )
     scale: float = field(
         default=20.0, metadata={"help": "Factor of the cosine similarities in the loss: 1 / temperature."}
     )
@@ -92,13 +94,20 @@ def load_model(
                 f"{model_args.model_name_or_path!r} has its own pooling ({library.pooling_of(model)}): leave "
                 "--pooling_mode out."
             )
+        if embedding_args.normalize is False and library.normalizes(model):
+            raise UserError(
+                f"{model_args.model_name_or_path!r} normalizes its embeddings, which cannot be undone: leave "
+                "--normalize false out."
+            )
+        normalize = bool(embedding_args.normalize)
     else:
         library.check_encoder(config)
         check_train_tokenizer(model_args, args)
         texts = iterate_sentences(pairs) if pairs is not None else ()
         tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
         model = library.build_sentence_transformer(model_args, config, tokenizer, embedding_args.pooling_mode)
-    if embedding_args.normalize and args.do_train:
+        normalize = embedding_args.normalize is not False
+    if normalize and args.do_train:
         library.add_normalization(model)
     model.max_seq_length = sequence_length(data_args.max_seq_length, model.config, model.tokenizer)
     library.check_dimensions(embedding_args.matryoshka_dims or (), model)
@@ -218,7 +227,7 @@ def run_once(
     args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `train_and_evaluate`
     set_seed(args.seed)
     trainer, held_out = build(model_args, data_args, embedding_args, args, resume_from)
-    print_plan(trainer, resume_from)
+    print_plan(trainer, resume_from, held_out)
     card = describe_card(model_args, data_args, embedding_args, card_args, trainer)
 
     def predict() -> dict[str, float]:

@@ -53,6 +53,9 @@ class _Dictionary:
 
     def __init__(self, vocabulary: Sequence[str], emoji: Mapping[str, str]):
         self.forms = [line.split(",") if "," in line and line != "," else [line] for line in vocabulary]
+        if any("" in forms for forms in self.forms):
+            line = next(index for index, forms in enumerate(self.forms, 1) if "" in forms)
+            raise VocabularyError(f"Line {line} of the vocabulary has an empty text: {vocabulary[line - 1]!r}.")
         self.ids = {form: index for index, forms in enumerate(self.forms) for form in forms}
         needed = {
             *_SPACES.values(),
@@ -229,7 +232,8 @@ def amlp_japanese_tokenizer(
         A tokenizer that plain Transformers loads with `AutoTokenizer`.
 
     Raises:
-        VocabularyError: If the vocabulary lacks tokens that all of aMLP-japanese have, or is of another language.
+        VocabularyError: If the vocabulary lacks tokens that all of aMLP-japanese have, has empty ones, or is of
+            another language.
     """
     dictionary = _Dictionary(vocabulary, emoji["emoji"])
     variants = _Variants(dictionary)

@@ -34,6 +34,8 @@ _MODULES = {
 }
 _EMBEDDINGS = "model.embed_tokens.weight"
 
+DROPOUT = 0.02  #: Of all published models.
+
 
 def convert_amlp_japanese_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of aMLP-japanese with the names and shapes of our models.
@@ -45,12 +47,16 @@ def convert_amlp_japanese_state_dict(state_dict: Mapping[str, torch.Tensor]) -> 
         All of them. Matrices are transposed, because theirs have a row for each input.
 
     Raises:
-        ValueError: If a name is not one of theirs.
+        ValueError: If a name is not one of theirs, or a tensor is not dense or not of floating-point numbers.
     """
     return dict(_converted(name, tensor) for name, tensor in state_dict.items())
 
 
 def _converted(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    if not tensor.is_floating_point() or tensor.layout != torch.strided:
+        raise ValueError(
+            f"{name!r} is a tensor of {tensor.dtype} ({tensor.layout}): weights are dense floating-point tensors."
+        )
     if re.fullmatch("embed[._]w", name):
         return _EMBEDDINGS, tensor
     if name == "vocabrary_embed":
@@ -67,7 +73,7 @@ def _converted(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
     return converted, tensor.mT.contiguous() if tensor.ndim == 2 else tensor
 
 
-def amlp_from_japanese(state_dict: Mapping[str, torch.Tensor], dropout: float = 0.02) -> AMLPPreTrainedModel:
+def amlp_from_japanese(state_dict: Mapping[str, torch.Tensor], dropout: float = DROPOUT) -> AMLPPreTrainedModel:
     """The model of an aMLP-japanese checkpoint.
 
     Args:
@@ -80,7 +86,8 @@ def amlp_from_japanese(state_dict: Mapping[str, torch.Tensor], dropout: float = 
         answering or sequence classification. Those do not keep the language modelling head that is there as well.
 
     Raises:
-        ValueError: If a tensor is missing, or is none of theirs, or has a shape that does not fit the others.
+        ValueError: If a tensor is missing, or is none of theirs, or has a shape that does not fit the others, or is
+            not dense or not of floating-point numbers.
     """
     tensors = convert_amlp_japanese_state_dict(state_dict)
     model_class: type[AMLPPreTrainedModel] = AMLPForMaskedLM

@@ -3,7 +3,7 @@
 import csv
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from importlib.metadata import version
 from numbers import Real
 from pathlib import Path
@@ -21,14 +21,20 @@ def transformers_model(model: Any) -> PreTrainedModel:
     return getattr(model, "transformers_model", model)
 
 
-def print_plan(trainer: Trainer, resume_from: str | None) -> None:
-    """Print what a run will do: model, data, device, precision, length."""
+def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str, Sized] | None = None) -> None:
+    """Print what a run will do: model, data, device, precision, length.
+
+    Args:
+        trainer: The Trainer.
+        resume_from: The checkpoint to continue from, if any.
+        held_out: Data of evaluation by name, where it is not the Trainer's.
+    """
     if not trainer.is_world_process_zero():
         return
     args, model = trainer.args, transformers_model(trainer.model)
-    evaluation = (
-        trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"evaluation": trainer.eval_dataset}
-    )
+    evaluation = trainer.eval_dataset if held_out is None else held_out
+    if not isinstance(evaluation, Mapping):
+        evaluation = {"evaluation": evaluation}
     sizes = [
         f"{name} set: {len(split):,} rows" if hasattr(split, "__len__") else f"{name} set: streamed"
         for name, split in ({"training": trainer.train_dataset} | evaluation).items()
@@ -37,7 +43,8 @@ def print_plan(trainer: Trainer, resume_from: str | None) -> None:
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     print(f"{type(model).__name__} ({model.config.model_type}), {model.num_parameters():,} parameters")
-    print("; ".join(sizes))
+    if sizes:  # none, if a run only predicts
+        print("; ".join(sizes))
     print(args.decision)
     if args.do_train:
         start = f"continuing from {resume_from}" if resume_from else "from the start"

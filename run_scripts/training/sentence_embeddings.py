@@ -192,11 +192,28 @@ class AllEvaluators(BaseEvaluator):
         self.evaluators = list(evaluators)
 
     def __call__(self, model: SentenceTransformer, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """The metrics of all. What is not defined, such as the correlation with a constant, is 0."""
-        found = [evaluator(model, *args, **kwargs) for evaluator in self.evaluators]
+        """The metrics of all. What is not defined, the correlation with a constant, is 0.
+
+        Raises:
+            UserError: If embeddings have infinite values or NaN.
+        """
+        hook = model.register_forward_hook(_check_embeddings)
+        try:
+            found = [evaluator(model, *args, **kwargs) for evaluator in self.evaluators]
+        finally:
+            hook.remove()
         return {
             name: 0.0 if math.isnan(value) else float(value) for metrics in found for name, value in metrics.items()
         }
+
+
+def _check_embeddings(model: SentenceTransformer, inputs: Any, outputs: dict[str, Any]) -> None:
+    """Raise `UserError` for embeddings that are no finite numbers: metrics of them mean nothing."""
+    if not outputs["sentence_embedding"].isfinite().all():
+        raise UserError(
+            "the model's embeddings have infinite values or NaN: if training did this, lower --learning_rate, "
+            "otherwise the checkpoint is damaged."
+        )
 
 
 def build_evaluator(pairs: datasets.Dataset, batch_size: int, dimensions: Sequence[int] | None) -> AllEvaluators:

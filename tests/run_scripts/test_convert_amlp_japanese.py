@@ -1,5 +1,6 @@
 import json
 import pickle
+import random
 import runpy
 import sys
 import types
@@ -18,7 +19,8 @@ from transformers import (
 )
 
 from tokenmixers import AMLPForMaskedLM, AMLPForQuestionAnswering, AMLPForSequenceClassification
-from tokenmixers.run_scripts.convert_amlp_japanese import main
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.convert_amlp_japanese import _check_archive, _read_torch, main
 
 
 TESTS = Path(__file__).parents[1]
@@ -101,6 +103,42 @@ def test_card_and_files(source, tmp_path):
     assert not any("conversion" in name or "japanese" in name for name in names)
 
 
+@pytest.mark.parametrize(
+    "content", [{"a": 0, "b": [1], "c": 2}, {"a": 0, "b": "1", "c": 2}, {"a": 0, "b": 1}, {"a": 0, "b": 1, "c": 3}, {}]
+)
+def test_wrong_names_of_classes(content, tmp_path):
+    source = write_source(tmp_path, "output")
+    (tmp_path / "amlp-idmap.json").write_text(json.dumps(content))
+    with pytest.raises(SystemExit, match=r"does not name the model's 3 classes: .* integer from 0 to 2\.$"):
+        convert(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_card_of_a_classifier_that_a_user_has_trained(tmp_path, capsys):
+    source = write_source(tmp_path, "output")
+    convert(source, tmp_path / "out")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.license is None and "states no licence" in capsys.readouterr().out
+    assert "a model trained with the code of [aMLP-japanese](" in card.text
+    assert "author" not in card.text and "MIT" not in card.content and "license" not in card.content
+    convert(source, tmp_path / "licensed", "--source_license", "apache-2.0")
+    assert ModelCard.load(tmp_path / "licensed" / "README.md").data.license == "apache-2.0"
+    assert "licence" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("head", [None, "squad_output"])
+def test_the_licence_of_published_models(head, tmp_path, capsys):
+    source = write_source(tmp_path, head)
+    convert(source, tmp_path / "out")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert card.data.license == "mit" and "the weights of [aMLP-japanese](" in card.text
+    assert "by the author of aMLP-japanese, who publishes them under the MIT licence." in card.text
+    convert(source, tmp_path / "licensed", "--source_license", "cc-by-4.0")
+    card = ModelCard.load(tmp_path / "licensed" / "README.md")
+    assert card.data.license == "cc-by-4.0" and "MIT" not in card.text and "by the author" not in card.text
+    assert "states no licence" not in capsys.readouterr().out
+
+
 def test_other_places_of_vocabulary_and_emoji(source, tmp_path):
     for name in ("amlp.txt", "emoji.json"):
         (source.parent / name).rename(tmp_path / name)
@@ -108,8 +146,50 @@ def test_other_places_of_vocabulary_and_emoji(source, tmp_path):
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == len(VOCABULARY)
 
 
+def test_paths_in_the_home_folder(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("amlp.txt", "emoji.json"):
+        (source.parent / name).rename(tmp_path / name)
+    convert("~/theirs/amlp.pt", tmp_path / "out", "--vocabulary", "~/amlp.txt", "--emoji", "~/emoji.json")
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:-300])
+
+
+def flip(path):
+    """Change one bit of a weight."""
+    content, weights = bytearray(path.read_bytes()), tensors()["layer.1.b.proj.w"].numpy().tobytes()
+    content[content.index(weights) + 8] ^= 1
+    path.write_bytes(content)
+
+
+def write_emoji(folder, **changes):
+    (folder / "emoji.json").write_text(json.dumps(TOKENIZER["EMOJI"] | changes))
+
+
+def write_integers(folder):
+    torch.save({name: tensor.int() for name, tensor in tensors().items()}, folder / "amlp.pt")
+
+
+def test_any_changed_byte_is_found_or_changes_nothing(source, tmp_path):
+    content = source.read_bytes()
+    expected = torch.load(source, weights_only=True)
+    draw, found = random.Random(0), 0
+    for _ in range(60):
+        changed = bytearray(content)
+        changed[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        source.write_bytes(changed)
+        try:
+            _check_archive(source)
+            tensors = _read_torch(source)
+        except UserError:
+            found += 1
+        else:
+            assert tensors.keys() == expected.keys()
+            assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+    assert found > 10  # other bytes are padding
 
 
 @pytest.mark.parametrize(
@@ -122,6 +202,19 @@ def cut(path):
         ),
         (lambda folder: (folder / "amlp.pt").write_text("no tensors"), "no .pt file of aMLP-japanese"),
         (lambda folder: cut(folder / "amlp.pt"), "no .pt file of aMLP-japanese: .*written completely"),
+        (lambda folder: flip(folder / "amlp.pt"), r"amlp.pt' is damaged \(in 'amlp/data/\d+'\): copy or download it"),
+        (lambda folder: torch.save({1: torch.ones(1)}, folder / "amlp.pt"), "no mapping of names to tensors"),
+        (write_integers, "amlp.pt' cannot be converted: '.*' is a tensor of torch.int32"),
+        (
+            lambda folder: ((folder / "amlp.pt").write_text("text"), (folder / "emoji.json").unlink()),
+            "amlp.pt' is no .pt file of aMLP-japanese",
+        ),
+        (
+            lambda folder: write_emoji(folder, emoji_inv={"<X>": 3}),
+            "'emoji_inv' must map .*, got '<X>': 3",
+        ),
+        (lambda folder: write_emoji(folder, emoji={"x": ["y"]}), r"'emoji' must map texts .* got 'x': \['y'\]"),
+        (lambda folder: write_emoji(folder, emoji={"": "<X>"}), "'emoji' must map texts to texts, got '': '<X>'"),
         (lambda folder: torch.save([1, 2], folder / "amlp.pt"), "it holds no mapping of names to tensors"),
         (lambda folder: torch.save({"a": 1}, folder / "amlp.pt"), "it holds no mapping of names to tensors"),
         (lambda folder: torch.save({"fc.w": torch.ones(1)}, folder / "amlp.pt"), "'fc.w' is no tensor of an aMLP"),

@@ -190,7 +190,7 @@ def test_other_models_and_poolings(name, pooling, data, command, tmp_path):
 
 
 @library
-def test_a_model_from_scratch_finds_held_out_pairs(command, data, tmp_path):
+def test_a_model_from_scratch_finds_held_out_pairs(command, data, tmp_path, capsys):
     sizes = ",".join(f"{name}={value}" for name, value in SIZES.items())
     results = run_sentence_embeddings.main(
         command(
@@ -204,6 +204,7 @@ def test_a_model_from_scratch_finds_held_out_pairs(command, data, tmp_path):
     )
     assert results["eval_cosine_ndcg@10"] > results["before_cosine_ndcg@10"]
     assert 0 <= results["eval_cosine_accuracy@1"] <= 1
+    capsys.readouterr()
     again = run_sentence_embeddings.main(
         command(
             model_name_or_path=tmp_path / "run",
@@ -212,6 +213,7 @@ def test_a_model_from_scratch_finds_held_out_pairs(command, data, tmp_path):
             output_dir=tmp_path / "evaluation",
         )
     )
+    assert "parameters\nvalidation set: 40 rows\n" in capsys.readouterr().out
     assert again["eval_cosine_ndcg@10"] == pytest.approx(results["eval_cosine_ndcg@10"])
 
 
@@ -266,8 +268,23 @@ def test_a_checkpoint_with_modules_keeps_them(command, tmp_path):
         assert message in str(caught.value)
     run_sentence_embeddings.main(command(**again))
     assert json.loads((tmp_path / "again" / "1_Pooling" / "config.json").read_text())["pooling_mode"] == "cls"
-    assert (tmp_path / "again" / "2_Normalize").is_dir()
+    assert not (tmp_path / "again" / "2_Normalize").exists()
     assert "finetuned from run" in (tmp_path / "again" / "README.md").read_text()
+
+
+@library
+def test_a_checkpoint_that_normalizes_cannot_stop(command, tmp_path):
+    run_sentence_embeddings.main(command(normalize=False, max_steps=1))
+    added = {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "added", "max_steps": 1}
+    run_sentence_embeddings.main(command(normalize=True, **added))
+    assert (tmp_path / "added" / "2_Normalize").is_dir()
+    kept = {"model_name_or_path": tmp_path / "added", "output_dir": tmp_path / "kept", "max_steps": 1}
+    with pytest.raises(SystemExit, match=r"added' normalizes .*: leave --normalize false out\.$") as caught:
+        run_sentence_embeddings.main(command(normalize=False, **kept))
+    assert "\n" not in str(caught.value) and not (tmp_path / "kept").exists()
+    run_sentence_embeddings.main(command(**kept))
+    modules = [module["path"] for module in json.loads((tmp_path / "kept" / "modules.json").read_text())]
+    assert modules == ["", "1_Pooling", "2_Normalize"]
 
 
 @library

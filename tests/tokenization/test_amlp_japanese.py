@@ -216,6 +216,8 @@ def test_offsets_are_those_of_the_text(tokenizer):
     [
         (["a", "b"], "lacks .* tokens, '<BR>' among them"),
         ([line for line in VOCABULARY if line != "<|byte227|>"], r"lacks 1 tokens, '<\|byte227\|>'"),
+        ([*VOCABULARY[:2], "会,", *VOCABULARY[3:]], r"Line 3 of the vocabulary has an empty text: '会,'\."),
+        ([*VOCABULARY, ""], rf"Line {len(VOCABULARY) + 1} of the vocabulary has an empty text: ''\."),
         ([*VOCABULARY, "##en"], "words with '##', of a language with spaces"),
     ],
 )

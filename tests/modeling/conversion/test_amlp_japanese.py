@@ -184,6 +184,14 @@ def without(name):
             "'layer_0_att_q.w' is no tensor of an",
         ),
         (lambda tensors: tensors.update({"extra": torch.ones(1)}), "'extra' is no tensor of an aMLP"),
+        (
+            lambda tensors: tensors.update({"layer.1.b.proj.w": torch.ones(10, 26, dtype=torch.int64)}),
+            r"'layer.1.b.proj.w' is a tensor of torch.int64 \(torch.strided\): weights are dense floating-point",
+        ),
+        (
+            lambda tensors: tensors.update({"embed.w": tensors["embed.w"].to_sparse()}),
+            "'embed.w' is a tensor of torch.float32 .torch.sparse_coo.: weights are dense",
+        ),
         (without("embed.w"), "The embeddings, 'embed.w', are missing"),
         (without("layer.0.s.c.w"), "The first block has no matrix for `attention.qkv_proj`"),
         (without("layer.1.b.proj_c.b"), r"no tensor for `model.layers.1.proj_out.bias`: this is no complete aMLP"),

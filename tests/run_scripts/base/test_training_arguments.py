@@ -132,6 +132,28 @@ def test_the_plan_says_device_precision_and_why(name, words, machine, parse, cap
     assert all(word in line for word in words)
 
 
+@pytest.mark.parametrize(
+    ("training", "evaluation", "held_out", "line"),
+    [
+        ([1] * 1200, [1] * 3, None, "training set: 1,200 rows; evaluation set: 3 rows"),
+        (None, {"matched": [1], "mismatched": [1] * 2}, None, "matched set: 1 rows; mismatched set: 2 rows"),
+        (iter(()), None, None, "training set: streamed"),
+        ([1], None, {"validation": [1] * 20}, "training set: 1 rows; validation set: 20 rows"),
+        ([1], None, {}, "training set: 1 rows"),
+        (None, None, None, None),
+    ],
+)
+def test_the_plan_says_how_many_rows_there_are(training, evaluation, held_out, line, machine, parse, capsys):
+    machine("plain")
+    args = parse()
+    model = SimpleNamespace(config=SimpleNamespace(model_type="gmlp"), num_parameters=lambda: 1)
+    trainer = SimpleNamespace(args=args, model=model, train_dataset=training, eval_dataset=evaluation)
+    trainer.is_world_process_zero = lambda: True
+    reporting.print_plan(trainer, None, held_out)
+    lines = ["SimpleNamespace (gmlp), 1 parameters", *([line] if line else []), args.decision]
+    assert capsys.readouterr().out.splitlines()[-len(lines) :] == lines
+
+
 @pytest.mark.parametrize("argument", ["--bf16", "--precision"])
 @pytest.mark.parametrize("name", MACHINES)
 def test_bfloat16_that_is_asked_for(name, argument, machine, parse, caplog):

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ pytest.importorskip("sentence_transformers")
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training.sentence_embeddings import AllEvaluators, build_evaluator, ranking_loss
 
 
@@ -112,11 +114,10 @@ def test_cross_encoders_score_pairs(labels, checkpoint):
 
 
 def test_evaluators_of_both_kinds_of_pairs(checkpoint):
-    import datasets
     from scipy.stats import spearmanr
 
     model = SentenceTransformer(checkpoint("Model"), device="cpu")
-    rows = {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": [1.0, 0.5, 0.0, 0.2]}
+    rows = SIMILARITY
     found = build_evaluator(datasets.Dataset.from_dict(rows), 2, [5])(model)
     for prefix, size in (("", 16), ("dim_5_", 5)):
         one, other = (torch.tensor(model.encode(rows[name]))[:, :size] for name in ("sentence1", "sentence2"))
@@ -131,7 +132,34 @@ def test_evaluators_of_both_kinds_of_pairs(checkpoint):
 
 def test_what_is_not_defined_is_zero():
     evaluate = AllEvaluators([lambda model: {"a": float("nan"), "b": np.float64(0.5)}, lambda model: {"c": 1}])
-    assert evaluate(None) == {"a": 0.0, "b": 0.5, "c": 1.0}
+    assert evaluate(torch.nn.Identity()) == {"a": 0.0, "b": 0.5, "c": 1.0}
+
+
+SIMILARITY = {"sentence1": TEXTS, "sentence2": TEXTS[::-1], "score": [1.0, 0.5, 0.0, 0.2]}
+RETRIEVAL = {"anchor": TEXTS, "positive": TEXTS}
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_a_constant_similarity_is_no_correlation(checkpoint):
+    model = SentenceTransformer(checkpoint("Model"), device="cpu")
+    same = SIMILARITY | {"sentence1": TEXTS[:1] * 4, "sentence2": TEXTS[:1] * 4}
+    evaluate = build_evaluator(datasets.Dataset.from_dict(same), 2, None)
+    assert evaluate(model) == {"spearman_cosine": 0.0, "pearson_cosine": 0.0}
+
+
+@pytest.mark.parametrize("rows", [SIMILARITY, RETRIEVAL], ids=["similarity", "retrieval"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_broken_model_has_no_metrics(rows, value, checkpoint):
+    model = SentenceTransformer(checkpoint("Model"), device="cpu")
+    evaluate = build_evaluator(datasets.Dataset.from_dict(rows), 2, [5])
+    whole = evaluate(model)
+    parameter = next(model.parameters())
+    kept = parameter.detach().clone()
+    parameter.data.fill_(value)
+    with pytest.raises(UserError, match=r"^error: the model's embeddings have infinite values or NaN: [^\n]*$"):
+        evaluate(model)
+    parameter.data.copy_(kept)
+    assert evaluate(model) == whole and not model._forward_hooks
 
 
 def test_matryoshka_adds_the_loss_of_first_dimensions(checkpoint):
@@ -153,7 +181,6 @@ def test_matryoshka_adds_the_loss_of_first_dimensions(checkpoint):
 def test_mteb_takes_the_model(checkpoint, tmp_path):
     """A task of MTEB with rows of its own, through its own wrapper and evaluation."""
     mteb = pytest.importorskip("mteb")
-    import datasets
     from mteb.abstasks import AbsTaskSTS
     from scipy.stats import spearmanr
 
