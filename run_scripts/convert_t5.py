@@ -22,8 +22,9 @@ from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.reporting import versions
+from .base.sequence_limits import longest_sequence
 from .data.calibration import CalibrationArguments, calibration_batches
-from .training.model_card import CardFacts, architecture, citations, longest_sequence, metadata, snippet
+from .training.model_card import CardFacts, architecture, citations, metadata, snippet
 
 
 CARD = """---

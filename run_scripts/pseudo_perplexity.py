@@ -24,12 +24,11 @@ from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError, report_bad_data, report_unreadable
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
+from .base.sequence_limits import longest_text
 from .data.loading import find_files, iterate_rows, load_files
 from .data.table_files import read_table
 from .metrics import load_metric
 from .metrics.pseudo_likelihood import encode, token_log_probabilities
-from .training.model_card import longest_sequence
-from .training.model_loading import LONGEST_PLAUSIBLE
 
 
 @dataclass
@@ -74,13 +73,6 @@ class Score:
     words: int
 
 
-def longest_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Most tokens of a text, special ones included; `None` if neither model nor tokenizer has a limit."""
-    limits = [longest_sequence(model.config), tokenizer.model_max_length]
-    known = [limit for limit in limits if limit is not None and limit <= LONGEST_PLAUSIBLE]
-    return min(known, default=None)
-
-
 class Scorer:
     """A masked language model and its tokenizer.
 
@@ -108,7 +100,7 @@ class Scorer:
         Raises:
             UserError: If a text does not fit, has nothing to score, or a log-probability is not finite.
         """
-        longest = longest_text(self.model, self.tokenizer)
+        longest = longest_text(self.model.config, self.tokenizer)
         with_words = self.arguments.within_word_l2r
         encoded = [encode(text, self.tokenizer, longest, with_words, place) for place, text in texts]
         mask_token_id, batch_size = self.tokenizer.mask_token_id, self.arguments.batch_size

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrain
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..base.errors import UserError, report_unreadable
-from ..training.model_loading import LONGEST_PLAUSIBLE
+from ..base.sequence_limits import longest_text
 
 
 class TaskName(NamedTuple):
@@ -63,10 +63,7 @@ class Checkpoint:
     @property
     def max_length(self) -> int | None:
         """The number of tokens that model and tokenizer take, whichever is less; `None` without a limit."""
-        config = self.model.config
-        positions = getattr(config, "max_sequence_length", None) or getattr(config, "max_position_embeddings", None)
-        limits = [positions, getattr(self.processor, "model_max_length", None)]
-        return min((limit for limit in limits if limit is not None and limit <= LONGEST_PLAUSIBLE), default=None)
+        return longest_text(self.model.config, self.processor)
 
 
 def find_task(config: PreTrainedConfig, name: str) -> TaskName:

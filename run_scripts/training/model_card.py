@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArg
 
 from ...configuration.auto_classes import FAMILIES
 from ..base.reporting import markdown_table, transformers_model, versions
+from ..base.sequence_limits import longest_sequence
 
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
@@ -414,11 +415,6 @@ def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
     rows = [(f"`{key}`", str(value)) for key, value in values.items() if value is not False and value is not None]
     notes = [f"{steps:,} steps.", facts.notes]
     return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)
-
-
-def longest_sequence(config: PreTrainedConfig) -> int | None:
-    """Most tokens of a sequence; `None` if the model has no limit."""
-    return getattr(config, "max_sequence_length", getattr(config, "max_position_embeddings", None))
 
 
 def limits(config: PreTrainedConfig) -> str:

@@ -24,12 +24,10 @@ from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
+from ..base.sequence_limits import LONGEST_PLAUSIBLE
 from ..base.shipped_files import MODEL_CARDS
 from .run_folder import kept_tokenizer
 
-
-#: Longer maximum lengths mean none: tokenizers without one report 10**30.
-LONGEST_PLAUSIBLE = 10**6
 
 #: Vocabularies are padded to multiples of this, for speed.
 ROWS_MULTIPLE = 128

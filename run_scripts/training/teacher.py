@@ -15,10 +15,11 @@ from transformers.utils import logging
 from ..base.arguments import ModelArguments
 from ..base.config_overrides import merge_overrides
 from ..base.errors import UserError
+from ..base.sequence_limits import longest_sequence, longest_text
 from ..data.images import load_image_processor, processed_size
 from ..data.text_stream import TextStream
 from .distillation import IN_OUTPUT_DIR, Distillation, DistillationArguments
-from .model_loading import LONGEST_PLAUSIBLE, build_model, load_config, load_tokenizer
+from .model_loading import build_model, load_config, load_tokenizer
 from .teacher_cache import FOLDER, CachePlan
 from .teacher_outputs import supports_seq_idx
 
@@ -105,20 +106,14 @@ class Teacher:
                 "from scratch gets the teacher's tokenizer."
             )
         for argument, length in lengths.items():
-            most = self._longest(decoder="target" in argument)
-            if most is not None and length > most:
+            config = self.config.get_text_config(decoder="target" in argument)
+            most = longest_text(config, self.tokenizer)
+            # A model without a limit, such as T5, takes more than its tokenizer names.
+            if longest_sequence(config) is not None and most is not None and length > most:
                 raise UserError(
                     f"{argument} {length} is too long for the teacher {self.name!r}, whose sequences have at most "
                     f"{most} tokens: give {argument} {most}."
                 )
-
-    def _longest(self, decoder: bool) -> int | None:
-        """Most tokens of a sequence, as model and tokenizer say; `None` without a limit, as of T5."""
-        config = self.config.get_text_config(decoder=decoder)
-        positions = getattr(config, "max_position_embeddings", None)
-        if positions is None or self.tokenizer.model_max_length > LONGEST_PLAUSIBLE:
-            return positions
-        return min(positions, self.tokenizer.model_max_length)
 
     def check_labels(self, names: Sequence[str]) -> None:
         """Check that the teacher's classes are those of the data, in the same order.

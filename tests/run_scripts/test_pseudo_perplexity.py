@@ -1,7 +1,5 @@
-import copy
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +7,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 import tokenmixers
 from tokenmixers import train_unigram_tokenizer
-from tokenmixers.run_scripts.pseudo_perplexity import longest_text, main
+from tokenmixers.run_scripts.pseudo_perplexity import main
 
 
 TEXTS = ["The gate mixes tokens.", "Tokens", "A mixer mixes mixed tokens, and the gate is open."]
@@ -144,14 +142,6 @@ def test_special_tokens_of_the_text_are_seen_but_not_scored(checkpoint, tokenize
     found = main(["--model", folder, "--text", text])
     assert found["tokens"] == len(scored)
     assert found["pseudo_log_likelihood"] == pytest.approx(sum(scores[index - 1] for index in scored), rel=1e-5)
-
-
-def test_longest_text(tokenizer):
-    other = copy.copy(tokenizer)
-    for positions, length, expected in ((64, 10, 10), (64, 10**30, 64), (None, 10**7, None), (None, 10**6, 10**6)):
-        other.model_max_length = length
-        model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=positions))
-        assert longest_text(model, other) == expected
 
 
 BAD = [
