@@ -54,7 +54,7 @@ def test_padding_does_not_change_embeddings(prefix, side, checkpoint):
     for mode in ("mean", "cls", "max"):
         model = SentenceTransformer(modules=[encoder, Pooling(16, mode)], device="cpu")
         alone = np.stack([model.encode(text) for text in TEXTS])
-        np.testing.assert_allclose(model.encode(TEXTS, batch_size=4), alone, atol=2e-6)
+        np.testing.assert_allclose(model.encode(TEXTS, batch_size=4), alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("prefix", [family.config.removesuffix("Config") for family in FAMILIES.values()])
@@ -69,7 +69,7 @@ def test_saved_and_loaded_embeddings_are_equal(prefix, checkpoint, tmp_path):
         for text in TEXTS
     ]
     expected = torch.cat([state.last_hidden_state.mean(1) for state in states]).detach()
-    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=2e-6)
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
 
 
 ALONE = """
