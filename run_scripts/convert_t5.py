@@ -90,9 +90,12 @@ class ConvertT5Arguments:
             "factorized_random or factorized_dense, fitted to T5's attention on a calibration text."
         },
     )
-    fit_epochs: int = field(default=4, metadata={"help": "Passes over the calibration text; dense components only."})
-    fit_learning_rate: float = field(
-        default=1e-2, metadata={"help": "Of Adam in the fit; dense components only. It falls linearly to 0."}
+    fit_epochs: int | None = field(
+        default=None, metadata={"help": "Passes over the calibration text, 4 by default; dense components only."}
+    )
+    fit_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Of Adam in the fit, 0.01 by default, falling linearly to 0; dense components only."},
     )
     max_length: int | None = field(
         default=None,
@@ -110,6 +113,14 @@ class ConvertT5Arguments:
         check_ranges(self, ("a finite number above 0", "fit_learning_rate"))
         if self.fit is not None and self.fit not in FITTED_COMPONENTS:
             raise UserError(f"--fit {self.fit!r} is unknown; known: {', '.join(FITTED_COMPONENTS)}.")
+        if self.fit is not None and self.mixture != "softmax":
+            raise UserError(f"--mixture {self.mixture} is for several components, and --fit makes one: leave it out.")
+        if self.fit not in ("dense", "factorized_dense"):
+            for name in ("fit_epochs", "fit_learning_rate"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"--{name} is for --fit dense and factorized_dense: leave it out.")
+        self.fit_epochs = 4 if self.fit_epochs is None else self.fit_epochs
+        self.fit_learning_rate = 1e-2 if self.fit_learning_rate is None else self.fit_learning_rate
 
 
 def _has_tokenizer(source: str) -> bool:
@@ -154,6 +165,12 @@ def _calibration(
             "it beside the model."
         )
     tokenizer = AutoTokenizer.from_pretrained(arguments.source)
+    highest = max(tokenizer.get_vocab().values())
+    if highest >= config.vocab_size:
+        raise UserError(
+            f"{arguments.source!r} has {config.vocab_size} embeddings, and its tokenizer the id {highest}: it is not "
+            "the model's tokenizer."
+        )
     lengths = [config.get_text_config(**{side: True}).max_position_embeddings for side in ("encoder", "decoder")]
     return calibration_batches(calibration, tokenizer, *lengths)
 

@@ -42,11 +42,13 @@ class DistillationArguments:
         default=None,
         metadata={"help": "Learn from this model too: a checkpoint for the same task, a folder or Hub id."},
     )
-    distillation_alpha: float = field(
-        default=0.5, metadata={"help": "Share of the teacher in the loss; the rest is the loss of the labels."}
+    distillation_alpha: float | None = field(
+        default=None,
+        metadata={"help": "Share of the teacher in the loss, 0.5 by default; the rest is the loss of the labels."},
     )
-    distillation_temperature: float = field(
-        default=2.0, metadata={"help": "The logits of both models are divided by it; without effect on regression."}
+    distillation_temperature: float | None = field(
+        default=None,
+        metadata={"help": "The logits of both models are divided by it, 2 by default; without effect on regression."},
     )
     cache_teacher: str | None = field(
         default=None,
@@ -69,10 +71,17 @@ class DistillationArguments:
         for name, value in self._extra_settings().items():
             if value is not None and self.teacher is None:
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
+        self._set_defaults()
 
     def _extra_settings(self) -> dict[str, Any]:
         """Settings without a meaning where there is no teacher, `None` if not given."""
-        return {"cache_teacher": self.cache_teacher}
+        names = ("cache_teacher", "distillation_alpha", "distillation_temperature")
+        return {name: getattr(self, name) for name in names}
+
+    def _set_defaults(self) -> None:
+        if self.teacher is not None:
+            self.distillation_alpha = 0.5 if self.distillation_alpha is None else self.distillation_alpha
+            self.distillation_temperature = self.distillation_temperature or 2.0
 
     def in_use(self) -> dict[str, Any]:
         """The settings that affect the trained weights, by name; empty without a teacher."""
@@ -123,6 +132,10 @@ class ImageDistillationArguments(DistillationArguments):
     )
 
     def __post_init__(self):
+        if self.distillation_type == "hard" and self.distillation_temperature is not None:
+            raise UserError(
+                "--distillation_temperature is for soft labels: leave it out with --distillation_type hard."
+            )
         super().__post_init__()
         if self.distillation_type not in ("soft", "hard"):
             raise UserError(

@@ -26,6 +26,9 @@ from .teacher_outputs import supports_seq_idx
 
 logger = logging.get_logger(__name__)
 
+#: Texts that tokenizers with other rules for case, accents, spaces or numbers split in other ways.
+PROBES = ("A probe, with Cases: ÀÉ ß 12.5 and  two spaces!", "[MASK] won't 東京")
+
 
 def find_teacher(
     arguments: DistillationArguments, model_args: ModelArguments, args: TrainingArguments
@@ -97,13 +100,24 @@ class Teacher:
             lengths: Argument, such as `--max_seq_length` -> most tokens of a sequence.
 
         Raises:
-            UserError: If it has another vocabulary or fewer positions.
+            UserError: If it has another vocabulary, other rules for splitting texts, or fewer positions or embeddings.
         """
         if tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise UserError(
                 f"the teacher {self.name!r} has another vocabulary than the student's tokenizer "
                 f"({len(self.tokenizer)} and {len(tokenizer)} ids): both must have the same ids, and a student "
                 "from scratch gets the teacher's tokenizer."
+            )
+        if any(tokenizer(text)["input_ids"] != self.tokenizer(text)["input_ids"] for text in PROBES):
+            raise UserError(
+                f"the tokenizers of the teacher {self.name!r} and of the student have the same ids, and give the same "
+                "text different ones: both models have to read the same."
+            )
+        highest, size = max(tokenizer.get_vocab().values()), self.config.get_text_config().vocab_size
+        if highest >= size:
+            raise UserError(
+                f"the teacher {self.name!r} has {size} embeddings, and its tokenizer the id {highest}: it cannot read "
+                "all texts."
             )
         for argument, length in lengths.items():
             config = self.config.get_text_config(decoder="target" in argument)
@@ -157,6 +171,8 @@ class Teacher:
         for whose, model in (("teacher", self.config), ("student", config)):
             wanted = getattr(model, "image_size", None)
             wanted = size if wanted is None else (wanted, wanted) if isinstance(wanted, int) else tuple(wanted)
+            if getattr(model, "num_channels", 3) != 3:
+                raise UserError(f"the {whose} takes images with {model.num_channels} channels; these have 3.")
             if wanted != size:
                 raise UserError(
                     f"the teacher {self.name!r} and the student need images of one size: the image processor makes "

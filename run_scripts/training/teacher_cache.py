@@ -222,6 +222,7 @@ def fill_cache(distillation: Any, trainer: Trainer, plan: CachePlan) -> None:
     seen = trainer._remove_unused_columns(rows, "training") if args.remove_unused_columns else rows
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
     settings = {**plan.settings, "precision": precision, "top_k": plan.top_k, "kind": type(distillation).__name__}
+    settings["vocabulary"] = getattr(distillation, "vocabulary", None)
     folder = plan.parent / fingerprint(distillation.teacher, seen, settings)
     files = _plan_files(distillation, trainer, seen, folder, plan.top_k)
     missing = [number for number in range(len(files)) if not files.path(number).is_file()]
@@ -248,8 +249,13 @@ def _plan_files(
     """The files of a cache, whose sizes follow from a few rows; or as an earlier attempt has planned them."""
     record = folder / RECORD
     if record.is_file():
-        plan = json.loads(record.read_text(encoding="utf-8"))
-        return LogitsFiles(folder, len(rows), plan["rows_per_file"], plan["classes"], top_k)
+        try:
+            plan = json.loads(record.read_text(encoding="utf-8"))
+            return LogitsFiles(folder, len(rows), plan["rows_per_file"], plan["classes"], top_k)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadDataError(
+                f"{str(record)!r} is damaged: remove its folder, and the teacher runs again."
+            ) from error
     some = list(_teacher_rows(distillation, trainer, rows.select(range(min(_SAMPLE, len(rows))))))
     classes = some[0].shape[1] if distillation.has_vocabulary else None
     kept = sum(row.numel() if top_k is None else len(row) * min(top_k, row.shape[1]) for row in some)
@@ -266,6 +272,7 @@ def _teacher_rows(distillation: Any, trainer: Trainer, rows: datasets.Dataset) -
         args.per_device_eval_batch_size,
         collate_fn=trainer.data_collator,
         num_workers=args.dataloader_num_workers,
+        generator=torch.Generator(),  # the random numbers of the training stay the same
     )
     for batch in loader:
         batch = trainer._prepare_inputs(batch)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import datasets
 import pytest
@@ -410,6 +411,23 @@ def test_cached_logits_are_the_teachers(distilling, tmp_path, monkeypatch):
     assert all(torch.equal(whole[name], other[name]) for name in whole)
 
 
+def test_a_run_that_fills_the_cache_trains_as_others(distilling, tmp_path):
+    """Dropout has the same random numbers; and a student with fewer ids has logits of its own in the folder."""
+    overrides = distilling()[distilling().index("--config_overrides") + 1]
+    options = {"static_masking": True, "do_eval": None, "config_overrides": f"{overrides},hidden_dropout_prob=0.3"}
+    run_mlm.main(distilling(**options))
+    options["cache_teacher"] = tmp_path / "logits"
+    for name in ("fills", "reads"):
+        run_mlm.main(distilling(**options, output_dir=tmp_path / name))
+        assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "run"), rel=1e-4)
+    options["config_overrides"] += ",vocab_size=96"
+    run_mlm.main(distilling(**options, output_dir=tmp_path / "more ids"))
+    (record,) = (tmp_path / "logits").glob("*/cache.json")
+    record.write_text("")
+    with pytest.raises(UserError, match=r"cache.json' is damaged: remove its folder"):
+        run_mlm.main(distilling(**options, output_dir=tmp_path / "damaged"))
+
+
 def test_the_highest_logits_alone_are_cached(distilling, tmp_path):
     """With all of them nothing changes; with few of them the loss does."""
     options = {"static_masking": True, "cache_teacher": None, "do_eval": None}
@@ -438,6 +456,14 @@ def test_runs_of_a_grid_share_the_folder(distilling, tmp_path):
         ({"train_tokenizer": 60}, "--train_tokenizer makes another vocabulary"),
         ({"tokenizer_name": "other"}, "has another vocabulary than the student's tokenizer"),
         ({"teacher": "short"}, "--max_seq_length 16 is too long for the teacher"),
+        (
+            {
+                "teacher": "few embeddings",
+                "config_overrides": "hidden_size=16,intermediate_size=32,max_position_embeddings=16,vocab_size=64",
+            },
+            "has 20 embeddings, and its tokenizer the id",
+        ),
+        ({"teacher": "other case"}, "have the same ids, and give the same text different ones"),
         ({"teacher": "other task"}, "has no weights for cls."),
         ({"cache_teacher": "true"}, "cannot keep the logits of masks that change in every epoch"),
         ({"isolate_documents": True}, "--isolate_documents: the teacher"),
@@ -448,9 +474,21 @@ def test_runs_of_a_grid_share_the_folder(distilling, tmp_path):
     ],
 )
 def test_teachers_that_do_not_fit(distilling, teacher, corpus, changes, message, tmp_path):
+    changes = dict(changes)
+
     def folder(name):
         if name == "short":
             return teacher(max_position_embeddings=8)
+        if name == "few embeddings":
+            return teacher(vocab_size=20)
+        if name == "other case":
+            found = teacher()
+            changes["tokenizer_name"] = shutil.copytree(found, tmp_path / "student")
+            file = Path(found) / "tokenizer.json"
+            content = json.loads(file.read_text())
+            content["normalizer"] = {"type": "Lowercase"}
+            file.write_text(json.dumps(content))
+            return found
         if name == "other task":
             found = teacher()
             BertForSequenceClassification(BertConfig.from_pretrained(found)).save_pretrained(found)
@@ -459,7 +497,8 @@ def test_teachers_that_do_not_fit(distilling, teacher, corpus, changes, message,
         train_unigram_tokenizer(lines, 40, 16, show_progress=False).save_pretrained(tmp_path / "tokenizer")
         return tmp_path / "tokenizer"
 
-    made = {name: folder(value) for name, value in changes.items() if value in ("short", "other task", "other")}
+    named = ("short", "few embeddings", "other case", "other task", "other")
+    made = {name: folder(value) for name, value in [*changes.items()] if value in named}
     with pytest.raises(UserError) as caught:
         run_mlm.main(distilling(**{**changes, **made}))
     assert message in str(caught.value)

@@ -192,7 +192,7 @@ def image_case(pair, kind):
             return task, divergence(*logits).mean()
         return task, torch.stack([-q.log_softmax(0)[p.argmax()] for q, p in zip(*logits, strict=True)]).mean()
 
-    arguments = ImageDistillationArguments("x", ALPHA, TEMPERATURE, distillation_type=kind)
+    arguments = ImageDistillationArguments("x", ALPHA, TEMPERATURE if kind == "soft" else None, distillation_type=kind)
     return student, teacher, Distillation, batch, expected, {"arguments": arguments}
 
 
