@@ -25,7 +25,7 @@ pytestmark = [
 
 FLAGS = ("--disable-gpu", "--disable-quic", "--no-first-run", "--no-sandbox", "--disable-sync")
 FLAGS += ("--disable-background-networking", "--disable-component-update")
-SECONDS = 30_000  # milliseconds that a busy machine may take
+SECONDS = 60_000  # milliseconds that a busy machine may take
 
 
 @pytest.fixture(scope="module")
