@@ -9,8 +9,7 @@ to minimise the mean Kullback-Leibler divergence KL(T5's attention weights || ne
 - `dense`, `factorized_dense`: Adam on the divergence, layer-wise distillation.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +22,7 @@ from ..inputs.attention_maps import causal_order, visible_keys
 from ..inputs.token_layout import TokenLayout
 from ..layers.synthetic_logits import DenseLogits, FactorizedDenseLogits, FactorizedRandomLogits, RelativePositionBias
 from ..modeling_synthesizer import SynthesizerForConditionalGeneration, SynthesizerStack
+from ..recorded_inputs import record_inputs
 from ..synthesizer_layers import SynthesizerAttention
 from .t5 import convert_t5_config, load_t5, synthesizer_from_t5
 
@@ -212,21 +212,12 @@ def _pairs(
     return result
 
 
-@contextmanager
-def record_inputs(model: nn.Module) -> Iterator[dict[nn.Module, AttentionInputs]]:
-    """What the self-attention modules of a model were last called with, by module, filled while in the context."""
-    inputs: dict[nn.Module, AttentionInputs] = {}
-
-    def record(module: nn.Module, args: tuple[Any, ...]) -> None:
-        inputs[module] = AttentionInputs(*args[:3])
-
+def _attention_inputs(model: SynthesizerForConditionalGeneration, batch: Batch) -> dict[nn.Module, AttentionInputs]:
+    """What the self-attention modules of a model are called with for a batch, by module."""
     modules = [module for module in model.modules() if isinstance(module, SynthesizerAttention)]
-    handles = [module.register_forward_pre_hook(record) for module in modules]
-    try:
-        yield inputs
-    finally:
-        for handle in handles:
-            handle.remove()
+    with record_inputs(modules) as inputs:
+        _forward(model, batch)
+    return {module: AttentionInputs(*arguments[:3]) for module, arguments in inputs.items()}
 
 
 def _forward(model: SynthesizerForConditionalGeneration, batch: Batch) -> None:
@@ -291,8 +282,7 @@ def mean_attention(
         for attention, length in lengths.items()
     }
     for batch in batches:
-        with record_inputs(teacher) as inputs:
-            _forward(teacher, batch)
+        inputs = _attention_inputs(teacher, batch)
         for attention, mean in means.items():
             mean.add(attention_weights(attention, inputs[attention]), _visible_pairs(inputs[attention]))
     return means
@@ -327,13 +317,13 @@ def _logits_over_bias(
 ) -> torch.Tensor:
     """Logits that, added to `own_bias`, give the mean weights, `(heads, N, N)`."""
     # The distance explains most of T5's bias, so that this is what is extrapolated.
-    logits = mean.log_weights() - relative(layout)[0]
-    index = torch.arange(layout.key_length, device=logits.device)
+    log_weights, bias = mean.log_weights(), relative(layout)[0]
+    index = torch.arange(layout.key_length, device=bias.device)
     buckets = relative.buckets(index - index[:, None])
     num_buckets = relative.weight.shape[0]
     future = None if relative.causal else num_buckets // 2
-    logits = extrapolate(logits, mean.log_weights().exp(), mean.seen, buckets, num_buckets, future)
-    return logits if own_bias is not None else logits + relative(layout)[0]
+    logits = extrapolate(log_weights - bias, log_weights.exp(), mean.seen, buckets, num_buckets, future)
+    return logits if own_bias is not None else logits + bias
 
 
 def extrapolate(
@@ -484,8 +474,8 @@ def _distil_batch(
     All layers read T5's hidden states. With those of the converted layers below them, which is what they read later,
     the converted model had the same loss, in twice the time.
     """
-    with torch.no_grad(), record_inputs(teacher) as inputs:
-        _forward(teacher, batch)
+    with torch.no_grad():
+        inputs = _attention_inputs(teacher, batch)
     total = 0.0
     for stack, old, new in pairs:
         with torch.no_grad():

@@ -1,7 +1,6 @@
 """Which tokens a model mixed with which weights, for one input: numbers only, `pictures.py` draws them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +8,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...modeling.layers.spatial_gating_unit import SpatialProjection
 from ...modeling.layers.token_mixing import TokenMixingMLP
+from ...modeling.recorded_inputs import record_inputs
 
 
 #: A map of a text shows this many tokens at most.
@@ -67,7 +67,7 @@ def collect_maps(
     """
     mixers = [module for module in model.modules() if isinstance(module, TokenMixingMLP)]
     projections = [module for module in model.modules() if isinstance(module, SpatialProjection)]
-    with torch.no_grad(), _recorded_inputs(mixers) as mixed:
+    with torch.no_grad(), record_inputs(mixers) as mixed:
         outputs = model(**inputs, output_attentions=True)
     grid = None
     if "pixel_values" in inputs:
@@ -80,7 +80,7 @@ def collect_maps(
         matrices = [[module.matrix(length).detach()] for module in projections]
         found.append(_map("spatial weights", matrices, True, tokens, tokens, grid))
     if mixers:
-        slopes = [[token_mixing_slopes(module, mixed[module])] for module in mixers]
+        slopes = [[token_mixing_slopes(module, mixed[module][0])] for module in mixers]
         found.append(_map("token mixing", slopes, True, tokens, tokens, grid))
     for name, attentions, rows, columns in _attentions(model.config, outputs, tokens, decoder_tokens):
         found.append(_map(name, [weights[0] for weights in attentions], False, rows, columns, grid))
@@ -106,21 +106,6 @@ def token_mixing_slopes(module: TokenMixingMLP, hidden_states: torch.Tensor) -> 
     with torch.enable_grad():
         (slopes,) = torch.autograd.grad(module.activation(inner).sum(), inner)
     return weight_out @ (slopes.mean(1, keepdim=True) * weight_in)
-
-
-@contextmanager
-def _recorded_inputs(modules: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, torch.Tensor]]:
-    inputs: dict[torch.nn.Module, torch.Tensor] = {}
-
-    def record(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-        inputs[module] = arguments[0].detach()
-
-    handles = [module.register_forward_pre_hook(record) for module in modules]
-    try:
-        yield inputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _attentions(

@@ -228,6 +228,22 @@ def survives(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def overwrites_nothing(tmp_path):
+    """`overwrites_nothing(convert)`: `convert(folder)` refuses a folder with files, and leaves it as it is."""
+
+    def check(convert):
+        folder = tmp_path / "full"
+        folder.mkdir()
+        (folder / "precious.txt").write_text("mine")
+        with pytest.raises(SystemExit, match="not empty"):
+            convert(folder)
+        assert [path.name for path in folder.iterdir()] == ["precious.txt"]
+        assert (folder / "precious.txt").read_text() == "mine"
+
+    return check
+
+
+@pytest.fixture
 def hub():
     """`(state, address)` of a Hub on loopback: see hub_stand_in.py."""
     state, server = runpy.run_path(str(Path(__file__).with_name("hub_stand_in.py")))["start"]()

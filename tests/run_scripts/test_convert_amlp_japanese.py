@@ -256,12 +256,8 @@ def spring():
     Trap.sprung = True
 
 
-def test_nothing_is_overwritten(source, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious.txt").write_text("mine")
-    with pytest.raises(SystemExit, match="not empty"):
-        convert(source, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious.txt"]
+def test_nothing_is_overwritten(source, overwrites_nothing):
+    overwrites_nothing(lambda output: convert(source, output))
 
 
 # --- TensorFlow ----------------------------------------------------------------------------------------------------

@@ -77,12 +77,8 @@ def test_wrong_arguments(source, tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_output_is_never_overwritten(source, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious.txt").write_text("mine")
-    with pytest.raises(SystemExit, match="not empty"):
-        run(source, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious.txt"]
+def test_nothing_is_overwritten(source, overwrites_nothing):
+    overwrites_nothing(lambda output: run(source, output))
 
 
 def test_other_models(tmp_path):

@@ -207,12 +207,8 @@ def test_imagenet_names_need_the_hub(tmp_path):
         convert(tmp_path / "weights.safetensors", tmp_path / "out")
 
 
-def test_nothing_is_overwritten(source, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious.txt").write_text("mine")
-    with pytest.raises(SystemExit, match="not empty"):
-        convert(source, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious.txt"]
+def test_nothing_is_overwritten(source, overwrites_nothing):
+    overwrites_nothing(lambda output: convert(source, output))
 
 
 def test_a_backbone_from_the_hub(source, tmp_path, online):

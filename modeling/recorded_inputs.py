@@ -1,0 +1,27 @@
+"""What modules are called with while a model runs."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+
+@contextmanager
+def record_inputs(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[Any, ...]]]:
+    """The positional arguments of the last call of each module, by module, filled while in the context.
+
+    Args:
+        modules: Modules of a model that has no compiled forward pass.
+    """
+    inputs: dict[nn.Module, tuple[Any, ...]] = {}
+
+    def record(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        inputs[module] = arguments
+
+    handles = [module.register_forward_pre_hook(record) for module in modules]
+    try:
+        yield inputs
+    finally:
+        for handle in handles:
+            handle.remove()
