@@ -61,7 +61,7 @@ def build(
 
     model = build_model(model_args, corpus.config, AutoModelForCausalLM)
     evaluation = precompute_labels(rows["validation"], label)
-    return build_trainer(model, corpus, args, rows["train"], evaluation, label, causal=True)
+    return build_trainer(model, corpus, args, rows.get("train"), evaluation, label, causal=True)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

@@ -58,7 +58,7 @@ def build(
         model.config.sparse_prediction = True  # training needs the logits of masked tokens only
     evaluation = precompute_labels(rows["validation"], SeededCollator(collator, args.evaluation_seed))
     masks = SeededCollator(collator, args.seed, every_epoch=not masking_args.static_masking)
-    trainer = build_trainer(model, corpus, args, rows["train"], evaluation, masks)
+    trainer = build_trainer(model, corpus, args, rows.get("train"), evaluation, masks)
     if teacher is not None:
         teacher.teach(trainer, TokenDistillation, {"seed": args.seed, **vars(masking_args)})
     return trainer

@@ -67,7 +67,7 @@ def build(
     rows = tokenize_corpus(corpus, data_args, args, tokens, special_tokens=False, shortest_row=2)
     model = build_model(model_args, corpus.config, AutoModelForSeq2SeqLM)
     evaluation = precompute_labels(rows["validation"], SeededCollator(collator, args.evaluation_seed))
-    return build_trainer(model, corpus, args, rows["train"], evaluation, SeededCollator(collator, args.seed))
+    return build_trainer(model, corpus, args, rows.get("train"), evaluation, SeededCollator(collator, args.seed))
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

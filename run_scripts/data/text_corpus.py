@@ -64,32 +64,39 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
         token: Hub token.
 
     Returns:
-        `{"train": ..., "validation": ...}`, rows without text removed.
+        `{"train": ..., "validation": ...}`, rows without text removed; no "train" if only `validation_file` is given.
 
     Raises:
         UserError: If a file, data set or column is missing, or a split has no text.
     """
-    if (arguments.dataset_name is None) == (arguments.train_file is None):
+    if arguments.dataset_name is not None and arguments.train_file is not None:
         raise UserError("give the training data as either --dataset_name or --train_file.")
+    if arguments.dataset_name is None and arguments.train_file is None and arguments.validation_file is None:
+        raise UserError("give text as either --dataset_name or --train_file, or --validation_file to evaluate only.")
     if arguments.streaming and arguments.max_eval_samples is None:
         raise UserError("--streaming needs --max_eval_samples, the number of documents to evaluate on.")
-    validation = None
+    train = validation = None
     if arguments.train_file is not None:
         train = load_files(arguments.train_file, arguments.streaming)
-    else:
+    elif arguments.dataset_name is not None:
         train = arguments.load("train", token, arguments.streaming)
         if arguments.validation_file is None and arguments.validation_split in _split_names(arguments, token):
             validation = arguments.load("validation", token, arguments.streaming)
     if arguments.validation_file is not None:
         validation = load_files(arguments.validation_file, arguments.streaming)
-    train = text_only(train, arguments.text_column, "train")
-    if validation is None:
-        train, validation = _hold_out(train, arguments, seed)
-    else:
+    if train is not None:
+        train = text_only(train, arguments.text_column, "train")
+    if validation is not None:
         validation = text_only(validation, arguments.text_column, "validation")
+    else:
+        train, validation = _hold_out(train, arguments, seed)
     splits = {"train": train, "validation": validation}
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
-    return {name: split if limits[name] is None else split.take(limits[name]) for name, split in splits.items()}
+    return {
+        name: split if limits[name] is None else split.take(limits[name])
+        for name, split in splits.items()
+        if split is not None
+    }
 
 
 def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:

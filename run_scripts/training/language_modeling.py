@@ -76,7 +76,10 @@ def load_corpus(
     with args.main_process_first(local=False, desc="loading the text"):
         seed = args.evaluation_seed if args.data_seed is None else args.data_seed
         documents = load_documents(data_args, seed, model_args.token)
-    texts = iterate_texts(documents["train"])
+    if "train" not in documents and (args.do_train or model_args.train_tokenizer is not None):
+        argument = "--do_train" if args.do_train else "--train_tokenizer"
+        raise UserError(f"{argument} needs training data: give --dataset_name or --train_file.")
+    texts = iterate_texts(documents["train"]) if "train" in documents else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, kind)
     return Corpus(documents, tokenizer, config)
 
@@ -179,7 +182,7 @@ def build_trainer(
     model: PreTrainedModel,
     corpus: Corpus,
     args: TrainingArguments,
-    train: Rows,
+    train: Rows | None,
     evaluation: Split,
     collator: Collator,
     causal: bool = False,
@@ -190,7 +193,7 @@ def build_trainer(
         model: Computes the loss.
         corpus: Its tokenizer is saved with the model.
         args: The Trainer's arguments.
-        train: Tokenized rows.
+        train: Tokenized rows; `None` for a run that only evaluates.
         evaluation: Rows with `input_ids` and fixed `labels`, see `precompute_labels`.
         collator: Makes batches of training rows; evaluation rows are padded only.
         causal: Whether the logits at a token predict the next token.
@@ -274,7 +277,7 @@ def _run_once(build: Callable[..., Trainer], card: CardFacts, args: ScriptTraini
         trainer = build(args, resume_from)
     print_plan(trainer, resume_from)
     known = {}
-    if "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
+    if trainer.train_dataset is not None and "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
         known["unigram"] = unigram_perplexity(
             trainer.train_dataset, trainer.eval_dataset, len(trainer.processing_class)
         )

@@ -58,6 +58,12 @@ def test_other_column_and_globs_and_limits(tmp_path):
     assert (len(splits["train"]), len(splits["validation"])) == (5, 1)
 
 
+def test_a_file_to_evaluate_on_is_enough(tmp_path):
+    splits = load_documents(TextDataArguments(validation_file=[write(tmp_path, "jsonl")]), seed=0)
+    assert list(splits) == ["validation"]
+    assert splits["validation"]["text"] == DOCUMENTS
+
+
 def refusal(**arguments):
     with pytest.raises(SystemExit) as caught:
         load_documents(TextDataArguments(**arguments), seed=0)
@@ -78,6 +84,7 @@ def test_mistakes_are_named(tmp_path):
     assert "no column 'body'; it has 'text', 'extra'" in refusal(train_file=[file], text_column="body")
     assert "holds no text" in refusal(train_file=[str(empty)], validation_file=[file])
     assert "--dataset_name or --train_file" in refusal()
+    assert "either --dataset_name or --train_file." in refusal(train_file=[file], dataset_name="corpus")
     assert "different kinds" in refusal(train_file=[file, str(empty)])
     assert "--max_eval_samples" in refusal(train_file=[file], streaming=True)
     assert "percentage" in refusal(train_file=[file], validation_split_percentage=0.1)
