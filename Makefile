@@ -6,8 +6,6 @@ OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
 # Threads soon sleep while they wait for each other: beside other work, PyTorch's setting halves the speed.
 quickstart test test-slow test-extras test-demo: export GOMP_SPINCOUNT = 10000
-# For glibc: memory that a process has given back can take longer to get again than to fill.
-KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 
 # RUN=python3 takes an environment that is there, without the network; the checkout is then imported from a link to it.
 INSTALLED := $(VENV)/.installed
@@ -30,7 +28,7 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@echo '--- 1. a corpus: the documentation of Python'
 	@$(SCRIPT).small_data.python_docs_corpus --output_dir $(OUT)/corpus
 	@echo '--- 2. a tokenizer and a gMLP, trained on it'
-	@$(KEEP_MEMORY) $(SCRIPT).run_mlm quickstart.yaml
+	@$(SCRIPT).run_mlm quickstart.yaml
 	@echo '--- 3. the gMLP, reloaded, fills masks'
 	@$(SCRIPT).fill_mask --model $(OUT)/gmlp --top_k 3 --text \
 		'Return True if the object is an [MASK] of the class.' \
@@ -40,7 +38,7 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@$(SCRIPT).plot_spatial_weights --model $(OUT)/gmlp --output_dir $(OUT)/pictures --columns 2
 	@echo '--- 5. a gMLP for images, trained on handwritten digits'
 	@$(SCRIPT).small_data.digits_images --output_dir $(OUT)/digits
-	@$(KEEP_MEMORY) $(SCRIPT).run_image_classification digits.yaml
+	@$(SCRIPT).run_image_classification digits.yaml
 	@$(SCRIPT).classify_images --model $(OUT)/digits-gmlp --data $(OUT)/digits/validation.parquet --count 5
 	@echo "--- done, in $$(($$(date +%s) - $$(cat $(OUT)/.started))) seconds"
 	@echo 'Made: a text model in $(OUT)/gmlp and an image model in $(OUT)/digits-gmlp, each with its card (README.md)'
@@ -88,7 +86,8 @@ dist: $(VENV)/.installed  ## source distribution and wheel, in dist/
 
 bench: $(INSTALLED)  ## our models and others side by side; hours. BENCH="--quick" takes minutes, BENCH=--gpu a quarter hour
 	$(if $(INSTALLED),$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[bench]')
-	$(KEEP_MEMORY) $(SCRIPT).benchmark --output_dir outputs/benchmark $(BENCH)
+	MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
+		$(SCRIPT).benchmark --output_dir outputs/benchmark $(BENCH)
 
 # Transformers' own model tests ship in its source distribution alone.
 SUITE := $(VENV)/transformers-suite

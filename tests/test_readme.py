@@ -82,7 +82,7 @@ def calls_of_make() -> list[list[str]]:
     """Name and arguments of every command that the quickstart runs, or tells its user to try next."""
     calls = []
     for line in (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "").splitlines():
-        line = line.replace("$(KEEP_MEMORY) ", "").replace("$(OUT)", "outputs/quickstart")
+        line = line.replace("$(OUT)", "outputs/quickstart")
         told = re.match(r"\t@(?:echo ')? *(?:\$\(SCRIPT\)[. ]|\$\(VENV\)/bin/tokenmixers )(.+)", line)
         if told:
             name, *arguments = shlex.split(told[1].removesuffix("'") if "echo" in line else told[1])

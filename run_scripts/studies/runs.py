@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import torch
 
 from ..base.commands import module_of
 from ..base.errors import UserError
+from ..base.memory import keep_freed_memory
 from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis
@@ -79,8 +81,9 @@ class Executor:
         }
 
     def execute(self) -> dict[str, Any]:
-        """Do all runs. Returns the report."""
+        """Do all runs. Returns the report. Being terminated, or interrupted, also ends the processes of the runs."""
         self._read_finished()
+        before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:
             while self._start_runs() or self.active:
                 self._wait()
@@ -89,6 +92,7 @@ class Executor:
                 active.process.terminate()
             for active in self.active:
                 active.process.wait()
+            signal.signal(signal.SIGTERM, before)
         self._time_steps()
         return self._write_report()
 
@@ -103,6 +107,8 @@ class Executor:
         """Measure what has not been measured: all contestants of a task together, with the threads of a run."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads())
+        if self.device.type == "cpu":  # as the runs do
+            keep_freed_memory()
         for task in self.study.tasks.values():
             if any("step_seconds" not in facts for facts in self.models[task.name].values()):
                 self._print(f"timing the training steps of {task.name}")

@@ -18,6 +18,7 @@ from accelerate.utils.memory import clear_device_cache
 from transformers import TrainingArguments
 
 from ..base.errors import UserError
+from ..base.memory import keep_freed_memory
 from ..base.ranges import check_ranges
 from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
@@ -127,6 +128,8 @@ def run_command(
     Raises:
         UserError: If the arguments do not fit a grid, or the output folder holds something else.
     """
+    if args.use_cpu:
+        keep_freed_memory()
     if grid.is_used:
         runs = plan(grid, args, shared)
         runs[0].grid.check()

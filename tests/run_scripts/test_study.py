@@ -100,8 +100,9 @@ def without_times(file: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_a_study_that_was_killed_goes_on(small_study, corpus, tmp_path):
-    """Killed with the run that it does, and started again, it has the results of an uninterrupted one."""
+@pytest.mark.parametrize("terminated", [False, True])
+def test_a_study_that_was_killed_goes_on(small_study, corpus, tmp_path, terminated):
+    """Killed with the run that it does, or terminated alone, and started again, it has the results of a whole one."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     arguments = (small_study, "--data_dir", corpus)
     assert call(*arguments, "--output_dir", whole).wait() == 0
@@ -115,8 +116,14 @@ def test_a_study_that_was_killed_goes_on(small_study, corpus, tmp_path):
     while not checkpoint.is_file():
         assert process.poll() is None
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    if terminated:
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+        with pytest.raises(ProcessLookupError):  # the run has ended too
+            os.killpg(process.pid, 0)
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     assert [run["contestant"] for run in json.loads((killed / "tiny.json").read_text())["runs"]] == ["split"]
     again = call(*arguments, "--output_dir", killed, stdout=subprocess.PIPE)
     output, _ = again.communicate()

@@ -1,0 +1,28 @@
+"""The memory of a process that trains on a CPU."""
+
+import ctypes
+import os
+import sys
+from contextlib import suppress
+
+
+#: Parameters of glibc's `mallopt` (malloc.h), with their values here: nothing is given back, all memory can be kept.
+M_TRIM_THRESHOLD, M_MMAP_MAX = (-1, -1), (-4, 0)
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory of freed tensors for new ones, where the C library is glibc.
+
+    By default, glibc returns large blocks to the kernel at once, and the kernel fills their pages with zeros when they
+    are needed again: a fifth to a third of a training step of a small model. The process then holds about as much
+    memory as it ever needed. Variables of the environment that start with `MALLOC_` leave everything as they say.
+
+    Returns:
+        Whether anything was changed.
+    """
+    if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    with suppress(OSError, AttributeError):  # another C library, e.g. musl
+        mallopt = ctypes.CDLL(None).mallopt
+        return all([mallopt(*M_TRIM_THRESHOLD), mallopt(*M_MMAP_MAX)])
+    return False
