@@ -178,7 +178,7 @@ def _conditions(report: Mapping[str, Any]) -> str:
     place = machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}"
     first, last = report["dates"]
     dates = first if first == last else f"{first} to {last}"
-    jobs = f"{machine['jobs']} runs at a time, {machine['threads']} threads each"
+    jobs = f"runs at a time: {machine['jobs']}, threads of each: {machine['threads']}"
     return f"{place}; {jobs}; {report['packages']}; {dates}."
 
 

@@ -226,6 +226,7 @@ class Executor:
         if record is None:
             raise UserError(f"{ended.run} ended without results, see {ended.log}.")
         self.records[ended.run] = record
+        self.dates[1] = _now()
         key = ended.run.task, ended.run.contestant
         self.seconds.setdefault(key, []).append(time.monotonic() - ended.start)
         self._write_report()
