@@ -14,8 +14,8 @@ def keep_freed_memory() -> bool:
     """Let this process keep the memory of freed tensors for new ones, where the C library is glibc.
 
     By default, glibc returns large blocks to the kernel at once, and the kernel fills their pages with zeros when they
-    are needed again: a fifth to a third of a training step of a small model. The process then holds about as much
-    memory as it ever needed. Variables of the environment that start with `MALLOC_` leave everything as they say.
+    are needed again, which takes a good part of a small model's training step. The process then holds about as much
+    memory as it ever needed. Nothing is changed if the environment has a variable that starts with `MALLOC_`.
 
     Returns:
         Whether anything was changed.
