@@ -3,6 +3,7 @@
 import torch
 
 from .attention_maps import past_length, query_index, query_positions
+from .exporting import is_exporting
 from .token_layout import TokenLayout
 
 
@@ -11,19 +12,19 @@ def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
 
     A slice is contiguous only if it is the whole tensor, so an exported program would not take the maximum length.
     """
-    if torch.compiler.is_exporting():
+    if is_exporting():
         return tensor.index_select(dim, torch.arange(length, device=tensor.device))
     return tensor.narrow(dim, 0, length)
 
 
 def number_of_tiles(length: int, size: int) -> int | None:
     """Tiles of `size` that cover `length`; `None`, for all there are, in `torch.export`, whose length is free."""
-    return None if torch.compiler.is_exporting() else (length + size - 1) // size
+    return None if is_exporting() else (length + size - 1) // size
 
 
 def query_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
     """Entries of `(heads, N, ...)` for the queries, `(heads, queries, ...)`; `layout.positions` must be `None`."""
-    if isinstance(layout.new_tokens, slice) and not torch.compiler.is_exporting():
+    if isinstance(layout.new_tokens, slice) and not is_exporting():
         return weight.narrow(1, past_length(layout), layout.query_length)
     return weight.index_select(1, query_index(layout, weight.device))
 

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..inputs.exporting import is_exporting
+
 
 def is_in_graph(tensor: torch.Tensor) -> bool:
     """Whether operations are recorded: by `torch.compile`, `torch.export`, `torch.jit.trace` or `torch.func`."""
@@ -18,7 +20,7 @@ def is_in_graph(tensor: torch.Tensor) -> bool:
 
 def is_compiled_for_cpu(tensor: torch.Tensor) -> bool:
     """Whether `torch.compile` makes a graph for this processor; exported programs may run on others."""
-    return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting() and tensor.device.type == "cpu"
+    return torch.compiler.is_dynamo_compiling() and not is_exporting() and tensor.device.type == "cpu"
 
 
 def is_dense_cpu_float32(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
