@@ -56,12 +56,18 @@ def _cells(analysis: Analysis, task: Task, name: str, step: float | None, second
         ", ".join(f"{np.mean(values):.4g} ({step:,})" for step, values in earlier if values),
         _optional(np.mean(changes) if changes else None, "{:+.1%}"),
         str(len(runs)),
-        "" if rate is None else f"{rate:g}",
+        "" if rate is None else _rate(rate, task.learning_rates),
         f"{facts['parameters']:,}",
         f"{facts['flops'] / 1e6:,.0f}",
         _optional(None if step is None else 1000 * step, "{:.3g}"),
         _optional(same_time, "{:.4g}"),
     )
+
+
+def _rate(rate: float, tried: Sequence[float]) -> str:
+    """A learning rate. If it is the largest or the smallest one tried, a better one may lie beyond it."""
+    at_end = {min(tried): " (smallest)", max(tried): " (largest)"} if len(tried) > 1 else {}
+    return f"{rate:g}{at_end.get(rate, '')}"
 
 
 def _optional(value: float | None, form: str) -> str:
