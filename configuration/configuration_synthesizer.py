@@ -294,6 +294,8 @@ class SynthesizerConfig(ValidatedConfig):
             value = getattr(self, name)
             if other in kwargs and value not in (getattr(type(self), name), kwargs[other]):
                 raise ValueError(f"`{other}={kwargs[other]}` and `{name}={value}` are two names of one field.")
+            if other in kwargs:  # now, because other fields follow from it
+                setattr(self, name, kwargs.pop(other))
         self.attention_components = list(self.attention_components)
         if self.decoder_attention_components is not None:
             self.decoder_attention_components = list(self.decoder_attention_components)

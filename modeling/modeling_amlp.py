@@ -138,7 +138,7 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
         layout = super()._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
-        mask = interface_mask(self.config, hidden_states, attention_mask, past_key_values, seq_idx)
+        mask = interface_mask(self.config, hidden_states, attention_mask, past_key_values, layout.seq_idx)
         return layout._replace(attention_mask=mask)
 
 

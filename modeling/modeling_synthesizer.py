@@ -56,6 +56,7 @@ from .layers.synthetic_logits import (
     RandomLogits,
     RelativePositionBias,
     Resize,
+    resized_parameter,
 )
 from .mixins.package_features import PackageFeatures
 from .mixins.synthesizer_resizing import ResizableSynthesizer
@@ -116,10 +117,6 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
             for weight in module.parameters():
                 init.zeros_(weight)
 
-    def scale_for_lm_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The input of a language modelling head (see `scale_decoder_outputs`)."""
-        return hidden_states * self.config.hidden_size**-0.5 if self.config.scale_decoder_outputs else hidden_states
-
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the token embeddings, of encoder and decoder alike."""
         self.base_model.set_input_embeddings(value)  # type: ignore[operator]  # a method of `SynthesizerModel`
@@ -167,7 +164,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             elif isinstance(component, HasPositions):
                 component.resize(resize)
         if self.embed_positions is not None:
-            self.embed_positions.weight = nn.Parameter(resize(self.embed_positions.weight, 0))
+            self.embed_positions.weight = resized_parameter(self.embed_positions.weight, resize, 0)
             self.embed_positions.num_embeddings = length
 
     @merge_with_config_defaults
@@ -216,18 +213,25 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             )
         if token_type_ids is not None and self.token_type_embeddings is not None:
             check_token_types(token_type_ids, embeds)
-        sources = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_mask}
+        more = {"encoder_attention_mask": encoder_mask, "past_key_values": past_key_values}
         embeds = embeds + self._added_embeddings(layout, token_type_ids, embeds.device)
-        hidden_states = self._apply_layers(embeds, layout, past_key_values=past_key_values, **sources, **kwargs)
+        hidden_states = self._apply_layers(embeds, layout, encoder_hidden_states, **more, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.dropout(self.norm(hidden_states)), past_key_values=past_key_values
         )
 
-    def _apply_layers(self, hidden_states: torch.Tensor, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+    def _apply_layers(
+        self,
+        hidden_states: torch.Tensor,
+        layout: TokenLayout,
+        encoder_hidden_states: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
         hidden_states = self.dropout(hidden_states)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, position_bias, layout=layout, **kwargs)
+            # Reentrant checkpointing finds gradients of positional arguments only.
+            hidden_states = layer(hidden_states, position_bias, encoder_hidden_states, layout=layout, **kwargs)
         return hidden_states
 
     def _prepare_cache(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
@@ -254,11 +258,11 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         if is_full and cache is None:
             check_full_mask(attention_mask, layout.query_length)  # type: ignore[arg-type]
         if "vanilla" in self.config.attention_components:
-            mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, seq_idx)
+            mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, layout.seq_idx)
         elif is_full:
             mask = attention_mask
         else:
-            mask = None if seq_idx is None else visible_keys(layout, inputs_embeds.device)
+            mask = None if layout.seq_idx is None else visible_keys(layout, inputs_embeds.device)
         return layout._replace(attention_mask=mask)
 
     def _added_embeddings(
@@ -269,9 +273,8 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             added = self.embed_positions(query_positions(layout, device))
         if self.token_type_embeddings is not None:
             if token_type_ids is None:
-                added = added + self.token_type_embeddings.weight[0]
-            else:
-                added = added + embed(self.token_type_embeddings, token_type_ids, "token_type_ids")
+                token_type_ids = torch.zeros(1, 1, dtype=torch.long, device=device)
+            added = added + embed(self.token_type_embeddings, token_type_ids, "token_type_ids")
         return added
 
 
@@ -289,6 +292,8 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
 
     def __init__(self, config: SynthesizerConfig):
         super().__init__(config)
+        if config.image_size is not None:  # it may have been changed since the configuration was made
+            config.set_image_size(config.image_size)
         reads_text, both = config.image_size is None, config.is_encoder_decoder
         if reads_text:
             self.shared: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -355,6 +360,8 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         check_modality(self.config, pixel_values, input_ids, token_type_ids, position_ids, inputs_embeds)
         if pixel_values is not None:
             return self._encode_images(pixel_values, attention_mask, **kwargs)
+        kwargs["return_dict"] = True
+        use_cache = self.config.use_cache if use_cache is None else use_cache  # the decoder's configuration is a copy
         if self.config.is_encoder_decoder:
             if encoder_outputs is None:
                 encoded = self.encoder(
@@ -403,7 +410,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
     ) -> BaseModelOutputWithPooling:
         patches = self.embed_patches(pixel_values)
-        outputs = self.encoder(inputs_embeds=patches, attention_mask=attention_mask, **kwargs)
+        outputs = self.encoder(None, attention_mask, inputs_embeds=patches, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
         pooled = pool_patches(hidden_states, attention_mask, getattr(self, "pooler", None))
         return BaseModelOutputWithPooling(
@@ -425,14 +432,23 @@ class _EncoderHead(ModelMixin):
         super().__init__(config)
 
 
-class SynthesizerForMaskedLM(_EncoderHead, MaskedLMHead, SynthesizerPreTrainedModel):
-    """Synthesizer encoder with a language modelling head, tied to the embeddings by default."""
+class _ScaledLanguageModelingHead(ModelMixin):
+    """A language modelling head that is tied to the embeddings by default, and scales its input as T5 does."""
 
+    lm_head: nn.Linear
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(self.scale_for_lm_head(hidden_states))
+        """Scores over the vocabulary (see `scale_decoder_outputs`)."""
+        if self.config.scale_decoder_outputs:
+            hidden_states = hidden_states * self.config.hidden_size**-0.5
+        return self.lm_head(hidden_states)
+
+
+class SynthesizerForMaskedLM(_EncoderHead, _ScaledLanguageModelingHead, MaskedLMHead, SynthesizerPreTrainedModel):
+    """Synthesizer encoder with a language modelling head, tied to the embeddings by default."""
 
 
 class SynthesizerForSequenceClassification(_EncoderHead, SequenceClassificationHead, SynthesizerPreTrainedModel):
@@ -467,23 +483,16 @@ class SynthesizerBackbone(_EncoderHead, ImageBackbone, SynthesizerPreTrainedMode
         return encoder._apply_layers(patches, layout, **kwargs)
 
 
-class SynthesizerForCausalLM(CausalLMHead, SynthesizerPreTrainedModel, GenerationMixin):
+class SynthesizerForCausalLM(_ScaledLanguageModelingHead, CausalLMHead, SynthesizerPreTrainedModel, GenerationMixin):
     """Synthesizer decoder with a language modelling head, tied to the embeddings by default."""
 
     backbone_class = SynthesizerModel
-    _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
-
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Scores over the vocabulary."""
-        return self.lm_head(self.scale_for_lm_head(hidden_states))
 
 
-class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, GenerationMixin):
+class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, SynthesizerPreTrainedModel, GenerationMixin):
     """Synthesizer encoder-decoder with a language modelling head: with `vanilla` alone, T5."""
 
     create_masks_for_generate = staticmethod(mask_for_generate)
-    _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: SynthesizerConfig):
         _require(config.is_encoder_decoder, self, "`is_encoder_decoder=True`")
@@ -531,10 +540,11 @@ class SynthesizerForConditionalGeneration(SynthesizerPreTrainedModel, Generation
             past_key_values=past_key_values,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         kept = kept_tokens(logits_to_keep)
-        logits = self.lm_head(self.scale_for_lm_head(outputs.last_hidden_state[:, kept, :]))
+        logits = self.compute_logits(outputs.last_hidden_state[:, kept, :])
         loss = None
         if labels is not None:
             counted = with_loss_divisor(labels, kwargs)

@@ -50,7 +50,8 @@ class SequenceClassificationHead(ClassificationHead):
             Class indices in `[0, num_labels)`; numbers if `num_labels == 1` (mean squared error); or one 0/1 number
             per label, shape `(batch_size, num_labels)`, for `problem_type="multi_label_classification"`.
         """
-        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.model(*inputs, return_dict=True, **kwargs)
         pooled = pool(outputs.last_hidden_state, attention_mask, self.config.classifier_pooling)
         logits, loss = self.classifier(self.dropout(pooled)), None
         if labels is not None:
@@ -60,6 +61,10 @@ class SequenceClassificationHead(ClassificationHead):
 
 class TokenClassificationHead(ClassificationHead):
     """One label per token."""
+
+    def _build_head(self, config: PreTrainedConfig) -> None:
+        super()._build_head(config)
+        self.loss_type = "ForTokenClassification"  # whatever name a subclass has
 
     @can_return_tuple
     @auto_docstring
@@ -71,13 +76,17 @@ class TokenClassificationHead(ClassificationHead):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
+        seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         r"""
+        seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+            For rows of several documents: the number of each token's document.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Class indices in `[0, num_labels)`; -100 is ignored by the loss.
         """
-        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.model(*inputs, seq_idx=seq_idx, return_dict=True, **kwargs)
         logits, loss = self.classifier(self.dropout(outputs.last_hidden_state)), None
         if labels is not None:
             counted = with_loss_divisor(labels, kwargs)
@@ -123,7 +132,7 @@ class MultipleChoiceHead(ClassificationHead):
         check_choices(input_ids, inputs_embeds)
         tensors = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in tensors]
-        outputs = self.model(*flat, **kwargs)
+        outputs = self.model(*flat, return_dict=True, **kwargs)
         pooled = pool(outputs.last_hidden_state, flat[1], self.config.classifier_pooling)
         num_choices = next(tensor.shape[1] for tensor in (input_ids, inputs_embeds) if tensor is not None)
         logits, loss = self.classifier(self.dropout(pooled)).view(-1, num_choices), None

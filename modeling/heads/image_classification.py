@@ -35,7 +35,7 @@ class ImageClassificationHead(ClassificationHead):
             Class indices in `[0, num_labels)`; numbers if `num_labels == 1` (mean squared error); or one 0/1 number
             per label, shape `(batch_size, num_labels)`, for `problem_type="multi_label_classification"`.
         """
-        outputs = self.model(pixel_values=pixel_values, **kwargs)
+        outputs = self.model(pixel_values=pixel_values, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(outputs.pooler_output))
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
         return ImageClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)

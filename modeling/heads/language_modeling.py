@@ -1,5 +1,7 @@
 """Masked and causal language modelling."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import Cache, PreTrainedConfig
@@ -10,7 +12,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..inputs.caches import mask_for_generate
 from ..inputs.input_checks import kept_tokens
-from .losses import with_loss_divisor
+from .losses import is_counted, with_loss_divisor
 from .task_head import TaskHead
 
 
@@ -21,6 +23,7 @@ class _LanguageModelingHead(TaskHead):
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=not self.is_decoder)
+        self.loss_type = "ForCausalLM" if self.is_decoder else "ForMaskedLM"  # whatever name a subclass has
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary; families that scale their outputs override this."""
@@ -44,17 +47,24 @@ class MaskedLMHead(_LanguageModelingHead):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
+        seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        r"""
+        seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+            For rows of several documents: the number of each token's document.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.model(*inputs, seq_idx=seq_idx, return_dict=True, **kwargs)
         hidden_states, loss = outputs.last_hidden_state, None
         targets: torch.Tensor | None = labels
         sparse = self.config.sparse_prediction and self.training and labels is not None
         if labels is not None and sparse:
+            targets = labels.flatten().to(hidden_states.device)
             # One wait for the device, which has to count them; a boolean index would wait for each tensor.
-            to_predict = (labels.flatten() != -100).nonzero().squeeze(1)
+            to_predict = is_counted(targets, kwargs).nonzero().squeeze(1)
             hidden_states = hidden_states.flatten(0, 1).index_select(0, to_predict)
-            targets = labels.flatten().index_select(0, to_predict)
+            targets = targets.index_select(0, to_predict)
         logits = self.compute_logits(hidden_states)
         if targets is not None:
             counted = with_loss_divisor(targets, kwargs)
@@ -75,6 +85,10 @@ class CausalLMHead(_LanguageModelingHead):
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(type(self).__name__, type(self).__name__)
         super()._build_head(config)
 
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
+        """Not possible: the paged cache holds keys and values of attention alone."""
+        raise NotImplementedError(f"{type(self).__name__} has no `generate_batch`: use `generate` with padded rows.")
+
     # `position_ids` is not in the signature because `generate` would pass its own. Users can pass it.
     @can_return_tuple
     @auto_docstring
@@ -88,14 +102,26 @@ class CausalLMHead(_LanguageModelingHead):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         r"""
+        seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+            For rows of several documents: the number of each token's document.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Token ids as in `input_ids`, which are shifted by one inside; -100 is ignored by the loss.
         """
-        more = {"inputs_embeds": inputs_embeds, "past_key_values": past_key_values, "use_cache": use_cache}
-        outputs = self.model(input_ids, attention_mask, token_type_ids, **more, **kwargs)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            seq_idx=seq_idx,
+            return_dict=True,
+            **kwargs,
+        )
         logits, loss = self.compute_logits(outputs.last_hidden_state[:, kept_tokens(logits_to_keep), :]), None
         if labels is not None:
             shifted = kwargs.get("shift_labels")

@@ -32,14 +32,19 @@ def loss_divisor(count: torch.Tensor | int, num_items_in_batch: Items = None) ->
     return items + (items == 0)
 
 
+def is_counted(labels: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+    """Which labels the loss counts: all but -100, or but `kwargs["ignore_index"]`."""
+    return labels != kwargs.get("ignore_index", IGNORED_LABEL)
+
+
 def with_loss_divisor(labels: torch.Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
     """`kwargs` for one of Transformers' losses, which divides by its argument `num_items_in_batch`.
 
     Args:
-        labels: Of any shape; -100 is not counted.
+        labels: Of any shape.
         kwargs: Further arguments of a head.
     """
-    count = (labels != IGNORED_LABEL).sum()
+    count = is_counted(labels, kwargs).sum()
     return {**kwargs, "num_items_in_batch": loss_divisor(count, kwargs.get("num_items_in_batch"))}
 
 

@@ -33,11 +33,13 @@ class QuestionAnsweringHead(TaskHead):
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
         kwargs.pop("labels", None)  # which the Trainer counts, see `answer_loss`
-        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
         if attention_mask is not None and getattr(self.config, "mask_padding", True):
             # No answer lies in the padding, and the softmax over tokens must not depend on its length.
-            logits = logits.masked_fill(attention_mask[:, :, None] == 0, torch.finfo(logits.dtype).min)
+            padding = attention_mask[:, :, None].to(logits.device) == 0
+            logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         start, end = logits.unbind(dim=-1)
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start, end, start_positions, end_positions, **kwargs)

@@ -18,6 +18,9 @@ def interface_mask(
 
     Returns:
         A tensor, `None`, or an object of that implementation, such as FlexAttention's `BlockMask`.
+
+    Raises:
+        ValueError: If documents are packed and the implementation takes no mask of them.
     """
     inputs: dict[str, Any] = {
         "config": config,
@@ -25,6 +28,11 @@ def interface_mask(
         "attention_mask": attention_mask if getattr(config, "mask_padding", True) else None,
     }
     if seq_idx is not None:
+        if "flash" in config._attn_implementation:
+            raise ValueError(
+                f"Packed documents (`seq_idx`) are not possible with attn_implementation="
+                f"{config._attn_implementation!r}, which takes no mask of them: use 'sdpa' or 'flex_attention'."
+            )
         inputs["and_mask_function"] = packed_sequence_mask_function(seq_idx)
     if config.is_decoder:
         return create_causal_mask(**inputs, past_key_values=past_key_values)

@@ -58,7 +58,8 @@ def token_layout(
             `config.mask_padding` is false.
         position_ids: Positions of the new tokens, shape `(batch or 1, length)`; counted if `None`.
         past_key_values: The self-attention cache.
-        seq_idx: Number of each token's document, shape `(batch, length)`; `None` if a row is one document.
+        seq_idx: Number of each token's document, shape `(batch, length)`; `None` if a row is one document. Without a
+            mask and tokens in a cache, decoders take it from `position_ids`, as Transformers' decoders do.
 
     Raises:
         ValueError: If the sequence is too long, a shape is wrong, or `position_ids` contradict the cache.
@@ -66,7 +67,9 @@ def token_layout(
     batch, length, _ = inputs_embeds.shape
     new_tokens, key_length = _new_tokens(config, inputs_embeds, past_key_values)
     if position_ids is not None:
-        check_positions(position_ids, (batch, length), _max_length(config))
+        check_positions(position_ids, (batch, length), longest_sequence(config))
+        if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
+            seq_idx = _documents(position_ids, batch)
     padding_mask = None
     if attention_mask is not None and getattr(config, "mask_padding", True):
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, past_key_values)
@@ -98,7 +101,14 @@ def positions_in_documents(seq_idx: torch.Tensor) -> torch.Tensor:
     return index - torch.where(begins, index, 0).cummax(dim=1).values
 
 
-def _max_length(config: PreTrainedConfig) -> int | None:
+def _documents(position_ids: torch.Tensor, batch: int) -> torch.Tensor | None:
+    """`seq_idx` of rows whose positions start again in every document; `None` if no row has several."""
+    begins = F.pad(position_ids.diff(dim=-1) <= 0, (1, 0)).expand(batch, -1)
+    return begins.cumsum(-1) if is_tracing(begins) or bool(begins.any()) else None
+
+
+def longest_sequence(config: PreTrainedConfig) -> int | None:
+    """Most tokens of a sequence; `None` if the model has no limit."""
     return getattr(config, "max_sequence_length", config.max_position_embeddings)  # the former of Synthesizers
 
 
@@ -108,7 +118,7 @@ def _new_tokens(
     """`TokenLayout.new_tokens` and `TokenLayout.key_length`."""
     length = inputs_embeds.shape[1]
     past_length, room = cached_lengths(past_key_values, length, inputs_embeds.device)
-    max_length = _max_length(config)
+    max_length = longest_sequence(config)
     if isinstance(past_length, int):
         key_length = past_length + length
         if max_length is not None:

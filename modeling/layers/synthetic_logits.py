@@ -22,6 +22,14 @@ Resize = Callable[[torch.Tensor, int], torch.Tensor]
 """Returns a tensor with another length along a dimension of positions."""
 
 
+def resized_parameter(parameter: torch.Tensor, resize: Resize, *dims: int) -> nn.Parameter:
+    """A parameter with other lengths along some dimensions; a frozen one stays frozen."""
+    is_trained = parameter.requires_grad
+    for dim in dims:
+        parameter = resize(parameter, dim)
+    return nn.Parameter(parameter, requires_grad=is_trained)
+
+
 @runtime_checkable
 class HasPositions(Protocol):
     """A component with weights that belong to positions."""
@@ -49,13 +57,17 @@ class RandomLogits(nn.Module):
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
         # Without gradients a view of a parameter still says that it requires one, and PyTorch's module trackers fail.
-        weight = self.weight if torch.is_grad_enabled() else self.weight.detach()
+        # A traced graph must be the same with and without gradients.
+        detach = not (torch.is_grad_enabled() or torch.jit.is_tracing())
+        weight = self.weight.detach() if detach else self.weight
         return query_key_entries(weight, layout)
 
     def resize(self, resize: Resize) -> None:
         """Change N; see `ResizableSynthesizer.resize_position_embeddings`."""
-        weight = resize(resize(self.weight, 1), 2)
-        self.weight = nn.Parameter(weight) if isinstance(self.weight, nn.Parameter) else weight
+        if isinstance(self.weight, nn.Parameter):
+            self.weight = resized_parameter(self.weight, resize, 1, 2)
+        else:
+            self.weight = resize(resize(self.weight, 1), 2)
 
 
 class FactorizedRandomLogits(nn.Module):
@@ -77,8 +89,8 @@ class FactorizedRandomLogits(nn.Module):
 
     def resize(self, resize: Resize) -> None:
         """Change N."""
-        self.query_factor = nn.Parameter(resize(self.query_factor, 1))
-        self.key_factor = nn.Parameter(resize(self.key_factor, 1))
+        self.query_factor = resized_parameter(self.query_factor, resize, 1)
+        self.key_factor = resized_parameter(self.key_factor, resize, 1)
 
 
 class MeshFactorizedLogits(nn.Module):
@@ -99,8 +111,8 @@ class MeshFactorizedLogits(nn.Module):
 
     def resize(self, resize: Resize) -> None:
         """Change N."""
-        self.first_factor = nn.Parameter(resize(self.first_factor, 1))
-        self.second_factor = nn.Parameter(resize(self.second_factor, 1))
+        self.first_factor = resized_parameter(self.first_factor, resize, 1)
+        self.second_factor = resized_parameter(self.second_factor, resize, 1)
 
 
 class RelativePositionBias(nn.Module):
@@ -177,9 +189,9 @@ class PerHeadLinear(nn.Module):
 
     def resize(self, resize: Resize) -> None:
         """Change the number of outputs."""
-        self.weight = nn.Parameter(resize(self.weight, 1))
+        self.weight = resized_parameter(self.weight, resize, 1)
         if self.bias is not None:
-            self.bias = nn.Parameter(resize(self.bias, 1))
+            self.bias = resized_parameter(self.bias, resize, 1)
 
 
 class DenseLogits(nn.Module):

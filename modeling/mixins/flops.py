@@ -21,14 +21,13 @@ A training step costs three times the forward pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..heads.classification import TokenClassificationHead
+from ..inputs.token_layout import longest_sequence
 from ..layers.feed_forward import FEED_FORWARD_TYPES
 
 
@@ -138,10 +137,11 @@ class CountsFlops(PreTrainedModel):
                 `target_length`.
         """
         config = self.config
-        layer_flops = LAYER_FLOPS[config.model_type]
+        types = (getattr(cls, "model_type", None) for cls in type(config).__mro__)  # a user's class may have its own
+        layer_flops = next(LAYER_FLOPS[name] for name in types if name in LAYER_FLOPS)
         length = config.max_position_embeddings if sequence_length is None else sequence_length
         _check_count("batch_size", batch_size)
-        _check_count("sequence_length", length, config.max_position_embeddings)
+        _check_count("sequence_length", length, longest_sequence(config))
         if target_length is not None and not config.is_encoder_decoder:
             raise ValueError(f"`target_length={target_length}` is for encoder-decoders, and this model is none.")
         total = 0
@@ -155,23 +155,7 @@ class CountsFlops(PreTrainedModel):
         if config.is_encoder_decoder:
             decoder = config.get_text_config(decoder=True)
             target_length = decoder.max_position_embeddings if target_length is None else target_length
-            _check_count("target_length", target_length, decoder.max_position_embeddings)
+            _check_count("target_length", target_length, longest_sequence(decoder))
             total += decoder.num_hidden_layers * layer_flops(decoder, batch_size, target_length, length)
             length = target_length
         return total + _head_flops(self, batch_size, length)
-
-    def floating_point_ops(self, input_dict: Mapping[str, torch.Tensor | Any], exclude_embeddings: bool = True) -> int:
-        """Operations of a training step on these inputs, padding included: three times the forward pass.
-
-        Args:
-            input_dict: The model's inputs by name.
-            exclude_embeddings: Ignored: looking up an embedding takes no operations.
-        """
-        names = [name for name in ("pixel_values", "input_ids", "inputs_embeds") if input_dict.get(name) is not None]
-        shape = input_dict[names[0]].shape
-        if names[0] == "pixel_values":
-            return 3 * self.forward_flops(shape[0])
-        *batch, length = shape[:-1] if names[0] == "inputs_embeds" else shape
-        decoder_inputs = input_dict.get("decoder_input_ids", input_dict.get("labels"))
-        targets = decoder_inputs.shape[-1] if self.config.is_encoder_decoder and decoder_inputs is not None else None
-        return 3 * self.forward_flops(math.prod(batch), length, targets)

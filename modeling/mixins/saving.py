@@ -47,6 +47,7 @@ def _warn_of_users_class(model: PreTrainedModel) -> None:
     first, *bases = (cls for cls in type(model).__mro__ if not cls.__module__.startswith("torch."))
     if not first.__module__.startswith(f"{package}.") and type(model)._auto_class is None:
         ours = next(base.__name__ for base in bases if base.__module__.startswith(f"{package}."))
+        ours = ours.replace("PreTrainedModel", "Model")  # which the Auto classes know
         logger.warning(
             f"{first.__name__} is a class of your own: the Auto classes load this checkpoint as {ours}, whose code is "
             f"saved with it. To save the code of {first.__name__} as well, call "

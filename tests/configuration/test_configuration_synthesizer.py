@@ -55,6 +55,8 @@ def test_t5_names():
     assert (config.num_hidden_layers, config.num_attention_heads, config.hidden_dropout_prob) == (2, 4, 0.2)
     config.layer_norm_epsilon = 1e-5
     assert config.layer_norm_eps == 1e-5
+    both = SynthesizerConfig(num_layers=3, is_encoder_decoder=True)
+    assert (both.num_decoder_layers, both.stage_names) == (3, ["stem", "stage1", "stage2", "stage3"])
 
 
 def test_sides_of_an_encoder_decoder(tmp_path):

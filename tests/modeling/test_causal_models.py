@@ -323,3 +323,10 @@ def test_encoders_and_decoders_are_not_confused():
         GMLPForCausalLM(tokenmixers.GMLPConfig(**{**SIZES, "is_decoder": False}))
     with pytest.raises(ValueError, match="GMLPForMaskedLM needs a configuration with `is_decoder=False`, an encoder"):
         GMLPForMaskedLM(tokenmixers.GMLPConfig(**SIZES))
+
+
+@pytest.mark.parametrize("model_class", [GMLPForCausalLM, AMLPForCausalLM])
+def test_continuous_batching_is_refused(model_class):
+    model = model_class(model_class.config_class(**SIZES))
+    with pytest.raises(NotImplementedError, match="has no `generate_batch`: use `generate` with padded rows"):
+        model.generate_batch([[1, 2, 3]])

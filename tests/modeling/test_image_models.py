@@ -4,7 +4,14 @@ from PIL import Image
 from torch.nn import functional as F
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
 
-from tokenmixers import AMLPConfig, GMLPConfig, GMLPForImageClassification, GMLPModel, MLPMixerConfig
+from tokenmixers import (
+    AMLPConfig,
+    GMLPConfig,
+    GMLPForImageClassification,
+    GMLPModel,
+    MLPMixerConfig,
+    SynthesizerForImageClassification,
+)
 
 
 # Table 1: blocks, width, expanded width; parameters with ViT's class token and pre-logits layer (the paper's 5.9, 19.5
@@ -129,3 +136,23 @@ def test_stochastic_depth(image_config, randomise):
     assert 0.45 < dropped.float().mean() < 0.55
     torch.testing.assert_close(branches[~dropped][0], 2 * kept[0])
     torch.testing.assert_close(branches.mean(0), kept[0], rtol=0.1, atol=0.05 * kept.abs().max().item())
+
+
+@pytest.mark.parametrize("model_class", [GMLPForImageClassification, SynthesizerForImageClassification])
+@pytest.mark.parametrize("changes", [{"image_size": 8}, {"classifier_pooling": "mean"}])
+def test_another_number_of_tokens_needs_other_weights(model_class, changes, image_config, tmp_path):
+    """Changes come after the configuration was read: the number of tokens must follow from them."""
+    more = {} if model_class is GMLPForImageClassification else {"attention_components": ["random"]}
+    config = image_config(GMLPConfig, classifier_pooling="cls").to_diff_dict()
+    sizes = {name: config[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size")}
+    model = model_class(model_class.config_class(**sizes, **more, image_size=[12, 8], classifier_pooling="cls"))
+    model.save_pretrained(tmp_path / "saved")
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        model_class.from_pretrained(tmp_path / "saved", **changes)
+    other = model_class.from_pretrained(tmp_path / "saved", **changes, ignore_mismatched_sizes=True)
+    rows, columns = other.config.patch_grid
+    assert other.config.max_position_embeddings == rows * columns + other.config.use_class_token
+    other.save_pretrained(tmp_path / "other")
+    loaded = model_class.from_pretrained(tmp_path / "other")
+    pixels = torch.randn(1, 3, 4 * rows, 4 * columns)
+    torch.testing.assert_close(loaded(pixels).logits, other.eval()(pixels).logits)

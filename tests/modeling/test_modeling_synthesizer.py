@@ -444,6 +444,52 @@ def test_encoder_of_an_encoder_decoder_is_an_encoder(tmp_path):
     torch.testing.assert_close(encoder(ids)[0], model.get_encoder()(ids)[0])
 
 
+def test_the_configuration_switches_the_cache_off():
+    model = seq2seq(["random"])
+    assert model(tokens(2, 5), decoder_input_ids=tokens(2, 4)).past_key_values is not None
+    model.config.use_cache = False
+    assert model(tokens(2, 5), decoder_input_ids=tokens(2, 4)).past_key_values is None
+
+
+def test_reentrant_checkpointing_changes_no_gradient():
+    model = seq2seq(["random", "vanilla"], hidden_dropout_prob=0.0, attention_dropout=0.0).double().train()
+    ids, labels = tokens(2, 5), tokens(2, 4, seed=1)
+
+    def gradients():
+        model.zero_grad()
+        model(ids, labels=labels, use_cache=False).loss.backward()
+        return {name: weight.grad for name, weight in model.named_parameters()}
+
+    expected = gradients()
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    torch.testing.assert_close(gradients(), expected)
+
+
+def test_embeddings_of_segments_can_be_offloaded(tmp_path):
+    model = build(SynthesizerForMaskedLM, attention_components=["random"], type_vocab_size=2)
+    model.save_pretrained(tmp_path / "model")
+    places = {"device_map": {"": "disk"}, "offload_folder": tmp_path / "disk"}
+    loaded = SynthesizerForMaskedLM.from_pretrained(tmp_path / "model", **places)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(tokens(2, 5)).logits, model(tokens(2, 5)).logits)
+
+
+@pytest.mark.parametrize("components", ALL_COMPONENTS)
+def test_frozen_weights_stay_frozen_with_another_length(components):
+    model = causal_lm(components, position_embedding_type="learned").requires_grad_(False)
+    model.resize_position_embeddings(N + 4)
+    assert not [name for name, weight in model.named_parameters() if weight.requires_grad]
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_traced_model_computes_the_same():
+    model = build(SynthesizerForMaskedLM, attention_components=["random"], num_hidden_layers=1)
+    traced = torch.jit.trace(
+        model, tokens(2, 5), strict=False
+    )  # which also compares the graph with and without gradients
+    torch.testing.assert_close(traced(tokens(2, 5, seed=1))["logits"], model(tokens(2, 5, seed=1)).logits)
+
+
 def test_seq2seq_loss_is_not_shifted():
     model = seq2seq(["random"])
     ids, labels = tokens(2, 5), tokens(2, 4, seed=1)

@@ -1,7 +1,9 @@
 """Several documents in a row (`seq_idx`) give what each gives in a row of its own."""
 
+import datasets
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,12 +108,37 @@ def test_positions_count_from_zero_in_every_document(rows):
     assert torch.equal(positions_in_documents(seq_idx), expected)
 
 
+@pytest.mark.parametrize("name", [name for name in MODELS if "decoder" in name])
+def test_positions_that_start_again_separate_the_documents_of_a_decoder(name, build):
+    """As in Transformers' decoders, whose collators for packed rows give no `seq_idx`."""
+    class_name, changes = MODELS[name]
+    model = build(class_name, **changes)
+    ids, positions = torch.randint(1, 37, (1, 8)), torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
+    with torch.no_grad():
+        packed = model(ids, position_ids=positions, use_cache=True).logits
+        alone = torch.cat([model(ids[:, :3]).logits, model(ids[:, 3:]).logits], dim=1)
+    torch.testing.assert_close(packed, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("class_name", ["GMLPForMaskedLM", "AMLPForTokenClassification", "SynthesizerForCausalLM"])
+def test_the_trainer_keeps_the_column(class_name, build, tmp_path):
+    model = build(class_name, is_decoder="Causal" in class_name)
+    row = {"input_ids": [3, 4, 5], "labels": [1, 1, 0], "seq_idx": [0, 0, 1]}
+    arguments = transformers.TrainingArguments(tmp_path, report_to="none", use_cpu=True)
+    trainer = transformers.Trainer(model, arguments, train_dataset=datasets.Dataset.from_list([row]))
+    assert next(iter(trainer.get_train_dataloader())).keys() == row.keys()
+
+
 def test_mistakes(build):
     ids = torch.randint(1, 37, (2, 5))
     with pytest.raises(ValueError, match=r"`seq_idx` has shape \(2, 4\), expected \(2, 5\)"):
         build("GMLPForMaskedLM")(ids, seq_idx=torch.zeros(2, 4))
     with pytest.raises(ValueError, match="MLP-Mixer does not support `seq_idx`"):
         build("MLPMixerForMaskedLM")(ids, seq_idx=torch.zeros(2, 5))
+    flash = build("AMLPForMaskedLM")
+    flash.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="'flash_attention_2', which takes no mask of them: use 'sdpa'"):
+        flash(ids, seq_idx=torch.zeros(2, 5))
     decoder = build("GMLPForCausalLM", is_decoder=True)
     cache = decoder(ids, use_cache=True).past_key_values
     with pytest.raises(ValueError, match="with tokens in a cache"):

@@ -227,6 +227,54 @@ def test_token_losses_are_the_mean_over_labelled_tokens(class_name, build):
     )
 
 
+class OwnMaskedLM(tokenmixers.GMLPForMaskedLM):
+    """A user's class, from whose name Transformers would choose another loss."""
+
+
+class OwnTagger(tokenmixers.GMLPForTokenClassification):
+    """The same."""
+
+
+@pytest.mark.parametrize("own_class", [OwnMaskedLM, OwnTagger])
+def test_a_users_class_has_the_loss_of_its_base_class(own_class, build):
+    model = build(own_class.__base__.__name__).float()
+    own = own_class(model.config).eval()
+    own.load_state_dict(model.state_dict())
+    inputs = {"input_ids": torch.randint(37, (2, 5)), "labels": torch.randint(3, (2, 5))}
+    assert own(**inputs).loss == model(**inputs).loss
+
+
+@pytest.mark.parametrize(("sparse", "training"), [(False, False), (False, True), (True, True)])
+def test_another_ignored_label(sparse, training, tiny_config, randomise):
+    config = tiny_config(sparse_prediction=sparse, hidden_dropout_prob=0.0)
+    model = randomise(tokenmixers.GMLPForMaskedLM(config)).train(training)
+    ids, labels = torch.randint(37, (2, 6)), torch.tensor([[0, 3, 0, 0, 9, 1], [0, 0, 0, 7, 0, 0]])
+    expected = F.cross_entropy(model(ids).logits.flatten(0, 1), labels.flatten(), ignore_index=0)
+    torch.testing.assert_close(model(ids, labels=labels, ignore_index=0).loss, expected)
+
+
+@pytest.mark.parametrize("class_name", [*TOKEN_HEADS, *SEQUENCE_HEADS])
+def test_tuples_by_configuration(class_name, build):
+    model = build(class_name).float()
+    ids = torch.randint(37, (2, 3, 5) if "Choice" in class_name else (2, 5))
+    expected = model(ids).to_tuple()
+    model.config.return_dict = False
+    try:
+        found = model(ids)
+    finally:
+        model.config.return_dict = True
+    assert type(found) is tuple
+    torch.testing.assert_close(found, expected)
+
+
+def test_an_answer_head_may_be_on_another_device_than_the_mask(tiny_config):
+    model = tokenmixers.GMLPForQuestionAnswering(tiny_config()).eval()
+    model.qa_outputs.to("meta")
+    model.qa_outputs.register_forward_pre_hook(lambda module, args: (args[0].to("meta"),))
+    ids = torch.randint(37, (2, 5))
+    assert model(ids, torch.ones_like(ids)).start_logits.is_meta
+
+
 def test_question_answering_loss_is_the_mean_of_start_and_end(build):
     model = build("GMLPForQuestionAnswering").float()
     input_ids, start, end = torch.randint(37, (3, 5)), torch.tensor([1, 0, 2]), torch.tensor([3, 0, 99])
