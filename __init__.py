@@ -1,4 +1,4 @@
-"""gMLP, aMLP, Synthesizer and GLU-variant models for Hugging Face Transformers.
+"""gMLP, aMLP, Synthesizer and MLP-Mixer for Hugging Face Transformers.
 
 Importing this package costs next to nothing: public names are loaded when first used, and the models enter the Auto
 classes at the moment Transformers itself loads those, so that torch is not imported a moment earlier.

@@ -56,7 +56,7 @@ def complete(options: argparse.Namespace, config: ClusterConfig, shipped: bool) 
         options.use_cpu = True
         if config.distributed_type == DistributedType.FSDP:
             logger.warning(
-                "without a GPU accelerate does not split the model: every process has all of it. The scripts' "
+                "without a GPU accelerate does not split the model: every process has all of it. The commands' "
                 "--fsdp_size splits on CPUs too."
             )
         if options.num_cpu_threads_per_process is None and "OMP_NUM_THREADS" not in os.environ:
@@ -68,13 +68,13 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; returns when all processes have ended.
 
     Raises:
-        UserError: If configuration, script or options are wrong, or a process fails.
+        UserError: If configuration, command or options are wrong, or a process fails.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
     )
     parser.add_argument("configuration", help="File, or name of a shipped one.")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help="Options of accelerate, a script, and its arguments.")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="Options of accelerate, a command, and its arguments.")
     arguments = list(sys.argv[1:] if argv is None else argv) or [""]
     own = parser.parse_args(arguments)
     file = find_shipped(own.configuration, ACCELERATE, "configuration")
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
     def refuse(message: str) -> NoReturn:
         commands = ", ".join(TRAINING_COMMANDS)
         raise UserError(
-            f"{message}. The order is: a configuration, options of accelerate, a script ({commands}), its arguments."
+            f"{message}. The order is: a configuration, options of accelerate, a command ({commands}), its arguments."
         )
 
     if not own.rest:
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
     options = launcher.parse_args(["--config_file", str(file), "--module", *own.rest])
     script = options.training_script
     if script not in TRAINING_COMMANDS:
-        refuse(f"there is no script {script!r}")
+        refuse(f"there is no training command {script!r}")
     complete(options, config, shipped=file.resolve().parent == ACCELERATE.resolve())
     options.training_script = f"{__package__}.{script}"
     if options.mixed_precision in PRECISIONS:

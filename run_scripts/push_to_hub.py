@@ -53,7 +53,7 @@ class PushArguments:
     """What to push, and where to."""
 
     source: str = field(
-        metadata={"help": "Folder of a checkpoint, or the name of a shipped model card such as gmlp-base."}
+        metadata={"help": "Folder of a checkpoint, or the name of a shipped configuration, e.g. gmlp-base."}
     )
     repo_id: str = field(metadata={"help": "Name on the Hub, <user or organisation>/<name>."})
     space: bool = field(
@@ -105,7 +105,7 @@ def load_config(folder: Path, source: str) -> PreTrainedConfig:
         model_type = fields.get("model_type") if isinstance(fields, dict) else None
         if model_type not in FAMILIES:
             raise UserError(
-                f"{source!r} is a model of type {model_type!r}: this script pushes {', '.join(FAMILIES)}. Use "
+                f"{source!r} is a model of type {model_type!r}: this command pushes {', '.join(FAMILIES)}. Use "
                 "`model.push_to_hub` for others."
             )
         return AutoConfig.from_pretrained(folder)
@@ -209,7 +209,7 @@ def read_card(path: Path) -> str:
 
 
 def source_folder(source: str) -> Path:
-    """The folder of a checkpoint, or of a shipped model card.
+    """The folder of a checkpoint, or of a shipped configuration.
 
     Raises:
         UserError: If there is none, or it has no configuration of its own.
@@ -217,7 +217,7 @@ def source_folder(source: str) -> Path:
     folder = Path(source) if Path(source).is_dir() else MODEL_CARDS / source
     if not (folder / "config.json").is_file():
         shipped = ", ".join(sorted(path.parent.name for path in MODEL_CARDS.glob("*/config.json")))
-        raise UserError(f"{source!r} is no folder with a config.json. Shipped model cards: {shipped}.")
+        raise UserError(f"{source!r} is no folder with a config.json. Shipped configurations: {shipped}.")
     return folder
 
 
@@ -225,7 +225,7 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
     """The files to push: those of the folder, and the modules that load the model.
 
     Args:
-        source: Folder of a checkpoint, or name of a shipped model card.
+        source: Folder of a checkpoint, or name of a shipped configuration.
         repo_id: Name on the Hub, which replaces the folder in the card's code.
 
     Returns:

@@ -43,7 +43,7 @@ class ServingArguments:
     """Which models, in which formats, on what."""
 
     models: list[str] = field(
-        metadata={"help": "Checkpoints, folders with a config.json, or shipped model cards (random weights)."}
+        metadata={"help": "Checkpoints, folders with a config.json, or shipped configurations (random weights)."}
     )
     formats: list[str] = field(
         default_factory=lambda: ["float32", "bfloat16", "onnx", "onnx-int8", "openvino"],

@@ -37,7 +37,7 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Configuration to train from scratch: a folder or Hub id with a config.json, or the name of "
-            "a shipped model card, e.g. gmlp-base."
+            "a shipped configuration, e.g. gmlp-base."
         },
     )
     model_type: str | None = field(

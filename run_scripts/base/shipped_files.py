@@ -1,4 +1,4 @@
-"""Recipes, accelerate configurations and model cards that come with this package."""
+"""Recipes, configurations of accelerate and of models, and evaluation tasks that come with this package."""
 
 from pathlib import Path
 

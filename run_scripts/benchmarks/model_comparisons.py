@@ -99,7 +99,7 @@ def built_on_device(experiment: Experiment) -> Experiment:
 
 
 def shipped_config(name: str, **changes: Any) -> PreTrainedConfig:
-    """The configuration of a model card, with changes, and without dropout."""
+    """A shipped configuration, with changes, and without dropout."""
     config = AutoConfig.from_pretrained(MODEL_CARDS / name, hidden_dropout_prob=0.0, **changes)
     if hasattr(config, "attention_dropout"):
         config.attention_dropout = 0.0

@@ -45,7 +45,7 @@ Call = Callable[[Inputs], torch.Tensor]
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a shipped model card, or the folder itself."""
+    """The folder of a shipped configuration, or the folder itself."""
     return MODEL_CARDS / name if (MODEL_CARDS / name / "config.json").is_file() else Path(name)
 
 

@@ -43,7 +43,7 @@ They can be computed from `predictions.txt` and `references.txt`, which `run_seq
 `evaluators.evaluator(task)` is `evaluate.evaluator(task)` that takes pipelines in Transformers 5.
 
 Every process of a distributed run can compute with an instance of its own from the gathered predictions, as the
-scripts do. With `num_process` and `process_id` processes share files instead, as `evaluate` describes.
+commands do. With `num_process` and `process_id` processes share files instead, as `evaluate` describes.
 """
 
 import importlib

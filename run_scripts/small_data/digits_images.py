@@ -30,7 +30,7 @@ class DigitsArguments:
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((DigitsArguments,), argv)
-    load_digits = import_optional("sklearn.datasets", "digits", "this script").load_digits
+    load_digits = import_optional("sklearn.datasets", "digits", "this command").load_digits
     folder = check_new_folder(arguments.output_dir)
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))

@@ -146,7 +146,7 @@ def text_lengths(arguments: Any, config: PreTrainedConfig, tokenizer: PreTrained
     """
     for role in ("pad", "eos"):
         if getattr(tokenizer, f"{role}_token_id") is None:
-            raise UserError(f"the tokenizer has no {role}_token, which this script needs: set one and save it again.")
+            raise UserError(f"the tokenizer has no {role}_token, which this command needs: set one and save it again.")
     decoder = config.get_text_config(decoder=True)
     source_length = sequence_length(arguments.max_source_length, config, tokenizer, "--max_source_length")
     return source_length, sequence_length(arguments.max_target_length, decoder, tokenizer, "--max_target_length")

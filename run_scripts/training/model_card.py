@@ -206,7 +206,7 @@ class CardFacts:
 
 
 def describe_data(arguments: Any) -> dict[str, str | None]:
-    """The data that a script's argument dataclass names, as arguments of `CardFacts`.
+    """The data that a command's argument dataclass names, as arguments of `CardFacts`.
 
     Files are named with the folder that they are in, which often says more than `train.txt`.
     """

@@ -36,5 +36,5 @@ def test_counts_what_is_in_the_batches():
 
 
 def test_mistakes_are_named(command):
-    with pytest.raises(UserError, match="argument script: invalid choice: 'run_everything'"):
+    with pytest.raises(UserError, match="argument command: invalid choice: 'run_everything'"):
         data_rate.main(["run_everything"])
