@@ -151,6 +151,7 @@ def test_what_a_cache_does_not_know_is_read(tiny_model, waits):
     model(ids, past_key_values=cache)
     found = waits(model, input_ids=ids[:, :1], past_key_values=cache, position_ids=torch.tensor([[4]]))
     assert "_after_cache" in found  # beside `check_positions`, on CPUs alone
+    assert "_documents" in waits(model, input_ids=ids, position_ids=torch.arange(4)[None])
 
 
 @pytest.mark.parametrize("name", ["GMLPForMaskedLM", "AMLPForMaskedLM", "SynthesizerForMaskedLM", "GMLPForCausalLM"])
