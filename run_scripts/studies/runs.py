@@ -137,12 +137,15 @@ class Executor:
         planned = [run for task in self.study.tasks.values() for run in _planned(analysis, task)]
         waiting = [run for run in planned if run not in self.records]
         if not waiting and self.study.more_seeds:
-            waiting = [run for run in _more_runs(analysis) if run not in self.records]
+            # Judged by the first seeds alone: to stop as soon as a claim is decided would favour a verdict.
+            waiting = [run for run in _more_runs(self._analysis(self.study.seeds)) if run not in self.records]
         return [run for run in waiting if not self._needs(run) or self._start_of(run, analysis) is not None]
 
-    def _analysis(self) -> Analysis:
+    def _analysis(self, seeds: Sequence[int] | None = None) -> Analysis:
+        """What the finished runs say, all of them or those with some seeds."""
         facts = {"study": self.study.name, "setting": self.study.setting, "models": self.models}
-        return Analysis({**facts, "runs": list(self.records.values())}, self.study)
+        runs = [record for run, record in self.records.items() if seeds is None or run.seed in seeds]
+        return Analysis({**facts, "runs": runs}, self.study)
 
     def _recipe(self, run: Run) -> dict[str, Any]:
         return self.workspace.recipe(run, self._start_of(run, self._analysis()))

@@ -14,6 +14,7 @@ import yaml
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.studies import runs, workspace
 from tokenmixers.run_scripts.studies.analysis import Analysis
+from tokenmixers.run_scripts.studies.claims import HOLDS
 from tokenmixers.run_scripts.studies.definition import build_study, merge
 from tokenmixers.run_scripts.studies.runs import Executor
 from tokenmixers.run_scripts.studies.workspace import Run, Workspace
@@ -40,6 +41,7 @@ if "train_tokenizer" in recipe:
 else:
     width = recipe["config_overrides"].get("hidden_size", 0)
     result = 20 - width + recipe["seed"] + recipe["learning_rate"] * 10
+    result += recipe["config_overrides"].get("bad_luck", 0) * (recipe["seed"] == 1)
 history = [{"step": 2, "eval_perplexity": 2 * result}, {"step": 4, "eval_perplexity": result}]
 state = {"global_step": 4, "num_input_tokens_seen": 64, "log_history": history}
 (folder / "trainer_state.json").write_text(json.dumps(state))
@@ -143,7 +145,14 @@ def test_undecided_claims_get_more_seeds(execute, tmp_path):
     assert keys(execute({"more_seeds": [4, 5]})) == PLAN
     claim = {"claim": "", "source": "", "equal": "wide net", "to": "plain", "margin": 5}  # the difference itself
     report = execute({"more_seeds": [4, 5], "claims": [claim]}, folder=tmp_path / "close")
-    assert keys(report)[6:] == [(name, 0.01, seed) for seed in (4, 5) for name in ("plain", "wide net")]
+    more = [(name, 0.01, seed) for seed in (4, 5) for name in ("plain", "wide net")]
+    assert keys(report)[6:] == more
+    # All of them, also if the first ones decide the claim: here the differences are 2.5, 5, 5 and 5.
+    unlucky = {"variants": {"wide net": {"config_overrides": {"bad_luck": 2.5}}}}
+    report = execute({"more_seeds": [4, 5], **unlucky}, folder=tmp_path / "unlucky")
+    assert keys(report)[6:] == more
+    three = Analysis({**report, "runs": [run for run in report["runs"] if run["seed"] <= 4]})
+    assert [verdict for _, _, verdict in three.verdicts()] == [HOLDS]
 
 
 def test_a_learning_rate_that_diverges_is_the_worst(execute, tmp_path):
