@@ -1,16 +1,25 @@
-"""Write sentences for associative recall: which value came with a repeated key.
+r"""Write sentences for associative recall: which value came with a repeated key.
 
 Multi-query associative recall (MQAR, "Zoology", arXiv 2312.04927) in a form for encoders. A sentence has pairs of a
 key and a value, then all its keys again in random order. The tag of a repeated key names its value, all other tags are
 `O`, so that the F1 of `run_token_classification` is the share of right answers. Which key has which value is drawn
-anew for every sentence: no model can learn it by heart.
+anew for every sentence: no model can learn it by heart. The folder also gets a tokenizer with a token for every word.
 
-    tokenmixers associative_recall --output_dir outputs/recall
+    tokenmixers associative_recall --pairs 6 --least_pairs 1 --keys 12 --values 8 --output_dir outputs/recall
+    tokenmixers run_token_classification --do_train --do_eval --output_dir outputs/recall-amlp \
+        --train_file outputs/recall/train.conll --validation_file outputs/recall/validation.conll \
+        --tokenizer_name outputs/recall/tokenizer --config_name amlp-base --config_overrides num_hidden_layers=2 \
+        hidden_size=64 intermediate_size=256 initializer_range=0.1 --learning_rate 3e-3 --max_steps 3000
 """
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from ...tokenization.tokenizer_training import SPECIAL_TOKENS
 from ..base.arguments import check_new_folder, parse_arguments
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
@@ -24,8 +33,12 @@ MOST_VALUES = 83
 class RecallArguments:
     """What to write."""
 
-    output_dir: str = field(metadata={"help": "New folder for train.conll and validation.conll."})
+    output_dir: str = field(metadata={"help": "New folder for train.conll, validation.conll and the tokenizer."})
     pairs: int = field(default=16, metadata={"help": "Pairs in a sentence, which has three words for each."})
+    least_pairs: int | None = field(
+        default=None,
+        metadata={"help": "Training sentences have from this number to --pairs; by default all have --pairs."},
+    )
     keys: int = field(default=64, metadata={"help": "Different keys."})
     values: int = field(default=32, metadata={"help": "Different values."})
     train_count: int = field(default=20_000, metadata={"help": "Sentences to train on."})
@@ -33,20 +46,33 @@ class RecallArguments:
     seed: int = field(default=0, metadata={"help": "Decides which sentences."})
 
     def __post_init__(self):
-        check_ranges(self, ("at least 1", "pairs keys train_count validation_count"))
+        check_ranges(self, ("at least 1", "pairs least_pairs keys train_count validation_count"))
         check_ranges(self, ("at least 2", "values"))
         if self.pairs > self.keys:
             raise UserError(f"--pairs {self.pairs} needs as many different --keys, there are {self.keys}.")
+        if self.least_pairs is not None and self.least_pairs > self.pairs:
+            raise UserError(f"--least_pairs {self.least_pairs} is more than --pairs {self.pairs}.")
         if self.values > MOST_VALUES:
             raise UserError(f"--values {self.values} is too many: there are names for {MOST_VALUES}.")
 
 
-def sentence(arguments: RecallArguments, draw: random.Random) -> list[tuple[str, str]]:
-    """The words of a sentence with their tags."""
-    keys = [chr(FIRST_KEY + index) for index in draw.sample(range(arguments.keys), arguments.pairs)]
+def sentence(arguments: RecallArguments, count: int, draw: random.Random) -> list[tuple[str, str]]:
+    """The words of a sentence of `count` pairs with their tags."""
+    keys = [chr(FIRST_KEY + index) for index in draw.sample(range(arguments.keys), count)]
     values = {key: chr(FIRST_VALUE + draw.randrange(arguments.values)) for key in keys}
     pairs = [(word, "O") for key in keys for word in (key, values[key])]
     return pairs + [(key, f"B-{values[key]}") for key in draw.sample(keys, len(keys))]
+
+
+def word_tokenizer(words: Iterable[str], model_max_length: int) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token for each word, between `[CLS]` and `[SEP]`."""
+    roles = SPECIAL_TOKENS["encoder"]
+    ids = {token: index for index, token in enumerate((*roles.values(), *words))}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=roles["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ends = [(token, ids[token]) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=model_max_length, **roles)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -55,12 +81,14 @@ def main(argv: list[str] | None = None) -> None:
     folder = check_new_folder(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(arguments.seed)
+    least = {"train": arguments.least_pairs or arguments.pairs, "validation": arguments.pairs}
     for split, count in (("train", arguments.train_count), ("validation", arguments.validation_count)):
-        sentences = (
-            "\n".join(f"{word} {tag}" for word, tag in sentence(arguments, draw)) + "\n" for _ in range(count)
-        )
-        (folder / f"{split}.conll").write_text("\n".join(sentences), encoding="utf-8")
-        print(f"{split}: {count:,} sentences of {3 * arguments.pairs} words")
+        pairs = (draw.randint(least[split], arguments.pairs) for _ in range(count))
+        rows = ("\n".join(map(" ".join, sentence(arguments, number, draw))) + "\n" for number in pairs)
+        (folder / f"{split}.conll").write_text("\n".join(rows), encoding="utf-8")
+        print(f"{split}: {count:,} sentences of {3 * least[split]} to {3 * arguments.pairs} words")
+    keys, values = (range(FIRST_KEY, FIRST_KEY + arguments.keys), range(FIRST_VALUE, FIRST_VALUE + arguments.values))
+    word_tokenizer(map(chr, (*keys, *values)), 3 * arguments.pairs + 2).save_pretrained(folder / "tokenizer")
 
 
 if __name__ == "__main__":

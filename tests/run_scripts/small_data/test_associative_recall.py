@@ -1,4 +1,5 @@
 import pytest
+from transformers import AutoTokenizer
 
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.table_files import read_conll
@@ -28,6 +29,20 @@ def test_repeated_keys_are_tagged_with_their_values(tmp_path):
     assert len(orders) > 20
 
 
+def test_training_sentences_may_be_shorter(tmp_path):
+    splits = write(tmp_path / "recall", "--pairs", "5", "--least_pairs", "2")
+    assert {len(row["tokens"]) for row in splits["train"]} == {6, 9, 12, 15}
+    assert {len(row["tokens"]) for row in splits["validation"]} == {15}
+
+
+def test_every_word_is_a_token(tmp_path):
+    row = write(tmp_path / "recall", "--pairs", "5", "--keys", "9", "--values", "4")["train"][0]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "recall" / "tokenizer")
+    assert (len(tokenizer), tokenizer.model_max_length, tokenizer.pad_token_id) == (5 + 9 + 4, 17, 0)
+    encoded = tokenizer(row["tokens"], is_split_into_words=True)
+    assert tokenizer.convert_ids_to_tokens(encoded["input_ids"]) == ["[CLS]", *row["tokens"], "[SEP]"]
+
+
 def test_the_seed_decides(tmp_path):
     seeds = {"a": "1", "b": "1", "c": "2"}
     first, same, other = (write(tmp_path / name, "--seed", seed) for name, seed in seeds.items())
@@ -38,6 +53,8 @@ def test_the_seed_decides(tmp_path):
     ("arguments", "message"),
     [
         (("--pairs", "70"), "--pairs 70 needs as many different --keys, there are 64"),
+        (("--pairs", "3", "--least_pairs", "4"), "--least_pairs 4 is more than --pairs 3"),
+        (("--least_pairs", "0"), "--least_pairs must be at least 1, got 0"),
         (("--values", "84"), "--values 84 is too many: there are names for 83"),
         (("--values", "1"), "--values must be at least 2, got 1"),
     ],
