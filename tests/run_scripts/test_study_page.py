@@ -83,7 +83,7 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
         paired = [sign * (left[seed] - right[seed]) for seed in left.keys() & right.keys()]
         low, high = stats.ttest_1samp(paired, 0).confidence_interval(0.95)
         verdicts.append(interval_says(kind, low, high, claim.get("margin", 0)))
-        differences.append(f"{statistics.fmean(paired):+.3f} [{low:+.3f}, {high:+.3f}]")
+        differences.append(f"{statistics.fmean(paired):+.3g} [{low:+.3g}, {high:+.3g}]")
     return next(v for v in ("does not hold", "undecided at this scale", "holds") if v in verdicts), differences
 
 
