@@ -87,7 +87,7 @@ def build(
     )
     collator = SeededCollator(collator, args.seed)
     trainer = ScriptTrainer(
-        model=build_model(model_args, config, AutoModelForImageClassification),
+        model=build_model(model_args, config, AutoModelForImageClassification, ignore_mismatched_sizes=args.do_train),
         args=args,
         train_dataset=splits["train"],
         eval_dataset=splits["validation"],
