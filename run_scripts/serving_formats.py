@@ -30,6 +30,7 @@ from .base.errors import UserError
 from .base.optional_packages import install_hint
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
+from .base.sequence_limits import longest_sequence
 from .benchmarks.serving_formats import FORMATS, REQUIRED, Call, Inputs, is_configuration, load, perplexity_of, prepare
 from .data.collators import precompute_labels
 from .data.loading import load_files
@@ -108,8 +109,8 @@ def prepare_model(name: str, kind: str, folder: Path, arguments: ServingArgument
         UserError: If the model does not take so many tokens.
     """
     model = load(name)
-    longest = getattr(model.config, "max_position_embeddings", None) or arguments.length
-    if arguments.length > longest:
+    longest = longest_sequence(model.config)
+    if longest is not None and arguments.length > longest:
         raise UserError(f"--length {arguments.length} does not fit {name!r}, which takes {longest} tokens.")
     call, size = prepare(model, kind, folder)
     result = {"model": name, "format": kind, "parameters": model.num_parameters(), "bytes": size}

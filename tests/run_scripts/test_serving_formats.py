@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForMaskedLM, BertConfig, TorchAoConfig
 
 import tokenmixers
-from tokenmixers import AMLPConfig
+from tokenmixers import AMLPConfig, SynthesizerConfig
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import serving_formats
 from tokenmixers.run_scripts.base.errors import UserError
@@ -126,6 +126,14 @@ def test_configurations_of_any_family_are_compared(tmp_path, capsys):
     assert len({result["parameters"] for result in results}) == 2
     assert [result["random_weights"] for result in results] == [True, True]
     assert "| amlp, random weights, float32 " in capsys.readouterr().out
+
+
+def test_only_models_with_a_limit_refuse_a_length(tmp_path):
+    for config in (SynthesizerConfig(**SIZES, attention_components=["vanilla"]), AMLPConfig(**SIZES)):
+        config.save_pretrained(tmp_path / config.model_type)
+    assert run(tmp_path / "synthesizer", formats=["float32"], length=17)[0]["milliseconds"] > 0
+    with pytest.raises(UserError, match=r"--length 17 does not fit '.*amlp', which takes 16 tokens"):
+        run(tmp_path / "amlp", formats=["float32"], length=17)
 
 
 def test_weights_in_an_older_format_are_used(checkpoint, tmp_path):
