@@ -131,6 +131,37 @@ def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
     assert evaluated["eval_loss"] == pytest.approx(resumed["eval_loss"], rel=1e-5)
 
 
+@pytest.mark.usefixtures("_auto_image_processor")
+def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command, pictures, tmp_path, monkeypatch):
+    run_image_classification.main(command(max_steps=2))
+    warnings: list[str] = []
+    monkeypatch.setattr(run_image_classification.logger, "warning", warnings.append)
+    alone = {"do_train": None, "config_name": None, "config_overrides": None, "model_name_or_path": tmp_path / "run"}
+
+    def evaluate(bottom, top, *others):
+        folder = shutil.copytree(pictures / "validation", tmp_path / str(len(list(tmp_path.iterdir()))))
+        (folder / "bottom").rename(folder / bottom)
+        (folder / "top").rename(folder / top)
+        for name in others:
+            shutil.copytree(folder / top, folder / name)
+        run_image_classification.main(
+            command(**alone, train_dir=None, validation_dir=folder, output_dir=tmp_path / "evaluation")
+        )
+        return {line.split(",")[1] for line in (tmp_path / "evaluation" / "predictions.csv").open()}
+
+    assert evaluate("bottom", "top") >= {"bottom", "top"}
+    assert warnings == []
+    assert evaluate("n0001", "n0002") >= {"bottom", "top"}  # ImageNet's folders
+    assert "2 classes have other names in the model than in the images, such as 'bottom' and 'n0001'" in warnings[0]
+    with pytest.raises(SystemExit, match="the images have 3 classes, the model has 2: finetune it first"):
+        evaluate("bottom", "top", "middle")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["id2label"] = {"0": "top", "1": "bottom"}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SystemExit, match="the images have the model's classes in another order: finetune"):
+        evaluate("bottom", "top")
+
+
 def test_a_model_type_needs_no_configuration_file(command, tmp_path):
     sizes = "image_size=8,patch_size=4,hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1"
     options = {"config_name": None, "model_type": "vit", "config_overrides": sizes, "max_steps": 1}
@@ -239,7 +270,9 @@ def test_evaluation_counts_hard_labels(command, pictures, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_dir": None}, "either --dataset_name or --train_dir"),
+        ({"train_dir": None}, "--train_dir is missing"),
+        ({"train_dir": None, "validation_dir": None}, "either --dataset_name, or --train_dir and --validation_dir"),
+        ({"train_dir": None, "dataset_name": "digits"}, "either --dataset_name, or --train_dir and --validation_dir"),
         ({"validation_dir": "missing"}, "--validation_dir: there is no folder 'missing'"),
         ({"label_column": "class"}, "no column 'class'"),
         ({"config_name": "gmlp-base", "config_overrides": None}, "set image_size"),
