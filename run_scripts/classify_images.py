@@ -16,7 +16,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import parse_arguments
 from .base.errors import UserError, report_unreadable
 from .base.ranges import check_ranges
-from .data.loading import load_files
+from .data.loading import limited, load_files
 
 
 @dataclass
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.images is not None:
         images = [(file, _open(file)) for file in arguments.images]
     else:
-        rows = load_files([arguments.data], builder="parquet").take(arguments.count)
+        rows = limited(load_files([arguments.data], builder="parquet"), arguments.count)
         for column, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
             if not isinstance(rows.features.get(column), kind):
                 raise UserError(f"the file {arguments.data!r} has no column {column!r} of type {kind.__name__}.")

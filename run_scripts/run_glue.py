@@ -35,6 +35,7 @@ from .base.arguments import ModelArguments, parse_arguments
 from .base.reporting import print_plan, print_table, write_predictions
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.glue import GlueTask, TextTask, find_task
+from .data.loading import limited
 from .data.text_classification import (
     ChoiceCollator,
     TextClassificationArguments,
@@ -156,8 +157,7 @@ def load_experiment(
     rows: dict[str, dict[str, datasets.Dataset]] = {"train": {"": None}, "validation": {}, "test": {}}
     for split, parts in examples.items():
         for part, found in parts.items():
-            if limits.get(split) is not None:
-                found = found.shuffle(seed=0).take(limits[split])
+            found = limited(found, limits.get(split), shuffle=True)
             rows[split][part] = tokenize(found, tokenizer, length, task.multiple_choice)
     names = [(part, name) for part in rows["validation"] for name in task.metrics]
     card = CardFacts(

@@ -33,6 +33,7 @@ from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .data.loading import limited
 from .data.token_classification import (
     TokenClassificationArguments,
     load_sentences,
@@ -109,8 +110,8 @@ def build(
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     sentences = load_sentences(data_args, [split for split in wanted if wanted[split]], model_args.token)
     for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
-        if limit is not None and split in sentences:
-            sentences[split] = sentences[split].shuffle(seed=0).take(limit)
+        if split in sentences:
+            sentences[split] = limited(sentences[split], limit, shuffle=True)
     names = data_args.tag_names or _known_tags(sentences, config)
     all_names = [*names, *_unseen_tags(sentences, names)]
     set_label_names(config, names, args.do_train)

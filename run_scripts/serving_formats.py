@@ -33,7 +33,7 @@ from .base.reporting import print_table, versions
 from .base.sequence_limits import longest_sequence
 from .benchmarks.serving_formats import FORMATS, REQUIRED, Call, Inputs, is_configuration, load, perplexity_of, prepare
 from .data.collators import precompute_labels
-from .data.loading import load_files
+from .data.loading import limited, load_files
 from .data.masking import MaskingCollator
 from .data.packing import row_encoder, tokenize
 from .data.row_seeds import SeededCollator
@@ -70,7 +70,7 @@ def masked_sequences(name: str, arguments: ServingArguments) -> Iterator[dict[st
     length = min(arguments.length, tokenizer.model_max_length)
     rows = tokenize(text, row_encoder(tokenizer, length, pack=True))
     collator = SeededCollator(MaskingCollator(tokenizer), 0)
-    for row in precompute_labels(rows.take(min(len(rows), arguments.max_eval_samples)), collator):
+    for row in precompute_labels(limited(rows, arguments.max_eval_samples), collator):
         ids = torch.tensor([row["input_ids"]])
         yield {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([row["labels"]])}
 

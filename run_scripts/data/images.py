@@ -18,7 +18,7 @@ from transformers import (
 from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
-from .loading import DatasetArguments, load_named
+from .loading import DatasetArguments, limited, load_named
 from .row_seeds import ROW_NUMBER, number_rows
 
 
@@ -72,8 +72,8 @@ def load_images(
     if classes[0] != classes[-1]:
         raise UserError(f"training and validation images have different classes: {classes[0]} and {classes[1]}.")
     for name, limit in (("train", arguments.max_train_samples), ("validation", arguments.max_eval_samples)):
-        if limit is not None and name in splits:
-            splits[name] = splits[name].shuffle(seed=0).take(limit)
+        if name in splits:
+            splits[name] = limited(splits[name], limit, shuffle=True)
     return splits
 
 
