@@ -152,7 +152,7 @@ def _unseen_tags(sentences: dict[str, datasets.Dataset], names: Sequence[str]) -
     unseen = unseen_labels("tags", names, found)
     if marks_entities(set(names)) and not marks_entities(set(unseen)):
         shown = ", ".join(map(repr, unseen))
-        raise UserError(f"the model's tags are O, B-TYPE and I-TYPE, but evaluation data have {shown}.")
+        raise UserError(f"the model's tags are O and those of entities, but evaluation data have {shown}.")
     return unseen
 
 
