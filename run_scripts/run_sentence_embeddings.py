@@ -171,11 +171,6 @@ def describe_pairs(arguments: SentencePairArguments) -> dict[str, str | None]:
     """The data of training and evaluation, as arguments of `CardFacts`."""
     name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
     facts = describe_data(dataclasses.replace(arguments, dataset_name=name, dataset_config_name=config))
-    files = describe_data(dataclasses.replace(arguments, dataset_name=None))
-    if arguments.validation_file is not None:
-        facts |= {"data": files["data"], "dataset_id": None}
-    if arguments.test_file is not None:
-        facts["test_data"] = files["test_data"]
     return facts | {"train_data": describe_data(arguments)["train_data"]}
 
 
