@@ -17,6 +17,7 @@ FINETUNE = ("run_glue", "run_token_classification")
 ONE = ("run_mlm",)  # what all training commands share
 DISTILLING = ("run_mlm", "run_glue", "run_qa", "run_seq2seq", "run_image_classification")
 
+NOT_PREDICTING = ("run_mlm", "run_clm", "run_span_corruption", "run_qa", "run_image_classification")
 AT_LEAST_0 = "must be a finite number of at least 0, got "
 ABOVE_0 = "must be a finite number above 0, got "
 AT_LEAST_1 = "must be at least 1, got "
@@ -213,7 +214,12 @@ TEXTS = [
     (TRAINING, "--seeds a", "argument --seeds: invalid int value: 'a'"),
     (TRAINING, "--seeds 1 1", "--seeds takes different numbers; got "),
     (TRAINING, "--seeds 1 2 --do_train", "--seeds, --learning_rates and --batch_sizes need --do_train and --do_eval"),
-    (TRAINING, "--seeds 1 2 --do_train --do_eval --do_predict", "--do_predict is for a single run. Do it afterwards"),
+    (
+        TRAINING,
+        "--seeds 1 2 --do_train --do_eval --do_predict",
+        "--do_predict is for a single run. Do it afterwards|this command has no --do_predict",
+    ),
+    (NOT_PREDICTING, "--do_train --do_predict", "this command has no --do_predict: give --do_train or --do_eval"),
     (TRAINING, "--seeds 1 2 --do_train --do_eval --push_to_hub", "--push_to_hub is for a single run. Do it"),
     (
         TRAINING,
