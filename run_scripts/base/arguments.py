@@ -144,7 +144,7 @@ def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None 
     if arguments and arguments[0].endswith(RECIPE_ENDINGS):
         names = [f.name for dataclass_type in dataclass_types for f in dataclasses.fields(dataclass_type) if f.init]
         recipe = read_recipe(arguments.pop(0), names)
-        given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+        given = {argument.partition("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
         replaced = {name for group in ALTERNATIVES if given & {*group} for name in group}
         recipe = {name: value for name, value in recipe.items() if name not in replaced}
     overrides = recipe.pop("config_overrides", None)
