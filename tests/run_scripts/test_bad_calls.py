@@ -312,7 +312,7 @@ TEXTS = [
     (
         ("classify_images",),
         "--model bert --images file.txt",
-        "cannot be loaded: cannot identify image file",
+        "cannot be read: cannot identify image file",
     ),
     (("classify_images",), "--model bert --data file.txt", "cannot be read as parquet"),
     (("classify_images",), "--model folder --images image.png", "'folder' cannot be loaded: Unrecognized model"),

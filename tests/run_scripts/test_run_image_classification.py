@@ -1,5 +1,6 @@
 import json
 import shutil
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import (
+    AutoModel,
     AutoModelForImageClassification,
     BertConfig,
     ConvNextImageProcessorPil,
@@ -300,7 +302,7 @@ def test_text_checkpoints_are_refused(command, tmp_path):
 def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path, capsys):
     run_image_classification.main(command())
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["bottom", "top"])})
-    file = pictures / "validation" / "top" / "1.png"
+    file = Path(shutil.copy(pictures / "validation" / "top" / "1.png", tmp_path))
     rows = {"image": [Image.open(file)], "label": [1]}
     datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "one.parquet")
     capsys.readouterr()
@@ -308,6 +310,12 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
     assert f"{file}: top " in capsys.readouterr().out
     classify_images.main(["--model", str(tmp_path / "run"), "--data", str(tmp_path / "one.parquet")])
     assert "an image of class 'top': top " in capsys.readouterr().out
+    file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(SystemExit, match=f"error: the image '{file}' cannot be read: "):
+        classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])
+    AutoModel.from_pretrained(tmp_path / "run").save_pretrained(tmp_path / "run")
+    with pytest.raises(SystemExit, match=r"has no weights for classifier\..*: it was not trained for this task"):
+        classify_images.main(["--model", str(tmp_path / "run"), "--images", str(pictures / "train" / "top" / "1.png")])
     with pytest.raises(SystemExit, match="either --images or --data"):
         classify_images.main(["--model", str(tmp_path / "run")])
     with pytest.raises(SystemExit, match=r"no file 'missing\.png'"):
