@@ -1,7 +1,7 @@
 """Plot the spatial weights and attention maps of a checkpoint.
 
     tokenmixers plot_spatial_weights --model outputs/run --output_dir outputs/pictures
-    tokenmixers plot_spatial_weights --model amlp --text "A man sleeps." --text_pair "He rests."
+    tokenmixers plot_spatial_weights --model amlp --output_dir pictures --text "A man sleeps." --text_pair "He rests."
 
 Text models: the filter of the middle token in every layer ("Pay Attention to MLPs", Figure 4). Image models: the
 filters of some tokens as maps of the image (Figure 3). Both: how Toeplitz-like each layer's matrix is (Appendix C).
