@@ -60,7 +60,7 @@ def load_corpus(
     resume_from: str | None,
     kind: str = "encoder",
 ) -> Corpus:
-    """Load documents, configuration and tokenizer.
+    """Load documents, those to train on only for a run that trains, configuration and tokenizer.
 
     Args:
         model_args: Names configuration and tokenizer.
@@ -81,6 +81,8 @@ def load_corpus(
         raise UserError(f"{argument} needs training data: give --dataset_name or --train_file.")
     texts = iterate_texts(documents["train"]) if "train" in documents else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, kind)
+    if not args.do_train:
+        documents.pop("train", None)
     return Corpus(documents, tokenizer, config)
 
 
