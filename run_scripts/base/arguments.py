@@ -62,7 +62,10 @@ class ModelArguments:
         metadata={"help": "Train a new cased Unigram tokenizer with this many ids on the training text."},
     )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
-    token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
+    token: str | None = field(
+        default=None,
+        metadata={"help": "Hub token to load with; the stored login by default. --push_to_hub takes --hub_token."},
+    )
     fsdp_size: int | None = field(
         default=None,
         metadata={
