@@ -53,7 +53,6 @@ from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
-    check_train_tokenizer,
     fitting_tokenizer,
     load_config,
     sequence_length,
@@ -145,7 +144,6 @@ def load_experiment(
         split: {part: read_examples(table, task, split != "test") for part, table in parts.items()}
         for split, parts in tables.items()
     }
-    check_train_tokenizer(model_args, args)
     texts = _texts(examples["train"][""]) if args.do_train else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, saved_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)

@@ -48,7 +48,6 @@ from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
-    check_train_tokenizer,
     fitting_tokenizer,
     load_config,
     sequence_length,
@@ -115,7 +114,6 @@ def build(
     names = data_args.tag_names or _known_tags(sentences, config)
     all_names = [*names, *_unseen_tags(sentences, names)]
     set_label_names(config, names, args.do_train)
-    check_train_tokenizer(model_args, args)
     texts = (" ".join(row["tokens"]) for row in sentences.get("train", ()))
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
     tokenizer.padding_side = "right"  # so that predictions are at the positions of the tokens

@@ -133,16 +133,6 @@ def load_tokenizer(
     return tokenizer
 
 
-def check_train_tokenizer(arguments: ModelArguments, args: TrainingArguments) -> None:
-    """Check that there are texts for a new tokenizer.
-
-    Raises:
-        UserError: If `--train_tokenizer` is given without `--do_train`, so that no training data are loaded.
-    """
-    if arguments.train_tokenizer is not None and not args.do_train:
-        raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
-
-
 def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_tokenizer: bool) -> None:
     """Make the configuration agree with the tokenizer.
 

@@ -219,6 +219,7 @@ TEXTS = [
         "--seeds 1 2 --do_train --do_eval --do_predict",
         "--do_predict is for a single run. Do it afterwards|this command has no --do_predict",
     ),
+    (TRAINING, "--do_eval --train_tokenizer 99", "--train_tokenizer needs --do_train: the tokenizer is trained on"),
     (NOT_PREDICTING, "--do_train --do_predict", "this command has no --do_predict: give --do_train or --do_eval"),
     (TRAINING, "--seeds 1 2 --do_train --do_eval --push_to_hub", "--push_to_hub is for a single run. Do it"),
     (
@@ -303,7 +304,7 @@ TEXTS = [
         "--do_train --config_name gmlp-s16-224 --train_dir nope",
         "--train_dir: there is no folder 'nope'",
     ),
-    (("run_image_classification",), "--do_train --config_name gmlp-s16-224", "either --dataset_name or --train_dir"),
+    (("run_image_classification",), "--do_train --config_name gmlp-s16-224", "either --dataset_name, or --train_dir"),
     (("fill_mask",), "--model folder --text x", "'folder' cannot be loaded: Unrecognized model"),
     (("fill_mask",), "--model bert --text x", "'bert' cannot be loaded: Error no file named model.safetensors"),
     (("fill_mask",), "--text x", "the following arguments are required: --model"),
