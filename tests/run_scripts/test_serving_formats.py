@@ -8,7 +8,7 @@ import sys
 import datasets
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, BertConfig, TorchAoConfig
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, TorchAoConfig
 
 import tokenmixers
 from tokenmixers import AMLPConfig, SynthesizerConfig
@@ -86,6 +86,15 @@ def test_formats_agree_and_are_reported(checkpoint, corpus, tmp_path, capsys):
     assert half["bytes"] < 0.6 * single["bytes"]
     assert all(result["milliseconds"] > 0 for result in results)
     assert "| model, bfloat16 " in capsys.readouterr().out
+
+
+def test_a_checkpoint_on_the_hub_has_a_perplexity(checkpoint, corpus, online):
+    online()
+    AutoModelForMaskedLM.from_pretrained(checkpoint).push_to_hub("me/gmlp")
+    AutoTokenizer.from_pretrained(checkpoint).push_to_hub("me/gmlp")
+    options = {"formats": ["float32"], "validation_file": corpus / "validation.txt"}
+    here, there = (run(name, **options)[0] for name in (checkpoint, "me/gmlp"))
+    assert there["perplexity"] == here["perplexity"]
 
 
 @pytest.mark.slow  # 15 seconds for an export
@@ -169,6 +178,9 @@ def test_exports_need_a_newer_transformers(monkeypatch):
 
 
 def test_mistakes(checkpoint, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"body": "a text"}')
+    with pytest.raises(UserError, match="the validation data has no column 'text'; it has 'body'"):
+        run(checkpoint, formats=["float32"], validation_file=tmp_path / "rows.jsonl")
     with pytest.raises(UserError, match="no masked language model"):
         run(tmp_path / "nothing", formats=["float32"])
     with pytest.raises(UserError, match="'float8' is unknown"):
