@@ -61,7 +61,7 @@ def load_sentences(
             table = load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
         elif files[split] is None:
             raise UserError(f"--{split}_file is missing.")
-        elif Path(files[split]).suffix in (".json", ".jsonl", ".parquet"):
+        elif Path(files[split]).suffix.lower() in (".json", ".jsonl", ".parquet"):
             table = read_table(files[split])
         else:
             table = read_conll(files[split], arguments.tokens_column, arguments.tags_column)
