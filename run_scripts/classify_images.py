@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
-from PIL import Image
-from transformers import AutoConfig, pipeline
+from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import parse_arguments
-from .base.errors import UserError, report_unreadable
+from .base.errors import UserError, report_bad_data, report_unreadable
 from .base.ranges import check_ranges
-from .data.loading import load_files
+from .base.trained_model import load_trained
+from .data.images import open_image
+from .data.loading import limited, load_files
 
 
 @dataclass
@@ -33,11 +34,6 @@ class ClassifyArguments:
         check_ranges(self, ("at least 1", "count top_k"))
 
 
-def _open(file: str) -> Image.Image:
-    with report_unreadable(file):
-        return Image.open(file)
-
-
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((ClassifyArguments,), argv)
@@ -47,19 +43,23 @@ def main(argv: list[str] | None = None) -> None:
         if not Path(file).is_file():
             raise UserError(f"there is no file {file!r}.")
     if arguments.images is not None:
-        images = [(file, _open(file)) for file in arguments.images]
+        images = [(file, {"path": file, "bytes": None}) for file in arguments.images]
     else:
-        rows = load_files([arguments.data], builder="parquet").take(arguments.count)
+        rows = limited(load_files([arguments.data], builder="parquet"), arguments.count)
         for column, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
             if not isinstance(rows.features.get(column), kind):
                 raise UserError(f"the file {arguments.data!r} has no column {column!r} of type {kind.__name__}.")
         names = rows.features["label"].names
+        rows = rows.cast_column("image", datasets.Image(decode=False))
         images = [(f"an image of class {names[row['label']]!r}", row["image"]) for row in rows]
+    with report_bad_data():
+        opened = [(title, open_image(image)) for title, image in images]
+    model = load_trained(AutoModelForImageClassification, arguments.model)
     with report_unreadable(arguments.model):
-        AutoConfig.from_pretrained(arguments.model)  # `pipeline` itself hides the cause in a traceback
-        classify = pipeline("image-classification", model=arguments.model)
-    for title, image in images:
-        answers = classify(image.convert("RGB"), top_k=arguments.top_k)
+        processor = AutoImageProcessor.from_pretrained(arguments.model)
+    classify = pipeline("image-classification", model=model, image_processor=processor)
+    for title, image in opened:
+        answers = classify(image, top_k=arguments.top_k)
         print(f"{title}: " + ", ".join(f"{answer['label']} {answer['score']:.1%}" for answer in answers))
 
 

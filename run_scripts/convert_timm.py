@@ -5,13 +5,15 @@ tokenmixers convert_timm --source timm/gmlp_s16_224.ra3_in1k --output_dir gmlp-s
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForImageClassification, PreTrainedConfig
@@ -97,8 +99,8 @@ class ConvertTimmArguments:
     token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
 
 
-def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None]:
-    """The weights, and the config.json beside them if there is one."""
+def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None, Path | None]:
+    """The weights, and beside them, if there are any, the config.json and the model card."""
     path = Path(arguments.source)
     if path.exists():
         weights = path / "model.safetensors" if path.is_dir() else path
@@ -107,13 +109,14 @@ def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None]:
                 f"{arguments.source!r} holds no safetensors weights: give a folder with model.safetensors or a "
                 ".safetensors file. Pickled weights (.bin, .pt, .pth) are not read."
             )
-        config = weights.with_name("config.json")
-        return weights, config if config.is_file() else None
-    hub = {"repo_id": arguments.source, "revision": arguments.revision, "token": arguments.token}
+        config, card = (weights.with_name(name) for name in ("config.json", "README.md"))
+        return weights, config if config.is_file() else None, card if card.is_file() else None
+    fetch = partial(hf_hub_download, arguments.source, revision=arguments.revision, token=arguments.token)
     try:
-        return Path(hf_hub_download(filename="model.safetensors", **hub)), Path(
-            hf_hub_download(filename="config.json", **hub)
-        )
+        weights, config, card = Path(fetch("model.safetensors")), Path(fetch("config.json")), None
+        with suppress(EntryNotFoundError):
+            card = Path(fetch("README.md"))
+        return weights, config, card
     except (HfHubHTTPError, LocalEntryNotFoundError, ValueError, OSError) as error:
         raise UserError(
             f"{arguments.source!r} is no file or folder here, and cannot be had from the Hub: {error}"
@@ -214,15 +217,9 @@ def image_processor(size: int | list[int], preprocessing: dict[str, Any]) -> Tim
     )
 
 
-def _licence(arguments: ConvertTimmArguments, settings: dict[str, Any]) -> str | None:
-    if arguments.source_license or settings.get("license"):
-        return arguments.source_license or settings["license"]
-    readme = Path(arguments.source) / "README.md"
-    if readme.is_file():
-        return ModelCard.load(readme).data.license
-    if not Path(arguments.source).exists():
-        return ModelCard.load(arguments.source, token=arguments.token).data.license
-    return None
+def _licence(arguments: ConvertTimmArguments, settings: dict[str, Any], card: Path | None) -> str | None:
+    known = arguments.source_license or settings.get("license")
+    return known or (None if card is None else ModelCard.load(card).data.license)
 
 
 def _card(
@@ -255,7 +252,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((ConvertTimmArguments,), argv)
     output = check_new_folder(arguments.output_dir)
-    weights, config_file = _files(arguments)
+    weights, config_file, source_card = _files(arguments)
     description = _description(config_file)
     settings = description.get("pretrained_cfg", {})
     try:
@@ -277,7 +274,7 @@ def main(argv: list[str] | None = None) -> None:
     model.load_state_dict(tensors, assign=True)
     preprocessing = {name: settings.get(name) or default for name, default in PREPROCESSING.items()}
     processor = image_processor(config.image_size, preprocessing)
-    licence = _licence(arguments, settings)
+    licence = _licence(arguments, settings, source_card)
     card = _card(arguments, config, model.num_parameters(), licence)
     with new_checkpoint(output) as complete:
         model.save_pretrained(complete)

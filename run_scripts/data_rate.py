@@ -55,7 +55,11 @@ def measure(trainer: ScriptTrainer, seconds: float) -> dict[str, float]:
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Entry point; prints and returns the results of `measure`."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s COMMAND [recipe.yaml] [--seconds SECONDS] [arguments of COMMAND]",
+    )
     parser.add_argument(
         "script", metavar="command", choices=TRAINING_COMMANDS, help=f"One of {', '.join(TRAINING_COMMANDS)}."
     )

@@ -12,6 +12,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import parse_arguments
 from .base.errors import UserError, report_unreadable
 from .base.ranges import check_ranges
+from .base.trained_model import load_trained
 
 
 @dataclass
@@ -29,8 +30,8 @@ class FillMaskArguments:
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((FillMaskArguments,), argv)
+    model = load_trained(AutoModelForMaskedLM, arguments.model)
     with report_unreadable(arguments.model):
-        model = AutoModelForMaskedLM.from_pretrained(arguments.model)
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     if tokenizer.mask_token is None:
         raise UserError(f"the tokenizer of {arguments.model!r} has no mask token.")

@@ -4,7 +4,8 @@
     tokenmixers launch ddp.yaml --num_processes 2 run_glue glue_tiny.yaml
 
 Options of `accelerate launch` go between the configuration and the command. A shipped configuration starts a process
-for each GPU, unless `--num_processes` is given. Without a GPU the processes share the CPU.
+for each GPU, unless `--num_processes` is given. Without a GPU `--num_processes` is needed: these processes share the
+CPU.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Plot the spatial weights and attention maps of a checkpoint.
 
     tokenmixers plot_spatial_weights --model outputs/run --output_dir outputs/pictures
-    tokenmixers plot_spatial_weights --model amlp --text "A man sleeps." --text_pair "He rests."
+    tokenmixers plot_spatial_weights --model amlp --output_dir pictures --text "A man sleeps." --text_pair "He rests."
 
 Text models: the filter of the middle token in every layer ("Pay Attention to MLPs", Figure 4). Image models: the
 filters of some tokens as maps of the image (Figure 3). Both: how Toeplitz-like each layer's matrix is (Appendix C).
@@ -20,12 +20,12 @@ from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..modeling.layers.spatial_gating_unit import SpatialProjection
 from ..modeling.toeplitzness import toeplitzness
 from .base.arguments import check_output_folder, parse_arguments
 from .base.errors import UserError, report_unreadable
 from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
+from .studies.measures import spatial_matrices
 
 
 @dataclass
@@ -41,12 +41,8 @@ class PlotArguments:
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "columns"))
-
-
-def spatial_matrices(model: torch.nn.Module) -> list[torch.Tensor]:
-    """The full spatial weights of every layer, shape `(max_length, max_length)`, in float32 on the CPU."""
-    projections = [module for module in model.modules() if isinstance(module, SpatialProjection)]
-    return [module.matrix(module.max_length).detach().float().cpu() for module in projections]
+        if self.text is None and self.text_pair is not None:
+            raise UserError("--text_pair is the second sentence of a pair: give the first as --text.")
 
 
 def _pyplot():
@@ -162,6 +158,10 @@ def main(argv: list[str] | None = None) -> None:
     matrices = spatial_matrices(model)
     if not matrices:
         raise UserError(f"{arguments.model!r} has no spatial gating units to draw.")
+    if arguments.text is not None:
+        with report_unreadable(arguments.model):
+            tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        maps, tokens = attention_maps(model, tokenizer, arguments.text, arguments.text_pair)
     folder.mkdir(parents=True, exist_ok=True)
     filters, structure, attention = (
         folder / f"{name}.{arguments.format}" for name in ("spatial_filters", "toeplitzness", "attention")
@@ -174,8 +174,6 @@ def main(argv: list[str] | None = None) -> None:
     draw_toeplitzness(matrices, grid, structure)
     written = [filters, structure]
     if arguments.text is not None:
-        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-        maps, tokens = attention_maps(model, tokenizer, arguments.text, arguments.text_pair)
         draw_attention(maps, tokens, attention, arguments.columns)
         written.append(attention)
     print("wrote " + ", ".join(map(str, written)))

@@ -16,7 +16,7 @@ from glob import escape
 from typing import Any
 
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -25,6 +25,7 @@ from .base.errors import UserError, report_bad_data, report_unreadable
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
 from .base.sequence_limits import longest_text
+from .base.trained_model import load_trained
 from .data.loading import find_files, iterate_rows, load_files
 from .data.table_files import read_table
 from .metrics import load_metric
@@ -86,13 +87,9 @@ class Scorer:
             self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
             if self.tokenizer.mask_token is None:
                 raise UserError(f"the tokenizer of {name!r} has no mask token: give a masked language model.")
-            model, report = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True)
-        if report["missing_keys"]:
-            missing = sorted(report["missing_keys"])
-            raise UserError(f"{name!r} is no masked language model: it has no {missing[0]!r}.")
         if arguments.within_word_l2r and not self.tokenizer.is_fast:
             raise UserError(f"--within_word_l2r needs a fast tokenizer, and that of {name!r} is none.")
-        self.model: PreTrainedModel = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = load_trained(AutoModelForMaskedLM, name).to("cuda" if torch.cuda.is_available() else "cpu")
 
     def __call__(self, texts: list[tuple[str, str]]) -> list[Score]:
         """Scores of texts; each comes with its place, for messages.

@@ -35,6 +35,7 @@ from .base.arguments import ModelArguments, parse_arguments
 from .base.reporting import print_plan, print_table, write_predictions
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.glue import GlueTask, TextTask, find_task
+from .data.loading import limited
 from .data.text_classification import (
     ChoiceCollator,
     TextClassificationArguments,
@@ -52,7 +53,6 @@ from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
-    check_train_tokenizer,
     fitting_tokenizer,
     load_config,
     sequence_length,
@@ -144,7 +144,6 @@ def load_experiment(
         split: {part: read_examples(table, task, split != "test") for part, table in parts.items()}
         for split, parts in tables.items()
     }
-    check_train_tokenizer(model_args, args)
     texts = _texts(examples["train"][""]) if args.do_train else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, saved_tokenizer)
     length = sequence_length(data_args.max_seq_length, config, tokenizer)
@@ -156,8 +155,7 @@ def load_experiment(
     rows: dict[str, dict[str, datasets.Dataset]] = {"train": {"": None}, "validation": {}, "test": {}}
     for split, parts in examples.items():
         for part, found in parts.items():
-            if limits.get(split) is not None:
-                found = found.shuffle(seed=0).take(limits[split])
+            found = limited(found, limits.get(split), shuffle=True)
             rows[split][part] = tokenize(found, tokenizer, length, task.multiple_choice)
     names = [(part, name) for part in rows["validation"] for name in task.metrics]
     card = CardFacts(

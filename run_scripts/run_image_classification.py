@@ -7,6 +7,7 @@ Training images can be augmented as in ImageNet recipes, see `data/image_augment
 that `AutoModelForImageClassification` loads, and needs no torchvision.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 from transformers import (
     AutoModelForImageClassification,
     EvalPrediction,
+    PreTrainedConfig,
     Trainer,
     TrainingArguments,
     set_seed,
 )
 from transformers.trainer_utils import PredictionOutput
+from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -37,6 +40,9 @@ from .training.model_loading import build_model, load_config, set_label_names
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import find_teacher
 from .training.trainer import ScriptTrainer, train_and_evaluate
+
+
+logger = logging.get_logger(__name__)
 
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:
@@ -67,9 +73,13 @@ def build(
     if getattr(config, "num_channels", 3) != 3:
         raise UserError(f"num_channels={config.num_channels} is not possible: all images are read as RGB, with three.")
     with args.main_process_first(local=False, desc="loading the images"):
-        splits = load_images(data_args, model_args.token)
-    names = splits["train"].features["label"].names
-    set_label_names(config, names, trained=True)
+        wanted = {"train": args.do_train, "validation": args.do_eval}
+        splits = load_images(data_args, [split for split in wanted if wanted[split]], model_args.token)
+    names = next(iter(splits.values())).features["label"].names
+    if args.do_train:
+        set_label_names(config, names, trained=True)
+    else:
+        check_classes(config, names)
     config.problem_type = "single_label_classification"  # also if the checkpoint is for another problem
     if teacher is None:
         processor = load_image_processor(model_args, config)
@@ -87,10 +97,10 @@ def build(
     )
     collator = SeededCollator(collator, args.seed)
     trainer = ScriptTrainer(
-        model=build_model(model_args, config, AutoModelForImageClassification),
+        model=build_model(model_args, config, AutoModelForImageClassification, ignore_mismatched_sizes=args.do_train),
         args=args,
-        train_dataset=splits["train"],
-        eval_dataset=splits["validation"],
+        train_dataset=splits.get("train"),
+        eval_dataset=splits.get("validation"),
         data_collator=collator,
         callbacks=[collator],
         processing_class=processor,
@@ -101,6 +111,27 @@ def build(
     if teacher is not None:
         teacher.teach(trainer, Distillation, {"processor": processor.to_dict()})
     return trainer
+
+
+def check_classes(config: PreTrainedConfig, names: Sequence[str]) -> None:
+    """Check that a model that is not trained has the classes of the images. Other names give a warning.
+
+    Raises:
+        UserError: If it has more or fewer classes, or the same in another order.
+    """
+    known = [config.id2label[index] for index in range(config.num_labels)]
+    if len(known) != len(names):
+        raise UserError(
+            f"the images have {len(names)} classes, the model has {len(known)}: finetune it first, with --do_train."
+        )
+    different = [pair for pair in zip(known, names, strict=True) if pair[0] != pair[1]]
+    if different and sorted(known) == sorted(names):
+        raise UserError("the images have the model's classes in another order: finetune it first, with --do_train.")
+    if different:
+        logger.warning(
+            f"{len(different)} classes have other names in the model than in the images, such as {different[0][0]!r} "
+            f"and {different[0][1]!r}: they are taken for the same, by their order."
+        )
 
 
 def check_cache(arguments: ImageDistillationArguments, augmentation: AugmentationArguments) -> None:

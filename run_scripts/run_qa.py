@@ -33,7 +33,6 @@ from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
-    check_train_tokenizer,
     fitting_tokenizer,
     load_config,
     sequence_length,
@@ -133,14 +132,12 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    check_has_work(args, "do_train", "do_eval")
     teacher = find_teacher(distillation_args, model_args, args)
     if teacher is not None:
         model_args = teacher.student_arguments(model_args)
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the questions"):
         splits = load_questions(data_args, args.do_train, args.do_eval, model_args.token)
-    check_train_tokenizer(model_args, args)
     texts = question_texts(splits["train"]) if model_args.train_tokenizer is not None else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
     if tokenizer.pad_token_id is None:
@@ -210,6 +207,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the evaluation metrics, or for a grid the results of `hyperparameter_grid.run_all`."""
     types = (ModelArguments, QuestionDataArguments, DistillationArguments, CardArguments)
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, ScriptTrainingArguments), argv)
+    check_has_work(args, "do_train", "do_eval")
     names = V2_METRICS if arguments[1].version_2_with_negative else V1_METRICS
     comparison = Comparison(sorted(names, key="f1".__ne__))  # F1 first, as in the papers
     return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)

@@ -34,7 +34,7 @@ from .data.sentence_pairs import (
 )
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import check_train_tokenizer, fitting_tokenizer, load_config, sequence_length
+from .training.model_loading import fitting_tokenizer, load_config, sequence_length
 from .training.run_folder import checkpoint_to_resume
 from .training.trainer import train_and_evaluate
 
@@ -102,7 +102,6 @@ def load_model(
         normalize = bool(embedding_args.normalize)
     else:
         library.check_encoder(config)
-        check_train_tokenizer(model_args, args)
         texts = iterate_sentences(pairs) if pairs is not None else ()
         tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
         model = library.build_sentence_transformer(model_args, config, tokenizer, embedding_args.pooling_mode)
@@ -171,11 +170,6 @@ def describe_pairs(arguments: SentencePairArguments) -> dict[str, str | None]:
     """The data of training and evaluation, as arguments of `CardFacts`."""
     name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
     facts = describe_data(dataclasses.replace(arguments, dataset_name=name, dataset_config_name=config))
-    files = describe_data(dataclasses.replace(arguments, dataset_name=None))
-    if arguments.validation_file is not None:
-        facts |= {"data": files["data"], "dataset_id": None}
-    if arguments.test_file is not None:
-        facts["test_data"] = files["test_data"]
     return facts | {"train_data": describe_data(arguments)["train_data"]}
 
 

@@ -54,7 +54,7 @@ from .training.generation import (
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.language_modeling import perplexity
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import build_model, check_train_tokenizer, fitting_tokenizer, load_config
+from .training.model_loading import build_model, fitting_tokenizer, load_config
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import Teacher, find_teacher
 from .training.trainer import train_and_evaluate
@@ -185,7 +185,6 @@ def load_rows(
     wanted = zip(SPLITS, (args.do_train, args.do_eval, args.do_predict), strict=True)
     with args.main_process_first(local=False, desc="loading the texts"):
         loaded = {name: load_pairs(data_args, name, model_args.token) for name, needed in wanted if needed}
-    check_train_tokenizer(model_args, args)
     texts = iterate_pair_texts(loaded["train"][0]) if model_args.train_tokenizer is not None else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, "encoder-decoder")
     source_length, target_length = text_lengths(data_args, config, tokenizer)
@@ -218,7 +217,6 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    check_has_work(args, "do_train", "do_eval", "do_predict")
     teacher = find_teacher(distillation_args, model_args, args)
     if teacher is not None:
         model_args = teacher.student_arguments(model_args)
@@ -300,6 +298,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
     types = (ModelArguments, Seq2SeqDataArguments, MetricArguments, TokenDistillationArguments, CardArguments)
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, GenerationTrainingArguments), argv)
+    check_has_work(args, "do_train", "do_eval", "do_predict")
     # By the first score of generated texts, if there are any.
     comparison = Comparison(sorted(metric_names(arguments[2], args), key="perplexity".__eq__))
     return run_command(partial(run_once, *arguments), grid_args, args, arguments[:4], comparison)

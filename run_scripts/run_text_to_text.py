@@ -50,7 +50,6 @@ from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts
 from .training.model_loading import (
     build_model,
-    check_train_tokenizer,
     fitting_tokenizer,
     freeze_embeddings,
     load_config,
@@ -173,12 +172,10 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    check_has_work(args, "do_train", "do_eval", "do_predict")
     if args.do_predict and not args.predict_with_generate:
         raise UserError("--do_predict writes what the model generates: leave out --predict_with_generate false.")
     config = load_config(model_args)
     find_tasks(data_args.tasks)
-    check_train_tokenizer(model_args, args)
     with args.main_process_first(local=False, desc="loading the texts"):
         data = load_data(data_args, args, model_args.token)
     texts = _texts(data.train)
@@ -285,6 +282,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
     types = (ModelArguments, TextToTextArguments, FreezingArguments, CardArguments)
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, GenerationTrainingArguments), argv)
+    check_has_work(args, "do_train", "do_eval", "do_predict")
     if grid_args.is_used and not args.predict_with_generate:
         raise UserError("several runs are compared by what they generate: leave out --predict_with_generate false.")
     comparison = Comparison([MEAN_OF_TASKS])

@@ -33,6 +33,7 @@ from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .data.loading import limited
 from .data.token_classification import (
     TokenClassificationArguments,
     load_sentences,
@@ -47,7 +48,6 @@ from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import (
     build_model,
-    check_train_tokenizer,
     fitting_tokenizer,
     load_config,
     sequence_length,
@@ -109,12 +109,11 @@ def build(
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     sentences = load_sentences(data_args, [split for split in wanted if wanted[split]], model_args.token)
     for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
-        if limit is not None and split in sentences:
-            sentences[split] = sentences[split].shuffle(seed=0).take(limit)
+        if split in sentences:
+            sentences[split] = limited(sentences[split], limit, shuffle=True)
     names = data_args.tag_names or _known_tags(sentences, config)
     all_names = [*names, *_unseen_tags(sentences, names)]
     set_label_names(config, names, args.do_train)
-    check_train_tokenizer(model_args, args)
     texts = (" ".join(row["tokens"]) for row in sentences.get("train", ()))
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
     tokenizer.padding_side = "right"  # so that predictions are at the positions of the tokens
@@ -151,7 +150,7 @@ def _unseen_tags(sentences: dict[str, datasets.Dataset], names: Sequence[str]) -
     unseen = unseen_labels("tags", names, found)
     if marks_entities(set(names)) and not marks_entities(set(unseen)):
         shown = ", ".join(map(repr, unseen))
-        raise UserError(f"the model's tags are O, B-TYPE and I-TYPE, but evaluation data have {shown}.")
+        raise UserError(f"the model's tags are O and those of entities, but evaluation data have {shown}.")
     return unseen
 
 

@@ -11,9 +11,9 @@ import importlib
 import json
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,19 @@ from transformers.utils import logging
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import check_new_folder, parse_arguments
-from .base.errors import UserError
+from .base.errors import UserError, report_unreadable
 from .base.optional_packages import install_hint
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
+from .base.sequence_limits import longest_sequence
 from .benchmarks.serving_formats import FORMATS, REQUIRED, Call, Inputs, is_configuration, load, perplexity_of, prepare
+from .benchmarks.timing import take_turns
 from .data.collators import precompute_labels
-from .data.loading import load_files
+from .data.loading import limited, load_files
 from .data.masking import MaskingCollator
 from .data.packing import row_encoder, tokenize
 from .data.row_seeds import SeededCollator
+from .data.text_corpus import text_only
 
 
 @dataclass
@@ -64,12 +67,13 @@ class ServingArguments:
 
 def masked_sequences(name: str, arguments: ServingArguments) -> Iterator[dict[str, torch.Tensor]]:
     """Sequences of the validation text with masks, the same for every format."""
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    text = load_files(arguments.validation_file).select_columns(["text"])
+    with report_unreadable(name):
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    text = text_only(load_files(arguments.validation_file), "text", "validation")
     length = min(arguments.length, tokenizer.model_max_length)
     rows = tokenize(text, row_encoder(tokenizer, length, pack=True))
     collator = SeededCollator(MaskingCollator(tokenizer), 0)
-    for row in precompute_labels(rows.take(min(len(rows), arguments.max_eval_samples)), collator):
+    for row in precompute_labels(limited(rows, arguments.max_eval_samples), collator):
         ids = torch.tensor([row["input_ids"]])
         yield {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([row["labels"]])}
 
@@ -108,28 +112,24 @@ def prepare_model(name: str, kind: str, folder: Path, arguments: ServingArgument
         UserError: If the model does not take so many tokens.
     """
     model = load(name)
-    longest = getattr(model.config, "max_position_embeddings", None) or arguments.length
-    if arguments.length > longest:
+    longest = longest_sequence(model.config)
+    if longest is not None and arguments.length > longest:
         raise UserError(f"--length {arguments.length} does not fit {name!r}, which takes {longest} tokens.")
     call, size = prepare(model, kind, folder)
     result = {"model": name, "format": kind, "parameters": model.num_parameters(), "bytes": size}
     result["random_weights"] = is_configuration(name)
-    if arguments.validation_file and (Path(name) / "tokenizer_config.json").is_file():
+    on_the_hub = not Path(name).is_dir() and not result["random_weights"]
+    if arguments.validation_file and (on_the_hub or (Path(name) / "tokenizer_config.json").is_file()):
         result["perplexity"] = perplexity_of(call, list(masked_sequences(name, arguments)))
     ids = torch.randint(5, model.config.vocab_size, (arguments.batch_size, arguments.length))
     return call, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, result
 
 
-def time_calls(calls: Sequence[tuple[Call, Inputs]], rounds: int, warm_up: int = 2) -> list[float]:
+def time_calls(calls: Sequence[tuple[Call, Inputs]], rounds: int) -> list[float]:
     """Median milliseconds of each call. The calls alternate, after some rounds to warm up."""
-    seconds: list[list[float]] = [[] for _ in calls]
-    for number in range(-warm_up, rounds):
-        for (call, inputs), times in zip(calls, seconds, strict=True):
-            start = time.perf_counter()
-            call(inputs)
-            if number >= 0:
-                times.append(time.perf_counter() - start)
-    return [1000 * statistics.median(times) for times in seconds]
+    named = {str(number): partial(call, inputs) for number, (call, inputs) in enumerate(calls)}
+    seconds = take_turns(named, rounds, torch.device("cpu"))
+    return [1000 * statistics.median(times) for times in seconds.values()]
 
 
 def report(results: list[dict[str, Any]], arguments: ServingArguments, output: Path | None) -> None:

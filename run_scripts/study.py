@@ -77,9 +77,10 @@ def main(argv: list[str] | None = None) -> None:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     name = words.pop(0) if words and not words[0].startswith("-") else ""
-    (arguments,) = parse_arguments((StudyArguments,), words)
+    studies = f"the name of a study: {', '.join(names_of_studies())}, or a YAML file."
+    (arguments,) = parse_arguments((StudyArguments,), words, "STUDY [arguments]", f"STUDY is {studies}")
     if not name:
-        raise UserError(f"the first argument is the name of a study: {', '.join(names_of_studies())}, or a YAML file.")
+        raise UserError(f"the first argument is {studies}")
     setting = "quick" if arguments.quick else arguments.setting or "default"
     study = read_study(name, setting)
     logging.set_verbosity_error()

@@ -4,6 +4,7 @@ A command is called as `run_x [recipe.yaml] [--name value ...]`: the recipe (YAM
 defaults, and the command line overrides it. Of `config_overrides` it overrides each field for itself.
 """
 
+import argparse
 import dataclasses
 import difflib
 import json
@@ -17,6 +18,7 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
+from .commands import called_command, docstring_of
 from .config_overrides import merge_overrides
 from .errors import UserError, refuse_arguments
 from .ranges import check_ranges
@@ -62,7 +64,10 @@ class ModelArguments:
         metadata={"help": "Train a new cased Unigram tokenizer with this many ids on the training text."},
     )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
-    token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
+    token: str | None = field(
+        default=None,
+        metadata={"help": "Hub token to load with; the stored login by default. --push_to_hub takes --hub_token."},
+    )
     fsdp_size: int | None = field(
         default=None,
         metadata={
@@ -126,25 +131,44 @@ def check_new_folder(path: str) -> Path:
     return folder
 
 
-def parse_arguments(dataclass_types: Sequence[type], argv: Sequence[str] | None = None) -> tuple[Any, ...]:
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """The text of `--help`: defaults are shown, and docstrings keep their lines."""
+
+
+def parse_arguments(
+    dataclass_types: Sequence[type],
+    argv: Sequence[str] | None = None,
+    usage: str = "[recipe.yaml] [arguments]",
+    epilog: str | None = None,
+) -> tuple[Any, ...]:
     """Read the command line, and the recipe that may stand first on it.
 
     Args:
         dataclass_types: Argument dataclasses, one instance of each is returned.
         argv: Arguments; `sys.argv[1:]` by default. A first one ending in .yaml, .yml or .json is a recipe file, looked
             for as given and then among the shipped recipes.
+        usage: What follows the command's name, for `--help`, which also shows the docstring of the command's module.
+        epilog: The end of `--help`.
 
     Raises:
         UserError: If the recipe is missing, malformed, or has an unknown key, or if an argument is unknown or refused.
     """
-    parser = HfArgumentParser(dataclass_types, allow_abbrev=False)
+    command = called_command()
+    parser = HfArgumentParser(
+        dataclass_types,
+        allow_abbrev=False,
+        description=None if command is None else docstring_of(command),
+        epilog=epilog,
+        formatter_class=HelpFormatter,
+        usage=f"%(prog)s {usage}",
+    )
     parser.error = refuse_arguments
     arguments = list(sys.argv[1:] if argv is None else argv)
     recipe = {}
     if arguments and arguments[0].endswith(RECIPE_ENDINGS):
         names = [f.name for dataclass_type in dataclass_types for f in dataclasses.fields(dataclass_type) if f.init]
         recipe = read_recipe(arguments.pop(0), names)
-        given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+        given = {argument.partition("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
         replaced = {name for group in ALTERNATIVES if given & {*group} for name in group}
         recipe = {name: value for name, value in recipe.items() if name not in replaced}
     overrides = recipe.pop("config_overrides", None)

@@ -1,6 +1,7 @@
 """The commands of this package: names, groups, modules and descriptions, known without importing any of them."""
 
 import ast
+import sys
 from pathlib import Path
 
 
@@ -63,7 +64,17 @@ def module_of(command: str) -> str:
     return ".".join((PACKAGE, *parts))
 
 
+def docstring_of(command: str) -> str:
+    """The docstring of a command's module, read from its source."""
+    return ast.get_docstring(ast.parse(file_of(command).read_text(encoding="utf-8"))) or ""
+
+
 def describe(command: str) -> str:
-    """The first line of the docstring of a command's module, read from its source."""
-    docstring = ast.get_docstring(ast.parse(file_of(command).read_text(encoding="utf-8"))) or ""
-    return docstring.partition("\n")[0]
+    """The first line of the docstring of a command's module."""
+    return docstring_of(command).partition("\n")[0]
+
+
+def called_command() -> str | None:
+    """The command that this process runs, as `tokenmixers NAME` or `python -m`; `None` in other programs."""
+    name = Path(sys.argv[0].rpartition(" ")[2]).stem
+    return name if name in COMMANDS else None

@@ -42,19 +42,20 @@ def check_repo_id(repo_id: str) -> None:
         raise UserError(f"{repo_id!r} is no name for a repository: {error}") from error
 
 
-def check_token(token: str | None, repo_id: str) -> str:
+def check_token(token: str | None, repo_id: str, argument: str = "--token") -> str:
     """The token to push with, checked for write access.
 
     Args:
         token: A token; the stored login by default.
         repo_id: The repository, for the message.
+        argument: Name of the command line argument that takes a token, for the message.
 
     Raises:
         UserError: If there is no token, or the Hub does not know it, or it can only read.
     """
     token = token or get_token()
     if token is None:
-        raise UserError(f"there is no Hub token to push {repo_id!r} with: {_LOGIN}, or give the token.")
+        raise UserError(f"there is no Hub token to push {repo_id!r} with: {_LOGIN}, or give {argument}.")
     user: dict[str, Any] = HfApi(token=token).whoami()
     role = user.get("auth", {}).get("accessToken", {}).get("role")
     if role == "read":  # fine-grained ones say nothing here

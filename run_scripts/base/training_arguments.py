@@ -235,18 +235,21 @@ def adafactor_options(args: TrainingArguments) -> dict[str, Any]:
 
 
 def check_has_work(args: TrainingArguments, *jobs: str) -> None:
-    """Check that a command is to do anything.
+    """Check that a command is to do anything, and nothing that it does not do.
 
     Args:
         args: The training arguments.
         jobs: Names of the arguments of which at least one must be set, e.g. `"do_train"`.
 
     Raises:
-        UserError: If none is set.
+        UserError: If none is set, or `do_predict` is and is not among them.
     """
+    *others, last = (f"--{job}" for job in jobs)
+    known = f"{', '.join(others)} or {last}"
+    if args.do_predict and "do_predict" not in jobs:
+        raise UserError(f"this command has no --do_predict: give {known}.")
     if not any(getattr(args, job) for job in jobs):
-        *others, last = (f"--{job}" for job in jobs)
-        raise UserError(f"there is nothing to do: give {', '.join(others)} or {last}.")
+        raise UserError(f"there is nothing to do: give {known}.")
 
 
 @dataclass(repr=False)

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from ..base.errors import UserError
 from ..base.shipped_files import MODEL_CARDS
+from ..metrics import load_metric
 from ..training.language_modeling import row_losses
 
 
@@ -172,9 +173,9 @@ def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]
 
 def perplexity_of(call: Call, rows: list[dict[str, torch.Tensor]]) -> float:
     """Perplexity at the masked tokens."""
-    losses, count = 0.0, 0
+    losses, counts = [], []
     for row in rows:
         inputs = {key: row[key] for key in ("input_ids", "attention_mask")}
-        losses += row_losses(call(inputs), row["labels"]).sum().item()
-        count += int((row["labels"] != -100).sum())
-    return float(torch.tensor(losses / count).exp())
+        losses.append(row_losses(call(inputs), row["labels"]).sum().item())
+        counts.append(int((row["labels"] != -100).sum()))
+    return load_metric("token_perplexity").compute(predictions=losses, references=counts)["perplexity"]

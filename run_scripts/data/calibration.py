@@ -70,7 +70,6 @@ def calibration_batches(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     max_target_length: int,
-    token: str | None = None,
 ) -> list[dict[str, torch.Tensor]]:
     """Batches for an encoder-decoder, padded on the right.
 
@@ -79,7 +78,6 @@ def calibration_batches(
         tokenizer: The model's tokenizer.
         max_length: Most tokens that the encoder takes.
         max_target_length: Most tokens that the decoder takes.
-        token: Hub token.
 
     Returns:
         Each with `input_ids`, `attention_mask` and `labels`, -100 for padding.
@@ -94,16 +92,16 @@ def calibration_batches(
         raise UserError(f"--calibration_length {length} does not fit the model, which takes {max_length} tokens.")
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.padding_side = "right"
-    split = _load(arguments, token)
+    split = _load(arguments)
     make = _corrupted_batches if arguments.calibration_target_column is None else _pair_batches
     return make(arguments, tokenizer, split, length, max_target_length)
 
 
-def _load(arguments: CalibrationArguments, token: str | None) -> Split:
+def _load(arguments: CalibrationArguments) -> Split:
     if arguments.calibration_file is not None:
         return load_files(arguments.calibration_file)
     name, config = arguments.calibration_dataset_name, arguments.calibration_dataset_config_name
-    return load_named(name, config, arguments.calibration_split, token=token)
+    return load_named(name, config, arguments.calibration_split)
 
 
 def _chosen(rows: Split, arguments: CalibrationArguments) -> list[list[dict]]:

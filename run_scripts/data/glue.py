@@ -54,9 +54,11 @@ class TextTask:
         return (*(self.labels or ()), *self.unseen)
 
     def has_label(self, row: Row) -> bool:
-        """Whether a row has a label; the labels of test sets are hidden."""
+        """Whether a row has a label; those of test sets are hidden, by -1 where this is no label of the task."""
         label = row.get(self.label_column)
-        return label not in (None, "", -1, "-1", -1.0) and str(label).lower() != "nan"
+        if str(label) in ("-1", "-1.0"):
+            return self.score_range is None if self.labels is None else "-1" in self.labels
+        return label not in (None, "") and str(label).lower() != "nan"
 
     def read_label(self, value: Any) -> int | float:
         """The index of a class, given its name or index; for regression the score.

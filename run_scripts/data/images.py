@@ -18,7 +18,7 @@ from transformers import (
 from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
-from .loading import DatasetArguments, load_named
+from .loading import DatasetArguments, limited, load_named
 from .row_seeds import ROW_NUMBER, number_rows
 
 
@@ -32,20 +32,29 @@ class ImageDataArguments(DatasetArguments):
     label_column: str = field(default="label", metadata={"help": "Column that holds the classes."})
 
 
-def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict[str, datasets.Dataset]:
-    """Training and validation images with columns `image` and `label`, the latter a `ClassLabel`.
+def load_images(
+    arguments: ImageDataArguments, wanted: Sequence[str], token: str | None = None
+) -> dict[str, datasets.Dataset]:
+    """Images with columns `image` and `label`, the latter a `ClassLabel`.
+
+    Args:
+        arguments: Names the data.
+        wanted: The splits to load: `"train"`, `"validation"` or both.
+        token: Hub token.
 
     Raises:
         UserError: If data or a column is missing, or the two splits disagree about the classes.
     """
-    if (arguments.dataset_name is None) == (arguments.train_dir is None):
-        raise UserError("give the training images as either --dataset_name or --train_dir.")
     sources = {"train": arguments.train_dir, "validation": arguments.validation_dir}
+    if (arguments.dataset_name is None) == (not any(sources.values())):
+        raise UserError("give the images as either --dataset_name, or --train_dir and --validation_dir.")
     splits = {}
-    for name in ("train", "validation"):
+    for name in wanted:
         if arguments.dataset_name is not None:
             split = arguments.load(name, token)
-        elif sources[name] is None or not Path(sources[name]).is_dir():
+        elif sources[name] is None:
+            raise UserError(f"--{name}_dir is missing.")
+        elif not Path(sources[name]).is_dir():
             raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
         else:
             split = load_named("imagefolder", None, "train", data_dir=sources[name])
@@ -60,11 +69,11 @@ def load_images(arguments: ImageDataArguments, token: str | None = None) -> dict
         split = split.cast_column("image", datasets.Image(decode=False))
         splits[name] = number_rows(split) if name == "train" else split
     classes = [split.features["label"].names for split in splits.values()]
-    if classes[0] != classes[1]:
+    if classes[0] != classes[-1]:
         raise UserError(f"training and validation images have different classes: {classes[0]} and {classes[1]}.")
     for name, limit in (("train", arguments.max_train_samples), ("validation", arguments.max_eval_samples)):
-        if limit is not None:
-            splits[name] = splits[name].shuffle(seed=0).take(limit)
+        if name in splits:
+            splits[name] = limited(splits[name], limit, shuffle=True)
     return splits
 
 

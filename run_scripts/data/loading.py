@@ -144,6 +144,22 @@ def load_named(
         raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {reason}") from error
 
 
+def limited(rows: Split, count: int | None, shuffle: bool = False) -> Split:
+    """A number of rows, or all if there are fewer.
+
+    Args:
+        rows: Rows of a data set, streamed or not.
+        count: Most rows; `None` for all, in their order.
+        shuffle: Whether to draw them at random, each time the same ones, instead of taking the first.
+    """
+    if count is None:
+        return rows
+    if shuffle:
+        rows = rows.shuffle(seed=0)
+    # `Dataset.take` raises for more rows than there are before datasets 5.2.
+    return rows.take(min(count, len(rows)) if isinstance(rows, datasets.Dataset) else count)
+
+
 def iterate_rows(rows: Iterable[Any], name: str) -> Iterator[Any]:
     """Iterate over rows, and name damaged data.
 

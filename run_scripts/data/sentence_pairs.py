@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import datasets
 
 from ..base.errors import UserError
-from .loading import DatasetArguments
+from .loading import DatasetArguments, limited
 from .table_files import Row, Table, load_split, read_table
 
 
@@ -96,9 +96,7 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
         raise UserError(f"no training pair has one of the --positive_labels {labels} in {arguments.label_column!r}.")
     names = ["anchor", "positive", *(f"negative_{number}" for number in range(1, len(columns) - 1))]
     pairs = datasets.Dataset.from_dict(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-    if arguments.max_train_samples is not None:
-        pairs = pairs.shuffle(seed=0).take(arguments.max_train_samples)
-    return pairs
+    return limited(pairs, arguments.max_train_samples, shuffle=True)
 
 
 def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: str | None = None) -> datasets.Dataset:
@@ -135,8 +133,8 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
             f"two texts, nor {arguments.anchor_column!r} and {arguments.positive_column!r} (--anchor_column and "
             f"--positive_column) with held-out pairs; its columns are {found}."
         )
-    if split == "validation" and arguments.max_eval_samples is not None:
-        pairs = pairs.shuffle(seed=0).take(arguments.max_eval_samples)
+    if split == "validation":
+        pairs = limited(pairs, arguments.max_eval_samples, shuffle=True)
     if not len(pairs) or len(set(pairs["score"] if "score" in pairs.column_names else (0, 1))) < 2:
         raise UserError(f"{table.source} has {len(pairs)} pairs without two different scores: nothing to correlate.")
     return pairs

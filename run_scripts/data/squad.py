@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from ...modeling.pipelines.question_answering import answer_tokens, encode_windows
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
-from .loading import DatasetArguments, find_files, load_files
+from .loading import DatasetArguments, find_files, limited, load_files
 
 
 FEATURES = datasets.Features(
@@ -96,8 +96,7 @@ def load_questions(
         if (arguments.dataset_name is None) == (files[name] is None):
             raise UserError(f"give the {name} questions as either --dataset_name or --{name}_file.")
         split = load_squad_files(files[name]) if files[name] is not None else arguments.load(name, token)
-        if limits[name] is not None:  # shuffled: neighbouring questions share their context
-            split = split.shuffle(seed=0).take(limits[name])
+        split = limited(split, limits[name], shuffle=True)  # neighbouring questions share their context
         splits[name] = check_questions(split, name, arguments.version_2_with_negative)
     return splits
 

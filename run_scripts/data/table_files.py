@@ -77,21 +77,22 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_inco
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no file {str(path)!r}.")
-    if path.suffix not in KINDS:
+    kind = path.suffix.lower()
+    if kind not in KINDS:
         raise UserError(f"the file {str(path)!r} is of no known kind. Known endings: {', '.join(KINDS)}.")
     unit = "line"
-    if path.suffix == ".parquet":
+    if kind == ".parquet":
         try:
             rows, unit = _named_rows(datasets.Dataset.from_parquet(str(path))), "row"
         except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
             raise UserError(f"the file {str(path)!r} cannot be read as parquet: {error.__cause__ or error}") from error
     else:
         text = read_text(path)
-        if path.suffix == ".tsv":
+        if kind == ".tsv":
             rows = _tsv_rows(text, path, columns, drop_incomplete)
-        elif path.suffix == ".csv":
+        elif kind == ".csv":
             rows = _csv_rows(text, path)
-        elif path.suffix == ".json" and text.lstrip().startswith("["):
+        elif kind == ".json" and text.lstrip().startswith("["):
             rows, unit = _json_list(text, path), "row"
         else:
             rows = _json_lines(text, path)

@@ -8,7 +8,7 @@ import datasets
 
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
-from .loading import DatasetArguments, Split, iterate_rows, load_files
+from .loading import DatasetArguments, Split, iterate_rows, limited, load_files
 
 
 @dataclass
@@ -92,11 +92,7 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
         train, validation = _hold_out(train, arguments, seed)
     splits = {"train": train, "validation": validation}
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
-    return {
-        name: split if limits[name] is None else split.take(limits[name])
-        for name, split in splits.items()
-        if split is not None
-    }
+    return {name: limited(split, limits[name]) for name, split in splits.items() if split is not None}
 
 
 def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
-from .loading import DatasetArguments, find_files, load_files
+from .loading import DatasetArguments, find_files, limited, load_files
 
 
 FEATURES = datasets.Features(
@@ -118,10 +118,8 @@ def load_pairs(
     else:
         columns = arguments.source_column, arguments.target_column
         rows = load_files(files) if files is not None else arguments.load(split, token)
-    if limit is not None:
-        rows = rows.take(limit)
     skip_empty = arguments.skip_empty_examples and split == "train"
-    pairs = pairs_of(rows, *columns, f"the {split} data", arguments.source_prefix, skip_empty)
+    pairs = pairs_of(limited(rows, limit), *columns, f"the {split} data", arguments.source_prefix, skip_empty)
     return pairs, arguments.source_truncation_side or side
 
 

@@ -61,7 +61,7 @@ def load_sentences(
             table = load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
         elif files[split] is None:
             raise UserError(f"--{split}_file is missing.")
-        elif Path(files[split]).suffix in (".json", ".jsonl", ".parquet"):
+        elif Path(files[split]).suffix.lower() in (".json", ".jsonl", ".parquet"):
             table = read_table(files[split])
         else:
             table = read_conll(files[split], arguments.tokens_column, arguments.tags_column)
@@ -104,17 +104,18 @@ def _tag_name(tag: str | float, names: Sequence[str] | None) -> str:
 
 
 def tag_names(sentences: datasets.Dataset) -> list[str]:
-    """All tags, `O` first. Tags of entities have both `B-` and `I-` of each type."""
+    """All tags, `O` first. Tags of entities have `B-` and `I-` of each type, and `E-` and `S-` if one has."""
     found = {tag for tags in sentences["tags"] for tag in tags}
     if not marks_entities(found):
         return sorted(found, key=lambda tag: (int(tag), tag) if tag.isdecimal() else (len(found), tag))
     kinds = sorted({tag.partition("-")[2] for tag in found if tag != "O"})
-    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI")]
+    prefixes = [prefix for prefix in "BIES" if prefix in "BI" or any(tag.startswith(prefix) for tag in found)]
+    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in prefixes)]
 
 
 def marks_entities(tags: set[str]) -> bool:
-    """Whether the tags are `O`, `B-...` and `I-...`. Others label words, such as parts of speech."""
-    return all(tag == "O" or tag.startswith(("B-", "I-")) for tag in tags)
+    """Whether the tags are `O`, `B-...`, `I-...`, `E-...` and `S-...`. Others label words, such as parts of speech."""
+    return all(tag == "O" or tag.startswith(("B-", "I-", "E-", "S-")) for tag in tags)
 
 
 def tokenize(

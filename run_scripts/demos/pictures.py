@@ -67,10 +67,10 @@ def title(mixing: MixingMap, choice: Choice) -> str:
     return f"{mixing.name}, layer {choice.layer + 1}{head}"
 
 
-def describe_tokens(mixing: MixingMap, choice: Choice, count: int = 3) -> str:
-    """The title, the range and the largest weights of a map of a text."""
+def describe_tokens(mixing: MixingMap, choice: Choice) -> str:
+    """The title, the range and the three largest weights of a map of a text."""
     weights = mixing.of_layer(choice.layer, choice.head)
-    largest = weights.abs().flatten().topk(min(count, weights.numel())).indices.tolist()
+    largest = weights.abs().flatten().topk(min(3, weights.numel())).indices.tolist()
     width = weights.shape[1]
     entries = [
         f"{mixing.rows[index // width]!r} from {mixing.columns[index % width]!r} {weights.flatten()[index]:.3g}"

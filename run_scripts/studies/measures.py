@@ -14,20 +14,20 @@ from ...modeling.toeplitzness import toeplitzness
 from ..base.errors import UserError, report_unreadable
 
 
-def _spatial_weights(model: PreTrainedModel) -> list[torch.Tensor]:
-    """The spatial weights of all layers of a gMLP or aMLP, shape `(n, n)`."""
+def spatial_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
+    """The spatial weights of all layers of a gMLP or aMLP, shape `(max_length, max_length)`, in float32 on the CPU."""
     projections = [module for module in model.modules() if isinstance(module, SpatialProjection)]
-    return [projection.matrix(projection.max_length).detach() for projection in projections]
+    return [projection.matrix(projection.max_length).detach().float().cpu() for projection in projections]
 
 
 def _mean_toeplitzness(model: PreTrainedModel) -> float:
-    values = [toeplitzness(matrix) for matrix in _spatial_weights(model)]
+    values = [toeplitzness(matrix) for matrix in spatial_matrices(model)]
     return sum(values) / len(values)
 
 
 def _toeplitzness_of_random_matrices(model: PreTrainedModel) -> float:
     generator = torch.Generator().manual_seed(0)
-    matrices = [torch.randn(matrix.shape, generator=generator) for matrix in _spatial_weights(model)]
+    matrices = [torch.randn(matrix.shape, generator=generator) for matrix in spatial_matrices(model)]
     return sum(map(toeplitzness, matrices)) / len(matrices)
 
 

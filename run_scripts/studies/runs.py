@@ -98,10 +98,11 @@ class Executor:
 
     def _keep_step_times(self, models: Mapping[str, Any]) -> None:
         """Take the times of an earlier start."""
-        for task, found in models.items():
-            for name, facts in found.items():
-                if "step_seconds" in facts:
-                    self.models[task][name]["step_seconds"] = facts["step_seconds"]
+        for task, contestants in self.models.items():
+            for name, facts in contestants.items():
+                earlier = models.get(task, {}).get(name, {})  # not there if the study's file had other contestants
+                if "step_seconds" in earlier:
+                    facts["step_seconds"] = earlier["step_seconds"]
 
     def _time_steps(self) -> None:
         """Measure what has not been measured: all contestants of a task together, with the threads of a run."""

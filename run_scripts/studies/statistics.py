@@ -10,6 +10,9 @@ import numpy as np
 #: 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom.
 T_QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 
+#: Most differences of `paired_interval`.
+MOST_DIFFERENCES = len(T_QUANTILES) + 1
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -31,8 +34,8 @@ def paired_interval(differences: Sequence[float]) -> Interval:
         ValueError: If there are fewer or more.
     """
     count = len(differences)
-    if not 2 <= count <= len(T_QUANTILES) + 1:
-        raise ValueError(f"An interval takes 2 to {len(T_QUANTILES) + 1} differences, got {count}.")
+    if not 2 <= count <= MOST_DIFFERENCES:
+        raise ValueError(f"An interval takes 2 to {MOST_DIFFERENCES} differences, got {count}.")
     mean, deviation = mean_and_deviation(differences)
     half = T_QUANTILES[count - 2] * deviation / math.sqrt(count)
     return Interval(mean, mean - half, mean + half, count)

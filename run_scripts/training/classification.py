@@ -61,6 +61,5 @@ def unseen_labels(kind: str, known: Collection[str], found: Mapping[str, Collect
     return unseen
 
 
-def _some(labels: Collection[str], most: int = 5) -> str:
-    shown = sorted(labels)[:most]
-    return ", ".join(map(repr, shown)) + (", ..." if len(labels) > most else "")
+def _some(labels: Collection[str]) -> str:
+    return ", ".join(map(repr, sorted(labels)[:5])) + (", ..." if len(labels) > 5 else "")

@@ -19,6 +19,7 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..base.errors import UserError, report_unreadable
+from ..base.sequence_limits import longest_sequence
 from ..data.text_pairs import rows_of_length
 from .language_modeling import row_losses
 from .model_loading import sequence_length
@@ -178,7 +179,7 @@ def set_generation(
     Raises:
         UserError: If the decoder has fewer positions.
     """
-    longest = getattr(config, "max_position_embeddings", None)
+    longest = longest_sequence(config)
     if longest is not None and (args.generation_max_length or 0) > longest + 1:
         raise UserError(
             f"--generation_max_length {args.generation_max_length} does not fit the model: at most {longest + 1}, its "

@@ -126,8 +126,11 @@ def run_command(
         The results of the single run, or those of `run_all`.
 
     Raises:
-        UserError: If the arguments do not fit a grid, or the output folder holds something else.
+        UserError: If the arguments do not fit a grid, the output folder holds something else, or there would be no
+            texts for a new tokenizer.
     """
+    if any(getattr(arguments, "train_tokenizer", None) is not None for arguments in shared) and not args.do_train:
+        raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
     if args.use_cpu:
         keep_freed_memory()
     if grid.is_used:

@@ -60,7 +60,7 @@ def load_corpus(
     resume_from: str | None,
     kind: str = "encoder",
 ) -> Corpus:
-    """Load documents, configuration and tokenizer.
+    """Load documents, those to train on only for a run that trains, configuration and tokenizer.
 
     Args:
         model_args: Names configuration and tokenizer.
@@ -76,11 +76,12 @@ def load_corpus(
     with args.main_process_first(local=False, desc="loading the text"):
         seed = args.evaluation_seed if args.data_seed is None else args.data_seed
         documents = load_documents(data_args, seed, model_args.token)
-    if "train" not in documents and (args.do_train or model_args.train_tokenizer is not None):
-        argument = "--do_train" if args.do_train else "--train_tokenizer"
-        raise UserError(f"{argument} needs training data: give --dataset_name or --train_file.")
+    if "train" not in documents and args.do_train:
+        raise UserError("--do_train needs training data: give --dataset_name or --train_file.")
     texts = iterate_texts(documents["train"]) if "train" in documents else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, kind)
+    if not args.do_train:
+        documents.pop("train", None)
     return Corpus(documents, tokenizer, config)
 
 

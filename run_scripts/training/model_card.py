@@ -208,16 +208,22 @@ class CardFacts:
 def describe_data(arguments: Any) -> dict[str, str | None]:
     """The data that a command's argument dataclass names, as arguments of `CardFacts`.
 
-    Files are named with the folder that they are in, which often says more than `train.txt`.
+    Files of a split take the place of a data set's. They are named with the folder that they are in, which often says
+    more than `train.txt`.
     """
+    train, validation, test = (_files(arguments, split) for split in ("train", "validation", "test"))
     name = getattr(arguments, "dataset_name", None)
     if name is not None:
         config = arguments.dataset_config_name
         known = None if Path(name).is_dir() else name
         data = f"{Path(name).name if known is None else name}{f' ({config})' if config else ''}"
-        train, test = (f"{data}, split {getattr(arguments, f'{split}_split', split)}" for split in ("train", "test"))
-        return {"data": data, "dataset_id": known, "train_data": train, "test_data": test}
-    train, validation, test = (_files(arguments, split) for split in ("train", "validation", "test"))
+        splits = {key: f"{data}, split {getattr(arguments, f'{key}_split', key)}" for key in ("train", "test")}
+        return {
+            "data": validation or data,
+            "dataset_id": None if validation else known,
+            "train_data": train or splits["train"],
+            "test_data": test or splits["test"],
+        }
     held_out = f"{train} (a part held out of training)" if train else "unnamed data"
     return {"data": validation or held_out, "dataset_id": None, "train_data": train, "test_data": test}
 

@@ -24,7 +24,7 @@ from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
-from ..base.sequence_limits import LONGEST_PLAUSIBLE
+from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.shipped_files import MODEL_CARDS
 from .run_folder import kept_tokenizer
 
@@ -131,16 +131,6 @@ def load_tokenizer(
     if {*tokenizer.get_vocab()} <= {*tokenizer.all_special_tokens}:  # what AutoTokenizer makes without files
         raise UserError(f"there is no tokenizer in {name!r}, or it knows special tokens alone: give --tokenizer_name.")
     return tokenizer
-
-
-def check_train_tokenizer(arguments: ModelArguments, args: TrainingArguments) -> None:
-    """Check that there are texts for a new tokenizer.
-
-    Raises:
-        UserError: If `--train_tokenizer` is given without `--do_train`, so that no training data are loaded.
-    """
-    if arguments.train_tokenizer is not None and not args.do_train:
-        raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
 
 
 def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_tokenizer: bool) -> None:
@@ -255,12 +245,13 @@ def sequence_length(
     Raises:
         UserError: If the model has fewer positions than requested, or special tokens would leave no room for text.
     """
-    most = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
     if requested is None:
-        if min(most, tokenizer.model_max_length) > LONGEST_PLAUSIBLE:
+        requested = longest_text(config, tokenizer)
+        if requested is None:
             raise UserError(f"neither the model nor the tokenizer has a maximum length: give {argument}.")
-        return min(most, tokenizer.model_max_length)
-    if requested > most:
+        return requested
+    most = longest_sequence(config)
+    if most is not None and requested > most:
         raise UserError(
             f"{argument} {requested} does not fit the model, whose sequences have at most {most} tokens "
             "(max_position_embeddings)."

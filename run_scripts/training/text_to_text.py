@@ -129,24 +129,23 @@ class MixtureEvaluation:
                 row = {"source": example.source, "prediction": text, "targets": example.targets, "parsed": parsed}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
-    def averages(self, metrics: Mapping[str, float], prefix: str = "eval") -> dict[str, float]:
+    def averages(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The mean of all tasks, and of a benchmark's tasks, of those benchmarks all of whose tasks are there.
 
         As in papers: several metrics of a task, and the two sets of MNLI, are averaged first.
 
         Args:
-            metrics: The metrics of all sets.
-            prefix: Of their names.
+            metrics: The metrics of all sets, under names that start with `eval_`.
 
         Returns:
-            `<prefix>_mean_of_tasks`, `<prefix>_glue` and `<prefix>_super_glue`.
+            `eval_mean_of_tasks`, `eval_glue` and `eval_super_glue`.
         """
         by_task = self._metrics_by_task()
         results = {}
         for group, names in {MEAN_OF_TASKS: (*by_task,), **GROUPS}.items():
-            if set(names) <= by_task.keys() and all(f"{prefix}_{key}" in metrics for n in names for key in by_task[n]):
-                results[f"{prefix}_{group}"] = fmean(
-                    fmean(metrics[f"{prefix}_{key}"] for key in by_task[name]) for name in names
+            if set(names) <= by_task.keys() and all(f"eval_{key}" in metrics for n in names for key in by_task[n]):
+                results[f"eval_{group}"] = fmean(
+                    fmean(metrics[f"eval_{key}"] for key in by_task[name]) for name in names
                 )
         return results
 

@@ -208,7 +208,7 @@ class ScriptTrainerMixin(DistillationMixin):
         repo_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
         check_repo_id(repo_id)
         with report_hub_errors(repo_id, "Nothing was trained; without --push_to_hub the run needs no Hub."):
-            check_token(token or self.args.hub_token, repo_id)
+            check_token(token or self.args.hub_token, repo_id, "--hub_token")
             super().init_hf_repo(token, *args, **kwargs)
 
     def check_card(self) -> None:

@@ -17,6 +17,7 @@ FINETUNE = ("run_glue", "run_token_classification")
 ONE = ("run_mlm",)  # what all training commands share
 DISTILLING = ("run_mlm", "run_glue", "run_qa", "run_seq2seq", "run_image_classification")
 
+NOT_PREDICTING = ("run_mlm", "run_clm", "run_span_corruption", "run_qa", "run_image_classification")
 AT_LEAST_0 = "must be a finite number of at least 0, got "
 ABOVE_0 = "must be a finite number above 0, got "
 AT_LEAST_1 = "must be at least 1, got "
@@ -213,7 +214,13 @@ TEXTS = [
     (TRAINING, "--seeds a", "argument --seeds: invalid int value: 'a'"),
     (TRAINING, "--seeds 1 1", "--seeds takes different numbers; got "),
     (TRAINING, "--seeds 1 2 --do_train", "--seeds, --learning_rates and --batch_sizes need --do_train and --do_eval"),
-    (TRAINING, "--seeds 1 2 --do_train --do_eval --do_predict", "--do_predict is for a single run. Do it afterwards"),
+    (
+        TRAINING,
+        "--seeds 1 2 --do_train --do_eval --do_predict",
+        "--do_predict is for a single run. Do it afterwards|this command has no --do_predict",
+    ),
+    (TRAINING, "--do_eval --train_tokenizer 99", "--train_tokenizer needs --do_train: the tokenizer is trained on"),
+    (NOT_PREDICTING, "--do_train --do_predict", "this command has no --do_predict: give --do_train or --do_eval"),
     (TRAINING, "--seeds 1 2 --do_train --do_eval --push_to_hub", "--push_to_hub is for a single run. Do it"),
     (
         TRAINING,
@@ -297,7 +304,7 @@ TEXTS = [
         "--do_train --config_name gmlp-s16-224 --train_dir nope",
         "--train_dir: there is no folder 'nope'",
     ),
-    (("run_image_classification",), "--do_train --config_name gmlp-s16-224", "either --dataset_name or --train_dir"),
+    (("run_image_classification",), "--do_train --config_name gmlp-s16-224", "either --dataset_name, or --train_dir"),
     (("fill_mask",), "--model folder --text x", "'folder' cannot be loaded: Unrecognized model"),
     (("fill_mask",), "--model bert --text x", "'bert' cannot be loaded: Error no file named model.safetensors"),
     (("fill_mask",), "--text x", "the following arguments are required: --model"),
@@ -306,7 +313,7 @@ TEXTS = [
     (
         ("classify_images",),
         "--model bert --images file.txt",
-        "cannot be loaded: cannot identify image file",
+        "cannot be read: cannot identify image file",
     ),
     (("classify_images",), "--model bert --data file.txt", "cannot be read as parquet"),
     (("classify_images",), "--model folder --images image.png", "'folder' cannot be loaded: Unrecognized model"),

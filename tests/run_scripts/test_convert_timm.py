@@ -225,3 +225,17 @@ def test_a_backbone_from_the_hub(source, tmp_path, online):
     assert type(backbone).__name__ == "GMLPBackbone" and [tuple(found.shape) for found in maps] == [(2, 16, 4, 4)] * 2
     torch.testing.assert_close(maps[0].flatten(2).mT, classifier.model.norm(states[1]))
     torch.testing.assert_close(maps[1].flatten(2).mT, states[2])
+
+
+def test_the_licence_is_that_of_the_revision_and_a_card_is_not_needed(source, tmp_path, hub, online, capsys):
+    description = json.loads((source / "config.json").read_text())
+    del description["pretrained_cfg"]["license"]
+    (source / "config.json").write_text(json.dumps(description))
+    files = {path.name: path.read_bytes() for path in source.iterdir()}
+    hub[0].add_commit("timm/nano", "main", files)
+    hub[0].add_commit("timm/nano", "v1", files | {"README.md": b"---\nlicense: bsd-2-clause\n---\n"})
+    online()
+    convert("timm/nano", tmp_path / "latest")
+    assert "states no licence" in capsys.readouterr().out
+    convert("timm/nano", tmp_path / "first", "--revision", "v1")
+    assert ModelCard.load(tmp_path / "first" / "README.md").data.license == "bsd-2-clause"

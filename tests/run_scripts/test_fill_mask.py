@@ -1,6 +1,6 @@
 import pytest
 
-from tokenmixers import GMLPForMaskedLM, train_unigram_tokenizer
+from tokenmixers import GMLPForMaskedLM, GMLPModel, train_unigram_tokenizer
 from tokenmixers.run_scripts import fill_mask
 
 
@@ -19,6 +19,12 @@ def test_prints_the_fillings(checkpoint, capsys):
     assert lines[4] == "[MASK] mixes"
     assert len(lines) == 8
     assert all(line.lstrip()[0].isdigit() and "%" in line for line in lines[1:4])
+
+
+def test_a_model_without_a_head_is_refused(checkpoint):
+    GMLPModel(GMLPForMaskedLM.from_pretrained(checkpoint).config).save_pretrained(checkpoint)
+    with pytest.raises(SystemExit, match=r"has no weights for lm_head\..*: it was not trained for this task"):
+        fill_mask.main(["--model", checkpoint, "--text", "the [MASK]"])
 
 
 def test_asks_for_one_mask(checkpoint):

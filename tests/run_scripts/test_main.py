@@ -11,7 +11,7 @@ import pytest
 
 import tokenmixers
 from tokenmixers.run_scripts import __main__ as command_line
-from tokenmixers.run_scripts.base.commands import GROUPS, describe
+from tokenmixers.run_scripts.base.commands import GROUPS, describe, docstring_of
 
 
 def call(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess:
@@ -95,10 +95,27 @@ def test_wrong_calls_end_in_one_sentence_and_status_1():
     assert refused.stderr.startswith("error: there is no recipe 'nothing.yaml'. Shipped recipes: ")
 
 
-def test_usage_names_what_was_called(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "usage", "texts"),
+    [
+        ("run_mlm", "[recipe.yaml] [arguments]", ["tokenmixers run_mlm recipe.yaml --output_dir outputs/run"]),
+        ("number_names", "[recipe.yaml] [arguments]", ["(default: 0)"]),
+        ("study", "STUDY [arguments]", ["STUDY is the name of a study: ", "gates, "]),
+        ("data_rate", "COMMAND [recipe.yaml] [--seconds SECONDS]", ["How long to measure"]),
+    ],
+)
+def test_help_says_how_a_command_is_called(command, usage, texts, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["tokenmixers"])
     with pytest.raises(SystemExit):
-        command_line.main(["number_names", "--help"])
+        command_line.main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in (usage, docstring_of(command), *texts))
     # From Python 3.14 on argparse names a module that runs as `python -m` by itself, and that is pytest here.
     if sys.version_info < (3, 14):
-        assert capsys.readouterr().out.startswith("usage: tokenmixers number_names [-h] ")
+        assert shown.startswith(f"usage: tokenmixers {command} {usage}")
+
+
+def test_the_form_of_python_m_has_the_same_help():
+    module = [sys.executable, "-m", "tokenmixers.run_scripts.small_data.number_names", "--help"]
+    shown = subprocess.run(module, capture_output=True, text=True, check=True).stdout
+    assert docstring_of("number_names") in shown

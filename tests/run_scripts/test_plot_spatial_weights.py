@@ -66,3 +66,17 @@ def test_refuses_what_it_cannot_draw(tmp_path, tiny_config):
         plot_spatial_weights.main(arguments)
     with pytest.raises(SystemExit, match="'gif' is unknown"):
         plot_spatial_weights.main([*arguments, "--format", "gif"])
+    with pytest.raises(SystemExit, match="--text_pair is the second sentence of a pair: give the first as --text"):
+        plot_spatial_weights.main([*arguments, "--text_pair", "a"])
+
+
+def test_nothing_is_drawn_without_the_attention_maps_asked_for(tmp_path, tiny_config):
+    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path / "model")
+    tokenizer, call = tmp_path / "model" / "tokenizer.json", ["--model", str(tmp_path / "model"), "--text", "a"]
+    tokenizer.write_text("{")
+    with pytest.raises(SystemExit, match=r"error: .*model' cannot be loaded"):
+        plot_spatial_weights.main([*call, "--output_dir", str(tmp_path / "pictures")])
+    train_unigram_tokenizer(["a b"] * 9, 20, 16, show_progress=False).save_pretrained(tmp_path / "model")
+    with pytest.raises(SystemExit, match="--text: GMLPModel has no attention to draw"):
+        plot_spatial_weights.main([*call, "--output_dir", str(tmp_path / "pictures")])
+    assert not (tmp_path / "pictures").exists()

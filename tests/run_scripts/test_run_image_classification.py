@@ -1,5 +1,6 @@
 import json
 import shutil
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import (
+    AutoModel,
     AutoModelForImageClassification,
     BertConfig,
     ConvNextImageProcessorPil,
@@ -15,6 +17,7 @@ from transformers import (
     ResNetForImageClassification,
     TrainingArguments,
     ViTConfig,
+    ViTForImageClassification,
     pipeline,
 )
 
@@ -130,6 +133,37 @@ def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
     assert evaluated["eval_loss"] == pytest.approx(resumed["eval_loss"], rel=1e-5)
 
 
+@pytest.mark.usefixtures("_auto_image_processor")
+def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command, pictures, tmp_path, monkeypatch):
+    run_image_classification.main(command(max_steps=2))
+    warnings: list[str] = []
+    monkeypatch.setattr(run_image_classification.logger, "warning", warnings.append)
+    alone = {"do_train": None, "config_name": None, "config_overrides": None, "model_name_or_path": tmp_path / "run"}
+
+    def evaluate(bottom, top, *others):
+        folder = shutil.copytree(pictures / "validation", tmp_path / str(len(list(tmp_path.iterdir()))))
+        (folder / "bottom").rename(folder / bottom)
+        (folder / "top").rename(folder / top)
+        for name in others:
+            shutil.copytree(folder / top, folder / name)
+        run_image_classification.main(
+            command(**alone, train_dir=None, validation_dir=folder, output_dir=tmp_path / "evaluation")
+        )
+        return {line.split(",")[1] for line in (tmp_path / "evaluation" / "predictions.csv").open()}
+
+    assert evaluate("bottom", "top") >= {"bottom", "top"}
+    assert warnings == []
+    assert evaluate("n0001", "n0002") >= {"bottom", "top"}  # ImageNet's folders
+    assert "2 classes have other names in the model than in the images, such as 'bottom' and 'n0001'" in warnings[0]
+    with pytest.raises(SystemExit, match="the images have 3 classes, the model has 2: finetune it first"):
+        evaluate("bottom", "top", "middle")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["id2label"] = {"0": "top", "1": "bottom"}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SystemExit, match="the images have the model's classes in another order: finetune"):
+        evaluate("bottom", "top")
+
+
 def test_a_model_type_needs_no_configuration_file(command, tmp_path):
     sizes = "image_size=8,patch_size=4,hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1"
     options = {"config_name": None, "model_type": "vit", "config_overrides": sizes, "max_steps": 1}
@@ -161,6 +195,21 @@ def test_checkpoints_without_an_image_size(command, tmp_path):
     changes = {"max_steps": 60, "learning_rate": 2e-2, "mixup_alpha": 0.2, "random_resized_crop": True}
     metrics = run_image_classification.main(command(**start, **changes, crop_min_area=0.8))
     assert metrics["eval_accuracy"] > 0.8
+
+
+@pytest.mark.usefixtures("_auto_image_processor")
+def test_a_checkpoint_with_other_classes_gets_a_new_head(command, tmp_path):
+    sizes = "image_size=8,patch_size=4,hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1"
+    once = {"config_name": None, "max_steps": 1, "do_eval": None}
+    run_image_classification.main(command(**once, model_type="vit", config_overrides=sizes))
+    model = ViTForImageClassification.from_pretrained(tmp_path / "run", num_labels=3, ignore_mismatched_sizes=True)
+    model.save_pretrained(tmp_path / "run")  # three classes, the data have two
+    changes = {"config_overrides": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "tuned"}
+    run_image_classification.main(command(**once, **changes, learning_rate=1e-9))
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "tuned"))
+    assert (before["classifier.weight"].shape, after["classifier.weight"].shape) == ((3, 8), (2, 8))
+    for name in before.keys() - {"classifier.weight", "classifier.bias"}:
+        torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-6)
 
 
 def test_parquet_files_of_digits(command, tmp_path):
@@ -223,7 +272,9 @@ def test_evaluation_counts_hard_labels(command, pictures, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_dir": None}, "either --dataset_name or --train_dir"),
+        ({"train_dir": None}, "--train_dir is missing"),
+        ({"train_dir": None, "validation_dir": None}, "either --dataset_name, or --train_dir and --validation_dir"),
+        ({"train_dir": None, "dataset_name": "digits"}, "either --dataset_name, or --train_dir and --validation_dir"),
         ({"validation_dir": "missing"}, "--validation_dir: there is no folder 'missing'"),
         ({"label_column": "class"}, "no column 'class'"),
         ({"config_name": "gmlp-base", "config_overrides": None}, "set image_size"),
@@ -251,7 +302,7 @@ def test_text_checkpoints_are_refused(command, tmp_path):
 def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path, capsys):
     run_image_classification.main(command())
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["bottom", "top"])})
-    file = pictures / "validation" / "top" / "1.png"
+    file = Path(shutil.copy(pictures / "validation" / "top" / "1.png", tmp_path))
     rows = {"image": [Image.open(file)], "label": [1]}
     datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "one.parquet")
     capsys.readouterr()
@@ -259,6 +310,12 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
     assert f"{file}: top " in capsys.readouterr().out
     classify_images.main(["--model", str(tmp_path / "run"), "--data", str(tmp_path / "one.parquet")])
     assert "an image of class 'top': top " in capsys.readouterr().out
+    file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(SystemExit, match=f"error: the image '{file}' cannot be read: "):
+        classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])
+    AutoModel.from_pretrained(tmp_path / "run").save_pretrained(tmp_path / "run")
+    with pytest.raises(SystemExit, match=r"has no weights for classifier\..*: it was not trained for this task"):
+        classify_images.main(["--model", str(tmp_path / "run"), "--images", str(pictures / "train" / "top" / "1.png")])
     with pytest.raises(SystemExit, match="either --images or --data"):
         classify_images.main(["--model", str(tmp_path / "run")])
     with pytest.raises(SystemExit, match=r"no file 'missing\.png'"):

@@ -2,10 +2,11 @@ import json
 import math
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForTokenClassification, BertConfig, pipeline
+from transformers import AutoModelForTokenClassification, BertConfig, EvalPrediction, pipeline
 
 from tokenmixers.run_scripts import run_token_classification
 from tokenmixers.run_scripts.data.token_classification import tag_names, tokenize
@@ -128,6 +129,15 @@ def test_tags_that_are_no_entities(command, tmp_path):
     assert tag_names(datasets.Dataset.from_dict({"tags": [["10", "9"]]})) == ["9", "10"]
 
 
+def test_entities_of_one_word_and_last_words_have_scores():
+    names = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
+    labels, guesses = np.array([[1, 2, 3, 0, 4, -100]]), np.array([[1, 2, 3, 4, 4, 0]])
+    scores = run_token_classification.tag_metrics(EvalPrediction(guesses, labels), names)
+    assert scores["precision"] == pytest.approx(2 / 3)  # three words and one word are right, one is too much
+    assert scores["recall"] == 1 and scores["accuracy"] == pytest.approx(4 / 5)
+    assert scores["f1"] == scores["f1_PER"] == pytest.approx(0.8)
+
+
 @pytest.fixture
 def warnings_given(monkeypatch):
     """The warnings about labels that only evaluation data have."""
@@ -193,7 +203,7 @@ def test_an_interrupted_run_goes_on_where_it_was(resumes, command):
         ('{"tokens": ["a"], "ner_tags": [0.5]}', "line 1: the tag 0.5 is neither a name nor a whole number"),
         (
             '{"tokens": ["a", "b"], "ner_tags": ["O", "NOUN"]}',
-            "are O, B-TYPE and I-TYPE, but evaluation data have 'NOUN'",
+            "are O and those of entities, but evaluation data have 'NOUN'",
         ),
         ('{"tokens": ["a"]}', "line 1: there is no column 'ner_tags'"),
     ],

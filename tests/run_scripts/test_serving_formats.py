@@ -8,10 +8,10 @@ import sys
 import datasets
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, BertConfig, TorchAoConfig
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, TorchAoConfig
 
 import tokenmixers
-from tokenmixers import AMLPConfig
+from tokenmixers import AMLPConfig, SynthesizerConfig
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import serving_formats
 from tokenmixers.run_scripts.base.errors import UserError
@@ -88,6 +88,15 @@ def test_formats_agree_and_are_reported(checkpoint, corpus, tmp_path, capsys):
     assert "| model, bfloat16 " in capsys.readouterr().out
 
 
+def test_a_checkpoint_on_the_hub_has_a_perplexity(checkpoint, corpus, online):
+    online()
+    AutoModelForMaskedLM.from_pretrained(checkpoint).push_to_hub("me/gmlp")
+    AutoTokenizer.from_pretrained(checkpoint).push_to_hub("me/gmlp")
+    options = {"formats": ["float32"], "validation_file": corpus / "validation.txt"}
+    here, there = (run(name, **options)[0] for name in (checkpoint, "me/gmlp"))
+    assert there["perplexity"] == here["perplexity"]
+
+
 @pytest.mark.slow  # 15 seconds for an export
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_onnx_agrees(model_type, trained, corpus, capsys):
@@ -128,6 +137,14 @@ def test_configurations_of_any_family_are_compared(tmp_path, capsys):
     assert "| amlp, random weights, float32 " in capsys.readouterr().out
 
 
+def test_only_models_with_a_limit_refuse_a_length(tmp_path):
+    for config in (SynthesizerConfig(**SIZES, attention_components=["vanilla"]), AMLPConfig(**SIZES)):
+        config.save_pretrained(tmp_path / config.model_type)
+    assert run(tmp_path / "synthesizer", formats=["float32"], length=17)[0]["milliseconds"] > 0
+    with pytest.raises(UserError, match=r"--length 17 does not fit '.*amlp', which takes 16 tokens"):
+        run(tmp_path / "amlp", formats=["float32"], length=17)
+
+
 def test_weights_in_an_older_format_are_used(checkpoint, tmp_path):
     shutil.copytree(checkpoint, tmp_path / "model")
     model = AutoModelForMaskedLM.from_pretrained(checkpoint)
@@ -161,6 +178,9 @@ def test_exports_need_a_newer_transformers(monkeypatch):
 
 
 def test_mistakes(checkpoint, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"body": "a text"}')
+    with pytest.raises(UserError, match="the validation data has no column 'text'; it has 'body'"):
+        run(checkpoint, formats=["float32"], validation_file=tmp_path / "rows.jsonl")
     with pytest.raises(UserError, match="no masked language model"):
         run(tmp_path / "nothing", formats=["float32"])
     with pytest.raises(UserError, match="'float8' is unknown"):

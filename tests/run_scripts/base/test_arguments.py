@@ -50,7 +50,7 @@ def test_a_model_on_the_command_line_replaces_that_of_a_recipe(tmp_path, given):
     for own in ("model_name_or_path", "config_name", "model_type"):
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(f"{own}: old\ntokenizer_name: kept\n")
-        for argument in ([f"--{given}", "new"], [f"--{given}=new"]):
+        for argument in ([f"--{given}", "new"], [f"--{given}=new"], [f"--{given.replace('_', '-')}=new"]):
             (chosen,) = parse_arguments((ModelArguments,), [str(recipe), *argument])
             assert chosen == ModelArguments(**{given: "new"}, tokenizer_name="kept")
 

@@ -33,7 +33,7 @@ def train(command, online):
 @pytest.mark.parametrize(
     "token, name, complaint",
     [
-        (None, "me/model", "there is no Hub token to push 'me/model' with"),
+        (None, "me/model", "there is no Hub token to push 'me/model' with: .*, or give --hub_token"),
         ("bad", "me/model", r"the Hub refused the token for 'me/model' \(status 401\)"),
         ("fine", "me/model", r"the Hub refused the token for 'me/model' \(status 403\)"),
         ("reader", "me/model", "the Hub token of 'me' can only read, not write to 'me/model'"),

@@ -33,11 +33,11 @@ def test_broken_lines_fail_unless_they_are_expected(tmp_path, capsys):
 
 
 def test_csv_is_quoted(tmp_path):
-    table = read_table(write(tmp_path, "a.csv", 'text,label\n"a, ""b""\nc",1\nd,0\n'))
+    table = read_table(write(tmp_path, "A.CSV", 'text,label\n"a, ""b""\nc",1\nd,0\n'))
     assert table.rows == [(3, {"text": 'a, "b"\nc', "label": "1"}), (4, {"text": "d", "label": "0"})]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "list.json"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "list.json", "A.JSON", "A.Jsonl"])
 def test_json(name, tmp_path):
     rows = [{"text": "a\u2028b", "label": True}, {"text": "c", "label": 0}]
     lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)

@@ -1,8 +1,16 @@
+import shutil
+
 import datasets
 import numpy as np
 import pytest
 
-from tokenmixers.run_scripts.data.token_classification import tokenize, write_conll
+from tokenmixers.run_scripts.data.token_classification import (
+    TokenClassificationArguments,
+    load_sentences,
+    tag_names,
+    tokenize,
+    write_conll,
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +58,25 @@ def test_no_word_is_lost_when_a_sentence_is_cut(length, rows, tmp_path):
     write_conll(tmp_path / "out.conll", sentences, cut, labels, ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"])
     lines = (tmp_path / "out.conll").read_text().split("\n")
     assert [line.split(" ")[1:] for line in lines[:5]] == [[tag, tag] for tag in sentences[0]["tags"]]
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (["O", "B-PER"], ["O", "B-PER", "I-PER"]),
+        (["S-PER", "B-LOC", "E-LOC"], ["O", "B-LOC", "I-LOC", "E-LOC", "S-LOC", "B-PER", "I-PER", "E-PER", "S-PER"]),
+        (["EX", "B-PER", "S-PER"], ["B-PER", "EX", "S-PER"]),
+    ],
+    ids=["IOB", "IOBES", "parts of speech"],
+)
+def test_entities_have_the_tags_of_their_scheme(tags, expected):
+    assert tag_names(datasets.Dataset.from_dict({"tags": [tags]})) == expected
+
+
+def test_endings_in_capitals_are_known(data, tmp_path):
+    shutil.copy(data / "test.jsonl", tmp_path / "TEST.JSONL")
+    loaded = [
+        load_sentences(TokenClassificationArguments(test_file=str(file)), ["test"])["test"]
+        for file in (data / "test.jsonl", tmp_path / "TEST.JSONL")
+    ]
+    assert loaded[0].to_list() == loaded[1].to_list()

@@ -135,6 +135,14 @@ def test_finished_runs_are_not_repeated(execute, trainer):
     assert keys(more)[:6] == PLAN and len(calls(trainer)) == 9
 
 
+def test_a_contestant_can_be_removed(execute):
+    wider = execute({"variants": {"wider net": {}}})
+    report = execute()
+    assert keys(report) == PLAN
+    assert report["models"]["fake"] == {name: wider["models"]["fake"][name] for name in ("plain", "wide net")}
+    assert all("step_seconds" in facts for facts in report["models"]["fake"].values())
+
+
 def test_several_jobs_do_the_same(execute, tmp_path):
     one, two = execute(), execute(folder=tmp_path / "two", jobs=2)
     assert sorted(map(json.dumps, one["runs"])) == sorted(map(json.dumps, two["runs"]))

@@ -103,8 +103,11 @@ def test_a_data_seed_of_zero_is_used(tmp_path):
 
     def held_out(**seeds):
         args = ScriptTrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **seeds)
-        return load_corpus(model_args, data_args, args, None).documents["validation"]["text"]
+        documents = load_corpus(model_args, data_args, args, None).documents
+        assert ("train" in documents) == args.do_train  # which need not be tokenized to evaluate
+        return documents["validation"]["text"]
 
     assert held_out(seed=5, data_seed=0) == held_out(seed=0) == held_out(seed=7, data_seed=0)
     assert held_out(seed=5) == held_out(seed=7, data_seed=5) != held_out(seed=0)
     assert sorted(held_out(seed=5)) != sorted(lines)
+    assert held_out(seed=5, do_train=True) == held_out(seed=5)

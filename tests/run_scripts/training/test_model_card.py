@@ -126,6 +126,8 @@ def test_data_are_named():
     found = describe_data(text(train_file=["x/a/b.txt", "c.txt"]))
     assert (found["data"], found["train_data"]) == ("a/b.txt, c.txt (a part held out of training)", "a/b.txt, c.txt")
     assert describe_data(text(train_file=["a.txt"], validation_file=["x/v.txt"]))["data"] == "x/v.txt"
+    found = describe_data(text(dataset_name="me/texts", validation_file=["x/v.txt"]))
+    assert (found["data"], found["dataset_id"], found["train_data"]) == ("x/v.txt", None, "me/texts, split train")
     assert describe_data(image(train_dir="a/train", validation_dir="a/held_out"))["data"] == "a/held_out"
     pairs = describe_data(TextClassificationArguments(train_file="a.csv", test_file="b.csv"))
     assert (pairs["train_data"], pairs["test_data"]) == ("a.csv", "b.csv")

@@ -1,0 +1,46 @@
+from types import SimpleNamespace
+
+import pytest
+from transformers import GenerationConfig, PreTrainedTokenizerFast, T5Config
+
+from tokenmixers import GMLPConfig, SynthesizerConfig
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.training.generation import set_generation
+from tokenmixers.run_scripts.training.model_loading import sequence_length
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+LIMITED = GMLPConfig(max_position_embeddings=48)
+UNLIMITED = [
+    T5Config(d_model=8, num_layers=1),
+    SynthesizerConfig(attention_components=["vanilla"], position_embedding_type="none", max_position_embeddings=48),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_unigram_tokenizer(["the gate mixes tokens"] * 4, 40, 32)
+
+
+@pytest.mark.parametrize("config", UNLIMITED)
+def test_a_model_without_a_limit_takes_longer_sequences_than_its_tokenizer_has_by_default(config, tokenizer):
+    assert sequence_length(None, config, tokenizer) == 32
+    assert sequence_length(100, config, tokenizer) == 100
+    args = SimpleNamespace(generation_max_length=100, generation_num_beams=None, generation_config=None)
+    model = SimpleNamespace(generation_config=GenerationConfig())
+    set_generation(model, args, 12, config)
+    assert model.generation_config.max_length == 100
+
+
+def test_a_model_with_a_limit(tokenizer):
+    assert sequence_length(None, LIMITED, tokenizer) == 32
+    assert sequence_length(48, LIMITED, tokenizer) == 48
+    with pytest.raises(UserError, match=r"--max_seq_length 49 does not fit the model, .* at most 48 tokens"):
+        sequence_length(49, LIMITED, tokenizer)
+
+
+def test_without_any_limit_a_length_must_be_given():
+    endless = train_unigram_tokenizer(["the gate mixes tokens"] * 4, 40, None)
+    assert sequence_length(None, LIMITED, endless) == 48
+    with pytest.raises(UserError, match="neither the model nor the tokenizer has a maximum length: give --max"):
+        sequence_length(None, UNLIMITED[0], endless)
