@@ -57,9 +57,7 @@ class RandomLogits(nn.Module):
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
         # Without gradients a view of a parameter still says that it requires one, and PyTorch's module trackers fail.
-        # A traced graph must be the same with and without gradients.
-        detach = not (torch.is_grad_enabled() or torch.jit.is_tracing())
-        weight = self.weight.detach() if detach else self.weight
+        weight = self.weight if torch.is_grad_enabled() else self.weight.detach()
         return query_key_entries(weight, layout)
 
     def resize(self, resize: Resize) -> None:

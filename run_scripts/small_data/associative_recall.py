@@ -1,4 +1,4 @@
-r"""Write sentences for associative recall: which value came with a repeated key.
+"""Write sentences for associative recall: which value came with a repeated key.
 
 Multi-query associative recall (MQAR, "Zoology", arXiv 2312.04927) in a form for encoders. A sentence has pairs of a
 key and a value, then all its keys again in random order. The tag of a repeated key names its value, all other tags are
@@ -6,10 +6,8 @@ key and a value, then all its keys again in random order. The tag of a repeated 
 anew for every sentence: no model can learn it by heart. The folder also gets a tokenizer with a token for every word.
 
     tokenmixers associative_recall --pairs 6 --least_pairs 1 --keys 12 --values 8 --output_dir outputs/recall
-    tokenmixers run_token_classification --do_train --do_eval --output_dir outputs/recall-amlp \
-        --train_file outputs/recall/train.conll --validation_file outputs/recall/validation.conll \
-        --tokenizer_name outputs/recall/tokenizer --config_name amlp-base --config_overrides num_hidden_layers=2 \
-        hidden_size=64 intermediate_size=256 initializer_range=0.1 --learning_rate 3e-3 --max_steps 3000
+
+`run_token_classification` takes it with `--tokenizer_name outputs/recall/tokenizer`.
 """
 
 import random

@@ -481,15 +481,6 @@ def test_frozen_weights_stay_frozen_with_another_length(components):
     assert not [name for name, weight in model.named_parameters() if weight.requires_grad]
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_a_traced_model_computes_the_same():
-    model = build(SynthesizerForMaskedLM, attention_components=["random"], num_hidden_layers=1)
-    traced = torch.jit.trace(
-        model, tokens(2, 5), strict=False
-    )  # which also compares the graph with and without gradients
-    torch.testing.assert_close(traced(tokens(2, 5, seed=1))["logits"], model(tokens(2, 5, seed=1)).logits)
-
-
 def test_seq2seq_loss_is_not_shifted():
     model = seq2seq(["random"])
     ids, labels = tokens(2, 5), tokens(2, 4, seed=1)
