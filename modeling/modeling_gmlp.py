@@ -105,13 +105,12 @@ class GMLPModel(GMLPPreTrainedModel):
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
-        if config.image_size is not None:  # it may have been changed since the configuration was made
-            config.set_image_size(config.image_size)
         if config.image_size is None:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
             if config.type_vocab_size:
                 self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         else:
+            config.set_image_size(config.image_size)  # it may have been changed since the configuration was made
             self.main_input_name = "pixel_values"
             self.input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
             self._input_embed_layer = "embed_patches"

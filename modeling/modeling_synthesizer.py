@@ -292,12 +292,11 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
 
     def __init__(self, config: SynthesizerConfig):
         super().__init__(config)
-        if config.image_size is not None:  # it may have been changed since the configuration was made
-            config.set_image_size(config.image_size)
         reads_text, both = config.image_size is None, config.is_encoder_decoder
-        if reads_text:
+        if config.image_size is None:
             self.shared: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
         else:
+            config.set_image_size(config.image_size)  # it may have been changed since the configuration was made
             self.main_input_name = "pixel_values"
             self.input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
             self._input_embed_layer = "embed_patches"

@@ -109,7 +109,8 @@ def _documents(position_ids: torch.Tensor, batch: int) -> torch.Tensor | None:
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:
     """Most tokens of a sequence; `None` if the model has no limit."""
-    return getattr(config, "max_sequence_length", config.max_position_embeddings)  # the former of Synthesizers
+    # The former of Synthesizers, where it may be `None`; models of others may have neither.
+    return getattr(config, "max_sequence_length", getattr(config, "max_position_embeddings", None))
 
 
 def _new_tokens(

@@ -4,14 +4,11 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from ...modeling.inputs.token_layout import longest_sequence
+
 
 #: Longer maximum lengths mean none: tokenizers without one report 10**30.
 LONGEST_PLAUSIBLE = 10**6
-
-
-def longest_sequence(config: PreTrainedConfig) -> int | None:
-    """Most tokens of a sequence; `None` if the model has no limit."""
-    return getattr(config, "max_sequence_length", getattr(config, "max_position_embeddings", None))
 
 
 def longest_text(config: PreTrainedConfig, tokenizer: Any) -> int | None:
