@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -138,9 +139,12 @@ class Executor:
         planned = [run for task in self.study.tasks.values() for run in _planned(analysis, task)]
         waiting = [run for run in planned if run not in self.records]
         if not waiting and self.study.more_seeds:
-            # Judged by the first seeds alone: to stop as soon as a claim is decided would favour a verdict.
-            waiting = [run for run in _more_runs(self._analysis(self.study.seeds)) if run not in self.records]
+            waiting = [run for run in self._more_runs() if run not in self.records]
         return [run for run in waiting if not self._needs(run) or self._start_of(run, analysis) is not None]
+
+    def _more_runs(self) -> list[Run]:
+        # Judged by the first seeds alone: to stop as soon as a claim is decided would favour a verdict.
+        return _more_runs(self._analysis(self.study.seeds))
 
     def _analysis(self, seeds: Sequence[int] | None = None) -> Analysis:
         """What the finished runs say, all of them or those with some seeds."""
@@ -163,13 +167,17 @@ class Executor:
         found = Run(start, run.contestant, rate or 0.0, run.seed)
         return found if found in self.records else None
 
-    def remaining(self) -> int:
-        """How many runs are still to do, without those that more seeds would add."""
-        total = 0
-        for task in self.study.tasks.values():
-            total += len(task.contestants) * (len(task.learning_rates) + len(self.study.seeds) - 1)
+    def remaining(self) -> Counter[tuple[str, str]]:
+        """How many runs are still to do, by task and contestant; those with more seeds, once it is known which."""
         first = {*self.study.seeds}
-        return max(total - sum(run.seed in first for run in self.records), 0)
+        done = Counter((run.task, run.contestant) for run in self.records if run.seed in first)
+        left: Counter[tuple[str, str]] = Counter()
+        for task in self.study.tasks.values():
+            runs = len(task.learning_rates) + len(self.study.seeds) - 1
+            left += Counter({(task.name, name): runs - done[task.name, name] for name in task.contestants})
+        if not left and self.study.more_seeds:
+            left.update((run.task, run.contestant) for run in self._more_runs() if run not in self.records)
+        return left
 
     def _start_runs(self) -> bool:
         """Start processes while there are runs and free places. Whether there is anything to wait for."""
@@ -239,7 +247,7 @@ class Executor:
         self._print(f"finished {ended.run}: {result}")
 
     def _print(self, text: str) -> None:
-        done, left = len(self.records), self.remaining()
+        done, left = len(self.records), self.remaining().total()
         filled = round(20 * done / max(done + left, 1))
         bar = "#" * filled + "." * (20 - filled)
         print(f"[{bar}] {done} of {done + left} runs, {self._time_left()}; {text}", flush=True)
@@ -250,13 +258,8 @@ class Executor:
         if not everything:
             return "time left not known yet"
         mean = sum(everything) / len(everything)
-        left = 0.0
-        for task in self.study.tasks.values():
-            for contestant in task.contestants:
-                done = sum((run.task, run.contestant) == (task.name, contestant) for run in self.records)
-                runs = max(len(task.learning_rates) + len(self.study.seeds) - 1 - done, 0)
-                own = self.seconds.get((task.name, contestant), [mean])
-                left += runs * sum(own) / len(own)
+        own = {key: sum(values) / len(values) for key, values in self.seconds.items()}
+        left = sum(count * own.get(key, mean) for key, count in self.remaining().items())
         minutes = round(left / self.jobs / 60)
         return f"about {minutes // 60} h {minutes % 60:02d} min left"
 

@@ -148,13 +148,21 @@ def test_several_jobs_do_the_same(execute, tmp_path):
     assert sorted(map(json.dumps, one["runs"])) == sorted(map(json.dumps, two["runs"]))
 
 
-def test_undecided_claims_get_more_seeds(execute, tmp_path):
+def test_undecided_claims_get_more_seeds(execute, tmp_path, capsys):
     """With two seeds and equal differences the claim is decided; a third value spoils it."""
     assert keys(execute({"more_seeds": [4, 5]})) == PLAN
     claim = {"claim": "", "source": "", "equal": "wide net", "to": "plain", "margin": 5}  # the difference itself
     report = execute({"more_seeds": [4, 5], "claims": [claim]}, folder=tmp_path / "close")
     more = [(name, 0.01, seed) for seed in (4, 5) for name in ("plain", "wide net")]
     assert keys(report)[6:] == more
+    bars = [line.partition(", ")[0] for line in capsys.readouterr().out.splitlines() if "finished" in line]
+    assert bars[-5:] == [
+        "[############........] 6 of 10 runs",
+        "[##############......] 7 of 10 runs",
+        "[################....] 8 of 10 runs",
+        "[##################..] 9 of 10 runs",
+        "[####################] 10 of 10 runs",
+    ]
     # All of them, also if the first ones decide the claim: here the differences are 2.5, 5, 5 and 5.
     unlucky = {"variants": {"wide net": {"config_overrides": {"bad_luck": 2.5}}}}
     report = execute({"more_seeds": [4, 5], **unlucky}, folder=tmp_path / "unlucky")
