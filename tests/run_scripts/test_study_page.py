@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tokenmixers.run_scripts import study_page
+from tokenmixers.run_scripts.studies.definition import names_of_studies
 
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,12 @@ def test_the_pages_are_those_of_the_results(tmp_path):
     study_page.main(["--folder", str(tmp_path / "studies"), "--readme", readme])
     assert Path(readme).read_text() == (ROOT / "README.md").read_text()
     assert (tmp_path / "studies" / "README.md").read_text() == (STUDIES / "README.md").read_text()
+
+
+def test_the_page_names_all_studies():
+    text = " ".join((STUDIES / "README.md").read_text().split())
+    listed = re.search(r"The names are (.*?)\. ", text)
+    assert re.findall(r"`(\w+)`", listed[1]) == names_of_studies()
 
 
 def chosen_runs(report: dict, settings: dict, task: str, contestant: str) -> dict[int, dict]:
