@@ -36,7 +36,16 @@ def _no_network(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return tokenmixers.train_unigram_tokenizer(TEXTS * 9, 60, model_max_length=64, show_progress=False)
+    """This package's tokenizer with fixed ids: those of trained ones differ, and so do the answers of random models."""
+    trained = tokenmixers.train_unigram_tokenizer(TEXTS * 9, 60, model_max_length=64, show_progress=False)
+    whole = trained.backend_tokenizer
+    special = sorted(trained.all_special_ids)
+    assert special == list(range(5))
+    pieces = {f"▁{word}" for text in TEXTS for word in text.split()} | {letter for text in TEXTS for letter in text}
+    vocab = [(trained.convert_ids_to_tokens(id), 0.0) for id in special]
+    vocab += [(piece, -1.0 if len(piece) > 1 else -9.0) for piece in sorted(pieces | {"▁"})]
+    whole.model = models.Unigram(vocab, unk_id=trained.unk_token_id)
+    return trained
 
 
 @pytest.fixture(scope="module")
