@@ -181,11 +181,15 @@ def command(study: Study) -> str:
 
 def _conditions(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
-    place = machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}"
+    places = dict.fromkeys(map(_place, (machine, *report.get("earlier_machines", ()))))
     first, last = report["dates"]
     dates = first if first == last else f"{first} to {last}"
     jobs = f"runs at a time: {machine['jobs']}, threads of each: {machine['threads']}"
-    return f"{place}; {jobs}; {report['packages']}; {dates}."
+    return f"{' and '.join(places)}; {jobs}; {report['packages']}; {dates}."
+
+
+def _place(machine: Mapping[str, Any]) -> str:
+    return machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}"
 
 
 def plot_study(analysis: Analysis, path: Path) -> None:

@@ -22,7 +22,7 @@ from ..base.memory import keep_freed_memory
 from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis
-from .definition import Task
+from .definition import Task, build_study
 from .step_times import step_seconds
 from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions
 
@@ -57,29 +57,42 @@ class Executor:
         self.records: dict[Run, dict[str, Any]] = {}
         self.seconds: dict[tuple[str, str], list[float]] = {}
         self.active: list[Process] = []
-        self.report_file = workspace.folder / f"{self.study.stem}.json"
+        self.earlier = workspace.earlier_report()
         dates = [_now()]
-        if self.report_file.is_file():
-            before = json.loads(self.report_file.read_text(encoding="utf-8"))
-            dates += before["dates"]
-            self._keep_step_times(before["models"])
+        if self.earlier is not None:
+            dates += self.earlier["dates"]
+            self._keep_step_times(self.earlier["models"])
         self.dates = [min(dates), max(dates)]
 
     def report(self) -> dict[str, Any]:
         """The report about all finished runs."""
-        facts, kept = self.machine, ("processor", "instructions", "accelerator", "cores", "device")
         return {
             "study": self.study.name,
             "setting": self.study.setting,
-            "data": "Hub" if self.workspace.data_dir is None else "files",
-            "machine": {key: facts[key] for key in kept} | {"jobs": self.jobs, "threads": self._threads()},
-            "packages": facts["versions"],
+            "data": self._data(),
+            "machine": self._machine(),
+            "earlier_machines": self._earlier_machines(),
+            "packages": self.machine["versions"],
             "versions": package_versions(),
             "dates": self.dates,
             "definition": self.study.definition,
             "models": self.models,
             "runs": list(self.records.values()),
         }
+
+    def _data(self) -> str:
+        return "Hub" if self.workspace.data_dir is None else "files"
+
+    def _machine(self) -> dict[str, Any]:
+        kept = ("processor", "instructions", "accelerator", "cores", "device")
+        return {key: self.machine[key] for key in kept} | {"jobs": self.jobs, "threads": self._threads()}
+
+    def _earlier_machines(self) -> list[dict[str, Any]]:
+        """Other machines, or settings of this one, that have done some of the runs."""
+        if self.earlier is None:
+            return []
+        machines = [*self.earlier.get("earlier_machines", ()), self.earlier["machine"]]
+        return [machine for i, machine in enumerate(machines) if machine not in (self._machine(), *machines[:i])]
 
     def execute(self) -> dict[str, Any]:
         """Do all runs. Returns the report. Being terminated, or interrupted, also ends the processes of the runs."""
@@ -120,6 +133,7 @@ class Executor:
 
     def _read_finished(self) -> None:
         """Read what earlier starts have done: what is ready becomes more with each run read."""
+        self._read_earlier_report()
         while found := [(run, self.workspace.record(run)) for run in self.ready()]:
             new = {run: record for run, record in found if record is not None}
             for run in new:  # another version of the study is refused
@@ -128,9 +142,34 @@ class Executor:
             if not new:
                 break
 
+    def _read_earlier_report(self) -> None:
+        """Take the runs of which there is no folder: those of another machine.
+
+        Raises:
+            UserError: If they are of another version of the study.
+        """
+        if self.earlier is None:
+            return
+        before = build_study(self.study.name, self.study.setting, self.earlier["definition"])
+        started_from = {task.starts_from for task in self.study.tasks.values()}  # their models are needed
+        for record in self.earlier["runs"]:
+            run = Run(record["task"], record["contestant"], record["learning_rate"], record["seed"])
+            task = self.study.tasks.get(run.task)
+            if task is None or run.contestant not in task.contestants or run.task in started_from:
+                continue
+            if self.workspace.has_folder(run):
+                continue
+            same_data = self.earlier["data"] == self._data()
+            if not same_data or _training(before.tasks[run.task], run.contestant) != _training(task, run.contestant):
+                raise UserError(
+                    f"{self.workspace.report_file} holds results with other {'settings' if same_data else 'data'}: "
+                    f"{run} could not be compared with the others. Choose another --output_dir."
+                )
+            self.records[run] = record
+
     def _write_report(self) -> dict[str, Any]:
         report = self.report()
-        write_atomically(self.report_file, json.dumps(report, indent=1) + "\n")
+        write_atomically(self.workspace.report_file, json.dumps(report, indent=1) + "\n")
         return report
 
     def ready(self) -> list[Run]:
@@ -262,6 +301,11 @@ class Executor:
         left = sum(count * own.get(key, mean) for key, count in self.remaining().items())
         minutes = round(left / self.jobs / 60)
         return f"about {minutes // 60} h {minutes % 60:02d} min left"
+
+
+def _training(task: Task, contestant: str) -> Any:
+    """All that a run's result depends on, but for learning rate, seed and start."""
+    return json.loads(json.dumps([task.command, task.recipe(contestant), task.data, task.tokenizer, task.metric]))
 
 
 def _planned(analysis: Analysis, task: Task) -> list[Run]:

@@ -17,7 +17,7 @@ import yaml
 from ..base.commands import module_of
 from ..base.errors import UserError
 from ..training.run_folder import finished_results, write_atomically
-from .definition import Study, Task
+from .definition import Study, Task, build_study
 from .measures import measure
 
 
@@ -68,7 +68,7 @@ class Workspace:
 
     Args:
         study: The study.
-        folder: The folder, new or of the same study.
+        folder: The folder, new, of the same study, or with the study's report from another machine alone.
         data_dir: Folder of the data files; `None` for the data sets of the Hub.
 
     Raises:
@@ -81,19 +81,23 @@ class Workspace:
         self._check()
 
     def _check(self) -> None:
-        settings = {"study": self.study.name, "setting": self.study.setting, "versions": package_versions()}
-        settings["rules of the claims"] = [claim.rule for claim in self.study.claims]
-        file = self.folder / SETTINGS
+        settings, file = _settings(self.study, package_versions()), self.folder / SETTINGS
+        report = self.earlier_report()
         if file.is_file():
             before = json.loads(file.read_text(encoding="utf-8"))
-            for key, value in settings.items():
-                if before.get(key) != value:
-                    raise UserError(
-                        f"{str(self.folder)!r} holds results with {key} {before.get(key)}, now it is {value}: they "
-                        "could not be compared. Choose another --output_dir."
-                    )
+        elif report is not None and not any(path.is_dir() for path in self.folder.iterdir()):  # it was brought here
+            study = build_study(report["study"], report["setting"], report["definition"])
+            before = _settings(study, report["versions"])
         elif self.folder.is_dir() and any(self.folder.iterdir()):
             raise UserError(f"{str(self.folder)!r} is not empty and holds no study. Choose another --output_dir.")
+        else:
+            before = settings
+        for key, value in settings.items():
+            if before.get(key) != value:
+                raise UserError(
+                    f"{str(self.folder)!r} holds results with {key} {before.get(key)}, now it is {value}: they "
+                    "could not be compared. Choose another --output_dir."
+                )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(settings, indent=2) + "\n")
 
@@ -115,9 +119,23 @@ class Workspace:
         os.set_inheritable(file.fileno(), True)
         return file
 
+    @property
+    def report_file(self) -> Path:
+        """The file with the report on all finished runs."""
+        return self.folder / f"{self.study.stem}.json"
+
+    def earlier_report(self) -> dict[str, Any] | None:
+        """The report of an earlier start, here or on another machine."""
+        file = self.report_file
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
     def run_folder(self, run: Run) -> Path:
         """The output folder of a run."""
         return self.folder / run.task / run.name
+
+    def has_folder(self, run: Run) -> bool:
+        """Whether a run was started here."""
+        return self.run_folder(run).exists() or self._failure_file(run).exists()
 
     def data_arguments(self, task: Task) -> dict[str, Any]:
         """The arguments that name the task's data. Small data sets are written first.
@@ -262,6 +280,12 @@ class Workspace:
         if not _DIVERGED.search(text):
             raise UserError(f"{run} failed, see {log}: {last_line(text)}")
         write_atomically(self._failure_file(run), last_line(text) + "\n")
+
+
+def _settings(study: Study, versions: Mapping[str, str]) -> dict[str, Any]:
+    """What must be the same for all runs."""
+    rules = [claim.rule for claim in study.claims]
+    return {"study": study.name, "setting": study.setting, "versions": versions, "rules of the claims": rules}
 
 
 def _evaluations(history: list[dict[str, Any]], metric: str, record: Mapping[str, Any]) -> list[list[float]]:

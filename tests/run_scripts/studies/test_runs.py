@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -141,6 +142,61 @@ def test_a_contestant_can_be_removed(execute):
     assert keys(report) == PLAN
     assert report["models"]["fake"] == {name: wider["models"]["fake"][name] for name in ("plain", "wide net")}
     assert all("step_seconds" in facts for facts in report["models"]["fake"].values())
+
+
+def elsewhere(folder: Path, report: dict, **changes) -> Path:
+    """A folder with nothing but a report, as if it came from another machine."""
+    folder.mkdir()
+    (folder / "fake.json").write_text(json.dumps({**report, "machine": {"processor": "Other"}, **changes}))
+    return folder
+
+
+def test_the_report_is_enough_to_go_on_elsewhere(execute, trainer, tmp_path):
+    whole = execute()
+    before = len(calls(trainer))
+    folder = elsewhere(tmp_path / "there", whole, runs=whole["runs"][:3])
+    report = execute(folder=folder)
+    assert calls(trainer)[before:] == [
+        "tokenizer",
+        "wide_net_lr0.01_seed1",
+        "plain_lr0.01_seed2",
+        "wide_net_lr0.01_seed2",
+    ]
+    assert report["runs"] == whole["runs"]
+    assert report["machine"] == whole["machine"] and report["earlier_machines"] == [{"processor": "Other"}]
+    again = execute(folder=folder)
+    assert again["runs"] == report["runs"] and again["earlier_machines"] == report["earlier_machines"]
+    assert len(calls(trainer)) == before + 4
+
+
+def test_models_that_others_finetune_are_trained_again_elsewhere(execute, trainer, tmp_path):
+    tasks = {"tasks": {"pretrain": {}, "finetune": {"starts_from": "pretrain"}}}
+    claims = {"claims": [{**DEFINITION["claims"][0], "task": "finetune"}]}
+    whole = execute({**tasks, **claims})
+    before = len(calls(trainer))
+    report = execute({**tasks, **claims}, folder=elsewhere(tmp_path / "there", whole))
+    assert len(calls(trainer)) == before + 1 + len(PLAN)  # a tokenizer, and no run of the other task
+    assert sorted(map(json.dumps, report["runs"])) == sorted(map(json.dumps, whole["runs"]))
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "message"),
+    [
+        ({"versions": {"torch": "1.0"}}, {}, "holds results with versions {'torch': '1.0'}, now it is"),
+        ({"setting": "quick"}, {}, "holds results with setting quick, now it is default"),
+        ({"data": "files"}, {}, "other data: fake: plain, learning rate 0.1, seed 1 could not be compared"),
+        ({}, {"arguments": {"max_steps": 5}}, "other settings: fake: plain, learning rate 0.1, seed 1 could not be"),
+        ({}, {"tokenizer": 61}, "other settings: fake: plain"),
+    ],
+)
+def test_reports_from_elsewhere_that_do_not_fit_are_refused(execute, trainer, tmp_path, facts, changes, message):
+    report = execute()
+    definition = merge(report["definition"], {"settings": {"quick": {}}})
+    before, folder = len(calls(trainer)), elsewhere(tmp_path / "there", {**report, "definition": definition}, **facts)
+    content = (folder / "fake.json").read_text()
+    with pytest.raises(UserError, match=re.escape(message)):
+        execute(changes, folder=folder)
+    assert (folder / "fake.json").read_text() == content and len(calls(trainer)) == before
 
 
 def test_several_jobs_do_the_same(execute, tmp_path):
