@@ -32,6 +32,15 @@ CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm
 
 
 @pytest.fixture(autouse=True)
+def _no_bfloat16(monkeypatch):
+    """The processor reports no bfloat16: what tests compare would need wider tolerances with it."""
+    without = dict.fromkeys(("avx512_bf16", "amx_bf16", "bf16"), False)
+    found = torch.cpu.get_capabilities()
+    changed = {name: without.get(name, value) for name, value in found.items()}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: changed)
+
+
+@pytest.fixture(autouse=True)
 def _cards_keep_the_hubs_rules(monkeypatch):
     """Whatever card a script writes in a test of this folder, its metadata are such as the Hub takes."""
     errors_of = runpy.run_path(str(Path(__file__).parents[1] / "hub_metadata.py"))["metadata_errors"]

@@ -24,6 +24,11 @@ PROCESSORS = {
 }
 
 
+@pytest.fixture
+def _no_bfloat16():
+    """Replaces that of all tests: here the processor says what it has."""
+
+
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_processors(name, monkeypatch):
     capabilities, native, words = PROCESSORS[name]
