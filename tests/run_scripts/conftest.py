@@ -17,6 +17,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from tokenmixers.run_scripts.base import precision
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.small_data import (
     docstring_tasks,
@@ -34,7 +35,7 @@ CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm
 @pytest.fixture(autouse=True)
 def _no_bfloat16(monkeypatch):
     """The processor reports no bfloat16: what tests compare would need wider tolerances with it."""
-    without = dict.fromkeys(("avx512_bf16", "amx_bf16", "bf16"), False)
+    without = dict.fromkeys((*precision.X86_INSTRUCTIONS, *precision.ARM_INSTRUCTIONS), False)
     found = torch.cpu.get_capabilities()
     changed = {name: without.get(name, value) for name, value in found.items()}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: changed)

@@ -36,7 +36,7 @@ def _no_network(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """This package's tokenizer with fixed ids: trained ones have others, and random models other answers."""
+    """This package's tokenizer with fixed ids: training gives others in each process, and models other answers."""
     trained = tokenmixers.train_unigram_tokenizer(TEXTS * 9, 60, model_max_length=64, show_progress=False)
     whole = trained.backend_tokenizer
     special = sorted(trained.all_special_ids)
