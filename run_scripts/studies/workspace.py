@@ -42,6 +42,9 @@ DEFAULTS: Mapping[str, Any] = {
 #: Arguments that differ with the place of the folder.
 PLACES = ("output_dir", "tokenizer_name", "model_name_or_path")
 
+#: What every report has.
+_REPORT = {"study", "setting", "data", "machine", "versions", "dates", "definition", "models", "runs"}
+
 _DIVERGED = re.compile(r"^error: the training (loss|gradient) is ", re.MULTILINE)
 
 
@@ -125,9 +128,21 @@ class Workspace:
         return self.folder / f"{self.study.stem}.json"
 
     def earlier_report(self) -> dict[str, Any] | None:
-        """The report of an earlier start, here or on another machine."""
+        """The report of an earlier start, here or on another machine; `None` if there is none.
+
+        Raises:
+            UserError: If the file holds something else.
+        """
         file = self.report_file
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        if not file.is_file():
+            return None
+        try:
+            report = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{file} is not JSON ({error}). Choose another --output_dir.") from error
+        if not isinstance(report, dict) or not report.keys() >= _REPORT:
+            raise UserError(f"{file} is not a report of a study. Choose another --output_dir.")
+        return report
 
     def run_folder(self, run: Run) -> Path:
         """The output folder of a run."""

@@ -199,6 +199,16 @@ def test_reports_from_elsewhere_that_do_not_fit_are_refused(execute, trainer, tm
     assert (folder / "fake.json").read_text() == content and len(calls(trainer)) == before
 
 
+@pytest.mark.parametrize(("text", "message"), [("{}", "is not a report of a study"), ("{", "is not JSON")])
+def test_other_files_with_the_reports_name_are_kept(execute, trainer, tmp_path, text, message):
+    file = tmp_path / "out" / "fake.json"
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(UserError, match=f"fake.json {message}"):
+        execute()
+    assert file.read_text() == text and list(file.parent.iterdir()) == [file] and not calls(trainer)
+
+
 def test_several_jobs_do_the_same(execute, tmp_path):
     one, two = execute(), execute(folder=tmp_path / "two", jobs=2)
     assert sorted(map(json.dumps, one["runs"])) == sorted(map(json.dumps, two["runs"]))
