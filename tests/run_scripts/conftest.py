@@ -32,13 +32,18 @@ from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 CYCLE = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm"]
 
 
-@pytest.fixture(autouse=True)
-def _no_bfloat16(monkeypatch):
-    """The processor reports no bfloat16: what tests compare would need wider tolerances with it."""
+@pytest.fixture(autouse=True, scope="module")
+def _no_bfloat16():
+    """The processor reports no bfloat16: what tests compare would need wider tolerances with it.
+
+    For whole modules, whose own fixtures train too.
+    """
     without = dict.fromkeys((*precision.X86_INSTRUCTIONS, *precision.ARM_INSTRUCTIONS), False)
     found = torch.cpu.get_capabilities()
     changed = {name: without.get(name, value) for name, value in found.items()}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: changed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cpu, "get_capabilities", lambda: changed)
+        yield
 
 
 @pytest.fixture(autouse=True)
