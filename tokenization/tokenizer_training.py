@@ -1,5 +1,6 @@
 """Train the tokenizer of the gMLP paper's kind: a cased Unigram model (papers' "32K cased SentencePiece")."""
 
+import json
 from collections.abc import Iterable
 from typing import Literal
 
@@ -31,7 +32,7 @@ def train_unigram_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train a cased Unigram tokenizer with the special tokens of one kind of model.
 
-    The text is NFKC-normalised with runs of white space folded; case is kept.
+    The text is NFKC-normalised with runs of white space folded; case is kept. The same texts give the same tokenizer.
 
     | `kind`              | a sequence becomes | a pair becomes                             | special tokens        |
     |---------------------|--------------------|--------------------------------------------|-----------------------|
@@ -83,6 +84,7 @@ def train_unigram_tokenizer(
     )
     if tokenizer.get_vocab_size() <= len(special_tokens):
         raise ValueError("There is no text to train a tokenizer on: the texts are empty.")
+    _put_in_order(tokenizer, len(special_tokens))
     if kind == "encoder":
         single, pair, framing = "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", ["[CLS]", "[SEP]"]
     else:
@@ -97,3 +99,16 @@ def train_unigram_tokenizer(
         **({"extra_special_tokens": sentinels} if sentinels else {}),
         **roles,
     )
+
+
+def _put_in_order(tokenizer: Tokenizer, num_special: int) -> None:
+    """Make the ids a function of the texts: the trainer adds up and sorts in the order of hash tables."""
+    model = json.loads(tokenizer.to_str())["model"]
+    pieces = [(round(score, 9), piece) for piece, score in model["vocab"][num_special:]]
+    pieces.sort(key=lambda item: (-item[0], item[1]))
+    # Characters that are too rare for a score of their own come last; some get falling scores in any order.
+    rare = next((i for i in reversed(range(len(pieces))) if len(pieces[i][1]) > 1), -1) + 1
+    names = [piece for _, piece in pieces[:rare]] + sorted(piece for _, piece in pieces[rare:])
+    ordered = [(name, score) for name, (score, _) in zip(names, pieces, strict=True)]
+    special = [tuple(item) for item in model["vocab"][:num_special]]
+    tokenizer.model = models.Unigram([*special, *ordered], model["unk_id"], model["byte_fallback"])

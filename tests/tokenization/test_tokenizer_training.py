@@ -1,7 +1,10 @@
+import json
+
 import pytest
 from transformers import AutoTokenizer
 
 from tokenmixers import train_unigram_tokenizer
+from tokenmixers.tokenization import tokenizer_training
 
 
 TEXTS = ["The gate splits the channels.", "A gate mixes the tokens of a sequence.", "Tokens and channels differ."] * 20
@@ -42,6 +45,28 @@ def test_mask_token_keeps_its_neighbours(tokenizer):
     ids = tokenizer("the [MASK] gate")["input_ids"]
     assert ids.count(tokenizer.mask_token_id) == 1
     assert tokenizer.unk_token_id not in ids
+
+
+def test_the_same_texts_give_the_same_tokenizer(monkeypatch):
+    """And one that cuts texts as the trainer's own does, whose ids differ from run to run."""
+    texts = [*TEXTS, "jumps over quartz: Ω, Ψ, Ж, ß, ŧ, ø", "Zebras kick _ | ~ ^ ` # @ {}"]
+
+    def train():
+        return train_unigram_tokenizer(
+            texts, vocab_size=150, model_max_length=32, show_progress=False
+        ).backend_tokenizer
+
+    first, *others = (train() for _ in range(4))
+    assert {other.to_str() for other in others} == {first.to_str()}
+    monkeypatch.setattr(tokenizer_training, "_put_in_order", lambda *_: None)
+    found = [train() for _ in range(4)]
+    assert len({other.to_str() for other in found}) > 1
+    scores, expected = (json.loads(each.to_str())["model"]["vocab"] for each in (first, found[0]))
+    assert [score for _, score in scores] == pytest.approx([score for _, score in expected], abs=1e-8)
+    pieces = {name: score for name, score in expected if len(name) > 1}
+    assert pieces == pytest.approx({name: score for name, score in scores if len(name) > 1}, abs=1e-8)
+    for text in texts:
+        assert first.encode(text).tokens == found[0].encode(text).tokens
 
 
 def test_plain_transformers_loads_it(tokenizer, tmp_path):
