@@ -209,8 +209,13 @@ def plot_study(analysis: Analysis, path: Path) -> None:
         panels += [(task, _curves)]
         panels += [(task, _laws)] if any(map(size_of, task.contestants)) else []
         panels += [(task, _measures)] if task.measures else []
-    figure = Figure(figsize=(5.5 * len(panels), 4.2), layout="constrained")
-    for axis, (task, draw) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    columns = min(len(panels), 3)  # more would be too small to read on a page
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(5.5 * columns, 4.2 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (task, draw) in zip(axes, panels, strict=False):
         draw(axis, analysis, task)
         axis.set_title(task.name, fontsize=10)
         if axis.lines:
