@@ -33,7 +33,10 @@ class Analysis:
             self._runs.setdefault((run["task"], run["contestant"]), []).append(run)
 
     def tried(self, task: Task, contestant: str) -> dict[float, float]:
-        """Learning rate -> result with the first seed, from worst to best; NaN, the worst, if the run diverged."""
+        """Learning rate -> result with the first seed, from worst to best; NaN, the worst, if the run diverged.
+
+        Of equal results the one of the larger rate counts as better, so that the order of the runs does not matter.
+        """
         first = self.study.seeds[0]
         found = {
             run["learning_rate"]: _number(run["result"])
@@ -41,8 +44,8 @@ class Analysis:
             if run["seed"] == first and run["learning_rate"] in task.learning_rates
         }
 
-        def quality(rate: float) -> float:
-            return -math.inf if math.isnan(found[rate]) else task.sign * found[rate]
+        def quality(rate: float) -> tuple[float, float]:
+            return (-math.inf if math.isnan(found[rate]) else task.sign * found[rate]), rate
 
         return {rate: found[rate] for rate in sorted(found, key=quality)}
 

@@ -13,7 +13,8 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
 - `variants` (task): name -> arguments that are added to the task's; below `sizes`, more of them by name of the size.
   `contestants` (task): names of the variants that take part; all by default.
 - `baseline` (task): the variant whose parameters all others have to match within `parameter_tolerance`, 0.02.
-- `learning_rates` (task): every contestant gets the one that is best for it with the first seed.
+- `learning_rates` (task): every contestant gets the one that is best for it with the first seed, the
+  larger one of equals.
 - `metric`, `better` (task): name of a result without `eval_`, and `lower` or `higher`. `compared_as` (task): `log`
   for differences of logarithms, else `value`. `budgets` (task): steps whose results are in the table too.
 - `plateau` (task): name of a result that a contestant has to surpass, otherwise its claims stay undecided.

@@ -35,10 +35,10 @@ def test_the_page_names_all_studies():
 
 
 def chosen_runs(report: dict, settings: dict, task: str, contestant: str) -> dict[int, dict]:
-    """The runs with the learning rate that was best for the first seed, by seed."""
+    """The runs with the learning rate that was best for the first seed, the larger one of equals, by seed."""
     runs = [run for run in report["runs"] if (run["task"], run["contestant"]) == (task, contestant)]
     tried = [run for run in runs if run["seed"] == settings["seeds"][0]]
-    best = (max if settings["better"] == "higher" else min)(tried, key=lambda run: run["result"])
+    best = max(tried, key=lambda run: (SIGNS[settings["better"]] * run["result"], run["learning_rate"]))
     return {run["seed"]: run for run in runs if run["learning_rate"] == best["learning_rate"]}
 
 

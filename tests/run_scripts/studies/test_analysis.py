@@ -24,6 +24,16 @@ def test_every_contestant_gets_its_best_learning_rate(analysis, task):
     assert list(analysis.tried(task, "linear")) == [0.01, 0.001]  # the one that diverged is the worst
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_of_equal_results_the_larger_learning_rate_whatever_the_order_of_the_runs(report, step):
+    report["runs"] = report["runs"][::step]
+    for run in report["runs"]:
+        if (run["contestant"], run["seed"]) == ("split", 1):
+            run["result"] = 40.0
+    analysis = Analysis(report)
+    assert analysis.learning_rate(analysis.study.tasks["small"], "split") == 0.01
+
+
 def test_no_learning_rate_before_all_were_tried(report):
     report["runs"] = [run for run in report["runs"] if run["learning_rate"] == 0.01]
     analysis = Analysis(report)
