@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .base.arguments import parse_arguments
 from .base.result_pages import write_pages
 from .base.shipped_files import MODEL_CARDS
-from .studies.results_page import MARKS, page, read_reports, verdicts_table
+from .studies.results_page import MARKS, page, read_reports, verdicts_summary
 
 
 @dataclass
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     """
     (arguments,) = parse_arguments((PageArguments,), argv)
     folder, readme = arguments.folder, arguments.readme
-    write_pages(folder, readme, page, lambda path: verdicts_table(read_reports(path), short=True), MARKS)
+    write_pages(folder, readme, page, lambda path: verdicts_summary(read_reports(path)), MARKS)
 
 
 if __name__ == "__main__":

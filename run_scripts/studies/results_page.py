@@ -13,7 +13,7 @@ from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
 from .analysis import Analysis, at_equal_time
-from .claims import Comparison
+from .claims import FAILS, HOLDS, UNDECIDED, Comparison
 from .definition import Study, Task, size_of, variant_of
 from .statistics import band, mean_and_deviation
 
@@ -286,22 +286,34 @@ def read_reports(folder: Path) -> dict[str, Analysis]:
     return found
 
 
-def verdicts_table(analyses: Mapping[str, Analysis], short: bool = False) -> str:
-    """The claims of all studies with their verdicts, those of the default setting before others.
+def _by_setting(analyses: Mapping[str, Analysis]) -> list[tuple[str, Analysis]]:
+    """Names and studies, those of the default setting before others."""
+    return [
+        (study.name if study.setting == "default" else f"{study.name}, {study.setting}", analysis)
+        for analysis in sorted(analyses.values(), key=lambda analysis: analysis.study.setting != "default")
+        for study in [analysis.study]
+    ]
 
-    Args:
-        analyses: The studies, from `read_reports`.
-        short: Leave out differences, margins and seeds.
-    """
-    rows = []
-    for analysis in sorted(analyses.values(), key=lambda analysis: analysis.study.setting != "default"):
-        study = analysis.study
-        name = study.name if study.setting == "default" else f"{study.name}, {study.setting}"
-        for claim, row in zip(study.claims, claim_rows(analysis), strict=True):
-            cells = row[-1:] if short else row[1:]
-            rows.append((row[0], claim.source.partition(":")[0], name, *cells))
-    head: Sequence[str] = ("verdict",) if short else ("difference, 95 % interval", "margin", "seeds", "verdict")
-    return markdown_table(("claim", "source", "study", *head), rows)
+
+def verdicts_table(analyses: Mapping[str, Analysis]) -> str:
+    """The claims of all studies, from `read_reports`, with differences and verdicts."""
+    rows = [
+        (row[0], claim.source.partition(":")[0], name, *row[1:])
+        for name, analysis in _by_setting(analyses)
+        for claim, row in zip(analysis.study.claims, claim_rows(analysis), strict=True)
+    ]
+    head = ("claim", "source", "study", "difference, 95 % interval", "margin", "seeds", "verdict")
+    return markdown_table(head, rows)
+
+
+def verdicts_summary(analyses: Mapping[str, Analysis]) -> str:
+    """The claims of all studies, from `read_reports`: a row for each study, a column for each verdict."""
+    verdicts = (HOLDS, UNDECIDED, FAILS)
+    rows = [
+        (name, *("<br>".join(claim.claim for claim, _, whole in analysis.verdicts() if whole == v) for v in verdicts))
+        for name, analysis in _by_setting(analyses)
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [("study", *verdicts), ("---",) * 4, *rows])
 
 
 def page(folder: Path) -> str:

@@ -79,12 +79,12 @@ def test_the_page(folder):
     assert text.index("+0.137 [+0.129, +0.144]") < text.index("## Small gates")
     before, _, rest = (folder / "TOP.md").read_text().partition(START)
     assert before == "# Project\n\n" and rest.endswith(f"{END}\n\nEnd.\n")
-    assert rows_of(rest.strip().partition(END)[0].strip())[2] == [
-        "Split beats linear.",
-        "gMLP, Table 3",
-        "small",
-        "**holds**",
-    ]
+    head, _, row = rows_of(rest.strip().partition(END)[0].strip())
+    assert head == ["study", "holds", "undecided at this scale", "does not hold"] and row[0] == "small"
+    verdicts = {
+        claim: verdict for verdict, cell in zip(head[1:], row[1:], strict=True) for claim in cell.split("<br>")
+    }
+    assert verdicts["Split beats linear."] == "holds" and len(verdicts.keys() - {""}) == 4
     study_page.main(["--folder", str(folder), "--readme", str(folder / "TOP.md")])
     assert (folder / "README.md").read_text() == text
 
