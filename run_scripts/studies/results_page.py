@@ -226,15 +226,18 @@ def plot_study(analysis: Analysis, path: Path) -> None:
 
 
 def _curves(axis: "Axes", analysis: Analysis, task: Task) -> None:
-    """Mean over seeds by step, with the range of the seeds shaded."""
+    """Mean over seeds by step, their range shaded: a colour for each variant, a line style for each size."""
+    variants = list(dict.fromkeys(map(variant_of, task.contestants)))
     for name in task.contestants:
+        size = task.members(variant_of(name)).index(name)
+        look = {"color": f"C{variants.index(variant_of(name))}", "linestyle": ("-", "--", "-.", ":")[size % 4]}
         curves = [run["evaluations"] for run in analysis.runs(task, name).values() if run["evaluations"]]
         steps = sorted(set.intersection(*({step for step, _ in curve if step} for curve in curves))) if curves else []
         if not steps:
             continue
         values = np.array([[dict(map(tuple, curve))[step] for step in steps] for curve in curves])
-        (line,) = axis.plot(steps, values.mean(axis=0), marker="o", markersize=3, label=name)
-        axis.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.2, color=line.get_color())
+        axis.plot(steps, values.mean(axis=0), marker="o", markersize=3, label=name, **look)
+        axis.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.2, color=look["color"])
     if task.compared_as == "log":
         axis.set_yscale("log")
     axis.set(xlabel="step", ylabel=task.metric)
