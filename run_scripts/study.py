@@ -10,7 +10,6 @@ a table with the verdicts on the claims, and a picture. To go on with a study on
 the output folder there. `studies/definition.py` says what a study's file holds.
 """
 
-import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from .studies.definition import names_of_studies, read_study
 from .studies.models import describe_models
 from .studies.results_page import plot_study, study_report, verdict_lines
 from .studies.runs import Executor
-from .studies.workspace import Workspace
+from .studies.workspace import Workspace, read_report
 
 
 @dataclass
@@ -35,7 +34,10 @@ class StudyArguments:
 
     output_dir: str | None = field(
         default=None,
-        metadata={"help": "Folder of the runs; outputs/studies/NAME, with the setting's name if there is one."},
+        metadata={
+            "help": "Folder of the runs; outputs/studies/NAME, with the setting's name if there is one. With --results "
+            "the folder of the table and the picture; that of the JSON file by default."
+        },
     )
     data_dir: str | None = field(
         default=None, metadata={"help": "Folder of the data files that the study names; the Hub's data by default."}
@@ -64,10 +66,12 @@ def write_report(report: dict[str, Any], folder: Path, study: Any = None) -> Non
     """Write the table and the picture of a study beside its JSON file, and print the table and the verdicts."""
     analysis = Analysis(report, study)
     text = study_report(analysis)
+    folder.mkdir(parents=True, exist_ok=True)
     stem = folder / analysis.study.stem
     Path(f"{stem}.md").write_text(text + "\n", encoding="utf-8")
     plot_study(analysis, Path(f"{stem}.png"))
-    print(f"\n{text}\n\n{verdict_lines(analysis)}\n\nwritten: {stem}.json, .md and .png", flush=True)
+    files = [file for ending in ("json", "md", "png") if (file := Path(f"{stem}.{ending}")).is_file()]
+    print(f"\n{text}\n\n{verdict_lines(analysis)}\n\nwritten: {', '.join(map(str, files))}", flush=True)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -90,7 +94,13 @@ def main(argv: list[str] | None = None) -> None:
         file = Path(arguments.results or folder / f"{study.stem}.json")
         if not file.is_file():
             raise UserError(f"there is no {file}: run the study first, or name its file with --results.")
-        write_report(json.loads(file.read_text(encoding="utf-8")), file.parent)
+        report = read_report(file)
+        if (report["study"], report["setting"]) != (study.name, study.setting):
+            raise UserError(
+                f"{file} is a report on the study {report['study']}, setting {report['setting']}, not on "
+                f"{study.name}, setting {study.setting}."
+            )
+        write_report(report, folder if arguments.output_dir else file.parent)
         return
     models = describe_models(study)  # before anything is written
     workspace = Workspace(study, folder, arguments.data_dir)

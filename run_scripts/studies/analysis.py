@@ -95,7 +95,7 @@ class Analysis:
         if task.plateau is None:
             return True
         runs = [run for member in task.members(name) for run in self.runs(task, member).values()]
-        return all(task.sign * (_number(run["result"]) - run["plateau"]) > 0 for run in runs)
+        return all(task.sign * (_number(run["result"]) - _plateau(task, run)) > 0 for run in runs)
 
     def comparisons(self, claim: Claim) -> list[Comparison]:
         """The comparisons of all pairs of a claim."""
@@ -114,12 +114,15 @@ class Analysis:
         return [(claim, comparisons, verdict(comparisons)) for claim, comparisons in found]
 
     def close_contestants(self) -> set[tuple[str, str]]:
-        """Task and name of the contestants of undecided claims: more seeds may decide them."""
+        """Task and name of the contestants of undecided claims: more seeds may decide them.
+
+        They decide nothing about contestants that have not surpassed the plateau.
+        """
         close = set()
         for claim, comparisons, _ in self.verdicts():
+            task = self.study.tasks[claim.task]
             for comparison in comparisons:
-                if comparison.verdict == UNDECIDED:
-                    task = self.study.tasks[claim.task]
+                if comparison.verdict == UNDECIDED and all(self.has_started(task, name) for name in comparison.pair):
                     close |= {(claim.task, member) for name in comparison.pair for member in task.members(name)}
         return close
 
@@ -129,12 +132,22 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
+def _plateau(task: Task, run: Mapping[str, Any]) -> float:
+    """What a run has to surpass; NaN if it diverged before that was measured."""
+    return _number(run["plateau"]) if isinstance(task.plateau, str) else float(task.plateau)
+
+
 def _value(run: Mapping[str, Any], at: int | None, of: str | None) -> float:
     if of is None and at is None:
         return _number(run["result"])
     values = run["evaluations"] if of is None else run["measures"][of]
     step = run["steps"] if at is None else at
     return dict(map(tuple, values)).get(step, math.nan)
+
+
+def place(machine: Mapping[str, Any]) -> str:
+    """A machine in a few words: the accelerator, or the processor and its instructions."""
+    return machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}"
 
 
 def at_equal_time(runs: Mapping[int, Mapping[str, Any]], step: float, seconds: float) -> float | None:

@@ -17,7 +17,8 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
   larger one of equals.
 - `metric`, `better` (task): name of a result without `eval_`, and `lower` or `higher`. `compared_as` (task): `log`
   for differences of logarithms, else `value`. `budgets` (task): steps whose results are in the table too.
-- `plateau` (task): name of a result that a contestant has to surpass, otherwise its claims stay undecided.
+- `plateau` (task): a number, or the name of a result, that a contestant has to surpass, otherwise its claims stay
+  undecided.
 - `starts_from` (task): name of an earlier task: its models of the same contestant and seed are finetuned.
 - `measures` (task): what `measures.py` measures in the weights.
 - `claims`: see `claims.py`.
@@ -50,6 +51,18 @@ TASK_KEYS = (
 )
 DATA_KEYS = ("files", "hub", "made_by", "made_with")
 
+#: Keys whose values are lists: the type of their elements, and what it is called.
+LISTS: Mapping[str, tuple[Any, str]] = {
+    **dict.fromkeys(("seeds", "more_seeds", "budgets"), (int, "whole numbers")),
+    "learning_rates": ((int, float, str), "numbers"),  # YAML reads 1e-3 as a text
+    **dict.fromkeys(("measures", "contestants"), (str, "names")),
+    "claims": (Mapping, "mappings"),
+}
+
+#: Keys whose values are mappings, and those whose values are mappings of mappings.
+MAPPINGS = ("settings", "tasks", "arguments", "data", "variants", "example")
+NESTED = ("settings", "tasks", "variants")
+
 #: Arguments of the commands that the study itself sets.
 RESERVED = ("output_dir", "seed", "learning_rate", "seeds", "learning_rates", "tokenizer_name", "train_tokenizer")
 
@@ -73,7 +86,7 @@ class Task:
     parameter_tolerance: float = 0.02
     compared_as: str = "value"
     budgets: Sequence[int] = ()
-    plateau: str | None = None
+    plateau: str | float | None = None
     starts_from: str | None = None
     measures: Sequence[str] = ()
 
@@ -165,6 +178,7 @@ def read_study(name: str, setting: str = "default") -> Study:
         raise UserError(f"the study {file} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"the study {file} must be a mapping.")
+    _check_types(f"the study {file}", content)
     settings = content.pop("settings", {})
     if setting != "default":
         if setting not in settings:
@@ -180,11 +194,13 @@ def build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Study
         UserError: If a key, a value or a name is wrong.
     """
     where = f"the study {name}"
+    _check_types(where, definition)
     _check_keys(where, definition, (*STUDY_KEYS, *TASK_KEYS))
     common = {key: value for key, value in definition.items() if key in TASK_KEYS}
     parts = definition.get("tasks") or {name: {}}
     tasks: dict[str, Task] = {}
     for part, changes in parts.items():
+        _check_types(f"{where}, task {part}", changes or {})
         _check_keys(f"{where}, task {part}", changes or {}, TASK_KEYS)
         tasks[part] = _build_task(f"{where}, task {part}", part, merge(common, changes or {}))
         start = tasks[part].starts_from
@@ -218,6 +234,25 @@ def _check_keys(where: str, mapping: Mapping[str, Any], known: Sequence[str]) ->
             raise UserError(f"{where} has an unknown key {key!r}; there are {', '.join(known)}.")
 
 
+def _check_types(where: str, mapping: Mapping[str, Any]) -> None:
+    for key, (kind, called) in LISTS.items():
+        values = mapping.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            raise UserError(f"{where}: {key!r} must be a list of {called}, got {values!r}.")
+    for key in MAPPINGS:
+        values = mapping.get(key, {})
+        inner = values.values() if key in NESTED and isinstance(values, Mapping) else ()
+        if not isinstance(values, Mapping) or not all(value is None or isinstance(value, Mapping) for value in inner):
+            raise UserError(f"{where}: {key!r} must be a mapping{' of mappings' * (key in NESTED)}, got {values!r}.")
+
+
+def _number(where: str, key: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: {key!r} must be a number, got {value!r}.") from error
+
+
 def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     for key in ("command", "arguments", "data", "variants", "learning_rates", "metric", "better", "example"):
         if key not in keys:
@@ -226,7 +261,9 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
         raise UserError(f"{where}: {keys['command']!r} is none of {', '.join(TRAINING_COMMANDS)}.")
     if keys["better"] not in ("lower", "higher") or keys.get("compared_as", "value") not in ("log", "value"):
         raise UserError(f"{where}: `better` is lower or higher, and `compared_as` log or value.")
-    keys["learning_rates"] = [float(rate) for rate in keys["learning_rates"]]
+    keys["learning_rates"] = [_number(where, "learning_rates", rate) for rate in keys["learning_rates"]]
+    if not keys["learning_rates"]:
+        raise UserError(f"{where} needs at least one learning rate.")
     _check_data(where, keys["data"])
     variants, chosen = keys.pop("variants"), keys.pop("contestants", None)
     for variant in variants:
@@ -237,6 +274,7 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
             raise UserError(f"{where}: {variant!r} is no variant; there are {', '.join(variants)}.")
     contestants = _expand({variant: variants[variant] or {} for variant in chosen or variants})
     _check_arguments(where, keys["arguments"], contestants)
+    _check_budgets(where, keys.get("budgets", ()), keys["arguments"])
     baseline = keys.get("baseline")
     if baseline is not None and baseline not in (chosen or variants):
         raise UserError(
@@ -280,6 +318,13 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], contestants: Mapp
         raise UserError(f"{where}: `arguments` need max_steps, the same number for all contestants.")
 
 
+def _check_budgets(where: str, budgets: Sequence[int], arguments: Mapping[str, Any]) -> None:
+    every = arguments.get("eval_steps", 1)
+    for step in budgets:
+        if step % every:
+            raise UserError(f"{where}: nothing is evaluated at the budget {step}, only every {every} steps.")
+
+
 def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, Task]) -> Claim:
     """Check a claim of a study's file.
 
@@ -295,13 +340,14 @@ def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, Task]) -
     allowed = {"claim", "source", "task", kind, KINDS[kind], "margin", "at", "of"}
     if unknown := keys.keys() - allowed:
         raise UserError(f"{place} has an unknown key {min(unknown)!r}.")
+    _number(place, "margin", keys.get("margin", 0))
     if (kind in ("better", "above")) == ("margin" in keys):
         raise UserError(f"{place}: `margin` belongs to not_worse and equal, and they need it.")
     task = keys.get("task", next(iter(tasks)) if len(tasks) == 1 else None)
     if task not in tasks:
         raise UserError(f"{place} needs `task`, one of {', '.join(tasks)}.")
     _check_place(place, keys, tasks[task])
-    value = None if kind != "above" else float(keys["value"])
+    value = None if kind != "above" else _number(place, "value", keys["value"])
     sides = [_as_list(keys[kind]), _as_list(keys[kind] if value is not None else keys[KINDS[kind]])]
     pairs = [pair for a, b in product(*sides) for pair in _pairs(place, tasks[task], a, b, keys.get("of") == SLOPE)]
     optional = {key: keys[key] for key in ("margin", "at", "of") if key in keys}

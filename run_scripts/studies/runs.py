@@ -21,10 +21,10 @@ from ..base.errors import UserError
 from ..base.memory import keep_freed_memory
 from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
-from .analysis import Analysis
+from .analysis import Analysis, place
 from .definition import Task, build_study
 from .step_times import step_seconds
-from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions
+from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions, run_of
 
 
 @dataclass
@@ -134,10 +134,15 @@ class Executor:
     def _read_finished(self) -> None:
         """Read what earlier starts have done: what is ready becomes more with each run read."""
         self._read_earlier_report()
+        earlier = [] if self.earlier is None else self.earlier["runs"]
+        places = {run_of(record): record.get("machine") for record in earlier}
         while found := [(run, self.workspace.record(run)) for run in self.ready()]:
             new = {run: record for run, record in found if record is not None}
-            for run in new:  # another version of the study is refused
-                self.workspace.write_recipe(f"{run.task}/{run.name}", self._recipe(run))
+            for run, record in new.items():
+                self.workspace.write_recipe(f"{run.task}/{run.name}", self._recipe(run))  # another version is refused
+                record["machine"] = places.get(run)
+                if record["seconds"] is not None:
+                    self.seconds.setdefault((run.task, run.contestant), []).append(record["seconds"])
             self.records |= new
             if not new:
                 break
@@ -153,7 +158,7 @@ class Executor:
         before = build_study(self.study.name, self.study.setting, self.earlier["definition"])
         started_from = {task.starts_from for task in self.study.tasks.values()}  # their models are needed
         for record in self.earlier["runs"]:
-            run = Run(record["task"], record["contestant"], record["learning_rate"], record["seed"])
+            run = run_of(record)
             task = self.study.tasks.get(run.task)
             if task is None or run.contestant not in task.contestants or run.task in started_from:
                 continue
@@ -276,7 +281,7 @@ class Executor:
         record = self.workspace.record(ended.run)
         if record is None:
             raise UserError(f"{ended.run} ended without results, see {ended.log}.")
-        self.records[ended.run] = record
+        self.records[ended.run] = record | {"machine": place(self._machine())}
         self.dates[1] = _now()
         key = ended.run.task, ended.run.contestant
         self.seconds.setdefault(key, []).append(time.monotonic() - ended.start)
@@ -292,7 +297,7 @@ class Executor:
         print(f"[{bar}] {done} of {done + left} runs, {self._time_left()}; {text}", flush=True)
 
     def _time_left(self) -> str:
-        """An estimate from the runs of this start; of other contestants' if a contestant has none yet."""
+        """An estimate from the finished runs; from those of other contestants if a contestant has none yet."""
         everything = [seconds for values in self.seconds.values() for seconds in values]
         if not everything:
             return "time left not known yet"

@@ -66,6 +66,11 @@ class Run:
         return f"{self.task}: {self.contestant}, learning rate {self.learning_rate:g}, seed {self.seed}"
 
 
+def run_of(record: Mapping[str, Any]) -> Run:
+    """The run of a record in a report."""
+    return Run(record["task"], record["contestant"], record["learning_rate"], record["seed"])
+
+
 class Workspace:
     """The output folder of a study.
 
@@ -133,16 +138,7 @@ class Workspace:
         Raises:
             UserError: If the file holds something else.
         """
-        file = self.report_file
-        if not file.is_file():
-            return None
-        try:
-            report = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{file} is not JSON ({error}). Choose another --output_dir.") from error
-        if not isinstance(report, dict) or not report.keys() >= _REPORT:
-            raise UserError(f"{file} is not a report of a study. Choose another --output_dir.")
-        return report
+        return read_report(self.report_file) if self.report_file.is_file() else None
 
     def run_folder(self, run: Run) -> Path:
         """The output folder of a run."""
@@ -260,7 +256,7 @@ class Workspace:
         record["evaluations"] = _evaluations(state["log_history"], task.metric, record)
         speed = results.get("tokens_per_second")
         record["seconds"] = state["num_input_tokens_seen"] / speed if speed else None
-        if task.plateau is not None:
+        if isinstance(task.plateau, str):
             record["plateau"] = results[task.plateau]
         record["measures"] = self._measures(task, folder, record["steps"])
         for checkpoint in folder.glob("checkpoint-*"):
@@ -295,6 +291,21 @@ class Workspace:
         if not _DIVERGED.search(text):
             raise UserError(f"{run} failed, see {log}: {last_line(text)}")
         write_atomically(self._failure_file(run), last_line(text) + "\n")
+
+
+def read_report(file: Path) -> dict[str, Any]:
+    """Read the JSON file of a study.
+
+    Raises:
+        UserError: If the file holds something else.
+    """
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON ({error}). Move it away, or choose another folder.") from error
+    if not isinstance(report, dict) or not report.keys() >= _REPORT:
+        raise UserError(f"{file} is not a report of a study. Move it away, or choose another folder.")
+    return report
 
 
 def _settings(study: Study, versions: Mapping[str, str]) -> dict[str, Any]:

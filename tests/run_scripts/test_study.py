@@ -73,6 +73,32 @@ def test_wrong_calls(arguments, message, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+GATES = Path(__file__).parents[2] / "model_cards" / "studies" / "gates.json"
+
+
+def test_report_only_of_published_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study.main(["gates", "--report_only", "--results", str(GATES), "--output_dir", "report"])
+    assert {path.name for path in Path("report").iterdir()} >= {"gates.md"}
+    assert "The split gate is better than the multiplicative one." in Path("report/gates.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gates: 1", "is not JSON"),
+        ("{}", "is not a report of a study"),
+        (None, "is a report on the study gates, setting default, not on depth, setting default"),
+    ],
+)
+def test_report_only_refuses_other_files_and_writes_nothing(text, message, tmp_path):
+    file = tmp_path / "gates.json"
+    file.write_text(GATES.read_text() if text is None else text)
+    with pytest.raises(UserError, match=message):
+        study.main(["depth", "--report_only", "--results", str(file)])
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_unequal_contestants_are_refused_before_anything_is_written(small_study, tmp_path):
     definition = yaml.safe_load(small_study.read_text())
     definition["variants"]["linear"]["config_overrides"]["intermediate_size"] = 32

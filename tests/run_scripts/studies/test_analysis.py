@@ -69,6 +69,20 @@ def test_a_baseline_on_its_plateau_decides_nothing(report):
     assert [whole for _, _, whole in Analysis(report).verdicts()] == [UNDECIDED, FAILS, UNDECIDED, UNDECIDED]
 
 
+def test_a_plateau_can_be_a_number(report):
+    report["definition"]["plateau"] = 47.9  # linear has 46, 48 and 47; mixer at least 84
+    analysis = Analysis(report)
+    assert [whole for _, _, whole in analysis.verdicts()] == [UNDECIDED] * 4
+    assert analysis.close_contestants() == set()  # more seeds do not help those that have not started
+
+
+def test_runs_that_diverged_have_not_started(report):
+    for run in report["runs"]:
+        if (run["contestant"], run["seed"]) == ("linear", 2):
+            run.update(result=None, evaluations=[], plateau=None)
+    assert [whole for _, _, whole in Analysis(report).verdicts()] == [UNDECIDED, FAILS, UNDECIDED, UNDECIDED]
+
+
 def test_undecided_claims_ask_for_more_seeds(report):
     assert Analysis(report).close_contestants() == set()
     for run in report["runs"]:

@@ -117,6 +117,8 @@ def test_every_learning_rate_with_one_seed_and_the_best_one_with_the_others(exec
     first = report["runs"][0]
     assert first["result"] == 22 and first["evaluations"] == [[2, 44], [4, 22]]
     assert (first["steps"], first["seconds"], first["plateau"]) == (4, 8, 100)
+    machine = report["machine"]
+    assert {run["machine"] for run in report["runs"]} == {f"{machine['processor']}, {machine['instructions']}"}
     recipe = yaml.safe_load((tmp_path / "out" / "fake" / "wide_net_lr0.01_seed2.yaml").read_text())
     assert recipe["config_overrides"] == {"hidden_size": 5, "vocab_size": 59}
     assert recipe["tokenizer_name"] == str(tmp_path / "out" / "fake" / "tokenizer")
@@ -127,13 +129,15 @@ def test_every_learning_rate_with_one_seed_and_the_best_one_with_the_others(exec
     assert lines[-2].startswith("[####################] 6 of 6 runs, about 0 h 00 min left; finished fake: wide net, ")
 
 
-def test_finished_runs_are_not_repeated(execute, trainer):
+def test_finished_runs_are_not_repeated(execute, trainer, capsys):
     report = execute()
     again = execute()
     assert len(calls(trainer)) == 7
     assert again["runs"] == report["runs"] and again["models"] == report["models"]
+    capsys.readouterr()
     more = execute({"seeds": [1, 2, 3]})
     assert keys(more)[:6] == PLAN and len(calls(trainer)) == 9
+    assert "] 6 of 8 runs, about 0 h 00 min left; started" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_a_contestant_can_be_removed(execute):
