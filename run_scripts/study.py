@@ -35,8 +35,8 @@ class StudyArguments:
     output_dir: str | None = field(
         default=None,
         metadata={
-            "help": "Folder of the runs; outputs/studies/NAME, with the setting's name if there is one. With --results "
-            "the folder of the table and the picture; that of the JSON file by default."
+            "help": "Folder of the runs; outputs/studies/NAME, with the setting's name if there is one. With "
+            "--results: folder of the table and the picture, that of the JSON file by default."
         },
     )
     data_dir: str | None = field(

@@ -13,7 +13,7 @@ from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
 from .analysis import Analysis, at_equal_time, place
-from .claims import FAILS, HOLDS, UNDECIDED, Comparison
+from .claims import FAILS, HOLDS, UNDECIDED, Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
 from .statistics import band, mean_and_deviation
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # an optional package
 
 #: The comments around the README's table.
 MARKS = ("<!-- verdicts of `tokenmixers study_page` -->", "<!-- end of the verdicts -->")
+
+#: Columns of the tables of claims, after the claim itself.
+CLAIM_COLUMNS = ("difference, 95 % interval", "of", "margin", "seeds", "verdict")
 
 #: File beside the page with what the results mean, written by hand: name of a study -> a paragraph.
 CONCLUSIONS = "conclusions.yaml"
@@ -38,9 +41,10 @@ def results_table(analysis: Analysis) -> str:
     rows = []
     for task in tasks:
         steps = _step_seconds(analysis, task)
-        seconds = task.steps * min(steps.values()) if steps else None
         for name in task.contestants:
             label = f"{task.name} ({task.metric}): {name}" if several else name
+            rivals = [step for other, step in steps.items() if size_of(other) == size_of(name)]
+            seconds = task.steps * min(rivals) if rivals else None
             rows.append((label, *_cells(analysis, task, name, steps.get(name), seconds)))
     return markdown_table(head, rows)
 
@@ -123,8 +127,14 @@ def difference_text(comparison: Comparison) -> str:
     return f"{mean:+.3g} [{low:+.3g}, {high:+.3g}]"
 
 
-def claim_rows(analysis: Analysis) -> list[tuple[str, str, str, str, str]]:
-    """Claim, differences, margin, seeds and verdict of each claim."""
+def _quantity(analysis: Analysis, claim: Claim) -> str:
+    """What a claim compares, e.g. `log perplexity`."""
+    task = analysis.study.tasks[claim.task]
+    return claim.of or f"{'log ' * (task.compared_as == 'log')}{task.metric}"
+
+
+def claim_rows(analysis: Analysis) -> list[tuple[str, str, str, str, str, str]]:
+    """Claim, differences, what they are differences of, margin, seeds and verdict of each claim."""
     rows = []
     for claim, comparisons, whole in analysis.verdicts():
         texts = [
@@ -134,13 +144,14 @@ def claim_rows(analysis: Analysis) -> list[tuple[str, str, str, str, str]]:
         ]
         counts = sorted({str(comparison.interval.count) for comparison in comparisons if comparison.interval})
         margin = f"{claim.margin:g}" if claim.margin else f"above {claim.value:g}" if claim.value is not None else ""
-        rows.append((claim.claim, "<br>".join(texts), margin, "-".join(counts), f"**{whole}**"))
+        quantity = _quantity(analysis, claim)
+        rows.append((claim.claim, "<br>".join(texts), quantity, margin, "-".join(counts), f"**{whole}**"))
     return rows
 
 
 def claims_table(analysis: Analysis) -> str:
     """The claims of one study with differences, intervals and verdicts."""
-    return markdown_table(("claim", "difference, 95 % interval", "margin", "seeds", "verdict"), claim_rows(analysis))
+    return markdown_table(("claim", *CLAIM_COLUMNS), claim_rows(analysis))
 
 
 def verdict_lines(analysis: Analysis) -> str:
@@ -158,7 +169,8 @@ def study_section(analysis: Analysis, conclusion: str = "", picture: str = "") -
     """
     study = analysis.study
     title = study.title if study.setting == "default" else f"{study.title}, setting {study.setting}"
-    parts = [f"## {title}", " ".join(filter(None, (study.question, conclusion.strip())))]
+    question = f"**{study.question}**" if study.question else ""
+    parts = [f"## {title}", " ".join(filter(None, (question, conclusion.strip())))]
     if study.setting == "quick":
         parts.insert(1, "**These are results of `--quick`: too few steps to conclude anything.**")
     parts += [f"![Results of the study {study.name} by step]({picture})"] if picture else []
@@ -197,6 +209,7 @@ def plot_study(analysis: Analysis, path: Path) -> None:
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
     except ImportError:
         print(f"no picture of the study: matplotlib is missing ({install_hint('plot')})")
         return
@@ -214,8 +227,13 @@ def plot_study(analysis: Analysis, path: Path) -> None:
     for axis, (task, draw) in zip(axes, panels, strict=False):
         draw(axis, analysis, task)
         axis.set_title(task.name, fontsize=10)
-        if axis.lines:
-            axis.legend(fontsize="x-small")
+        if axis.lines:  # below the curves, which it would cover
+            axis.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+        for side in (axis.xaxis, axis.yaxis):
+            if side.get_scale() == "log":  # plain numbers, few enough not to touch
+                side.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+                side.set_major_formatter("{x:,g}")
+                side.set_minor_formatter(NullFormatter())
     if analysis.study.setting == "quick":
         figure.suptitle("--quick: too few steps to conclude anything", fontsize=9)
     figure.savefig(path, dpi=110)
@@ -260,7 +278,8 @@ def _laws(axis: "Axes", analysis: Analysis, task: Task) -> None:
         fits = list(analysis.fits(task, variant).values())
         if len(members) < 2 or len(fits) < 2:
             continue
-        means = [np.mean(list(analysis.results(task, member).values())) for member in members]
+        # Geometric means, as the law is fitted to logarithms.
+        means = [np.exp(np.mean(np.log(list(analysis.results(task, member).values())))) for member in members]
         (line,) = axis.plot(sizes, means, "o", markersize=4, label=variant)
         grid = np.geomspace(min(sizes), max(sizes), 20)
         intervals = band(fits, grid)
@@ -301,8 +320,7 @@ def verdicts_table(analyses: Mapping[str, Analysis]) -> str:
         for name, analysis in _by_setting(analyses)
         for claim, row in zip(analysis.study.claims, claim_rows(analysis), strict=True)
     ]
-    head = ("claim", "source", "study", "difference, 95 % interval", "margin", "seeds", "verdict")
-    return markdown_table(head, rows)
+    return markdown_table(("claim", "source", "study", *CLAIM_COLUMNS), rows)
 
 
 def verdicts_summary(analyses: Mapping[str, Analysis]) -> str:

@@ -79,6 +79,13 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
         scale = math.log if settings.get("compared_as") == "log" else float
         return {seed: scale(run["result"]) for seed, run in runs.items()}
 
+    def has_started(name: str) -> bool:
+        """Better than the plateau, which is a number or stands in the runs, with all seeds and sizes."""
+        plateau, sign = settings.get("plateau"), SIGNS[settings["better"]]
+        runs = [run for member in members[name] for run in chosen_runs(report, settings, task, member).values()]
+        levels = [run["plateau"] if isinstance(plateau, str) else plateau for run in runs]
+        return plateau is None or all(sign * run["result"] > sign * x for run, x in zip(runs, levels, strict=True))
+
     pairs = list(product(names(claim[kind]), names(claim.get("than", claim.get("to", claim[kind])))))
     if claim.get("of") != "slope":  # size by size
         pairs = [pair for a, b in pairs for pair in zip(members[a], members[b], strict=True)]
@@ -89,7 +96,9 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
         sign = 1 if kind == "above" else SIGNS[settings["better"]]
         paired = [sign * (left[seed] - right[seed]) for seed in left.keys() & right.keys()]
         low, high = stats.ttest_1samp(paired, 0).confidence_interval(0.95)
-        verdicts.append(interval_says(kind, low, high, claim.get("margin", 0)))
+        started = all(has_started(name.partition("/")[0]) for name in (a, b))
+        said = interval_says(kind, low, high, claim.get("margin", 0))
+        verdicts.append(said if started else "undecided at this scale")
         differences.append(f"{statistics.fmean(paired):+.3g} [{low:+.3g}, {high:+.3g}]")
     return next(v for v in ("does not hold", "undecided at this scale", "holds") if v in verdicts), differences
 
@@ -104,19 +113,92 @@ def test_the_verdicts_follow_from_the_runs(report):
         assert all(difference in row for difference in differences), (row, differences)
 
 
+def section_of(report: dict) -> str:
+    """The text about a study on the page."""
+    sections = re.split(r"^## ", (STUDIES / "README.md").read_text(), flags=re.MULTILINE)
+    return next(part for part in sections if part.startswith(f"{report['definition']['title']}\n"))
+
+
+def cells(text: str, label: str) -> list[str]:
+    """The cells of the row with this label, without it."""
+    row = next(line for line in text.splitlines() if line.startswith(f"| {label} "))
+    return [cell.strip() for cell in row.split("|")[2:-1]]
+
+
+def numbers(cell: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?", cell.replace(",", ""))]
+
+
+def last_fifth(run: dict) -> float:
+    """Change from the last evaluation in the first four fifths of the steps, in per cent."""
+    _, before = max(pair for pair in run["evaluations"] if pair[0] <= 0.8 * run["steps"])
+    return 100 * (run["result"] / before - 1)
+
+
+def result_at(run: dict, step: float) -> float:
+    """The result after a number of steps that need not be whole, on the line between two evaluations."""
+    (x0, y0) = max(pair for pair in run["evaluations"] if pair[0] <= step * (1 + 1e-9))
+    (x1, y1) = min(pair for pair in run["evaluations"] if pair[0] >= min(step, run["steps"]))
+    return y0 if x0 >= x1 else y0 + (y1 - y0) * (step - x0) / (x1 - x0)
+
+
 @pytest.mark.parametrize("report", REPORTS)
 def test_the_tables_follow_from_the_runs(report):
-    section = re.split(r"^## ", (STUDIES / "README.md").read_text(), flags=re.MULTILINE)
-    text = next(part for part in section if part.startswith(report["definition"]["title"]))
+    text = section_of(report)
     for task, models in report["models"].items():
         settings = report["definition"] | report["definition"].get("tasks", {}).get(task, {})
         for contestant, facts in models.items():
             runs = chosen_runs(report, settings, task, contestant)
-            results = [run["result"] for run in runs.values()]
-            mean, deviation = statistics.fmean(results), statistics.stdev(results)
             label = contestant if len(report["models"]) == 1 else f"{task} ({settings['metric']}): {contestant}"
-            row = next(line for line in text.splitlines() if line.startswith(f"| {label} "))
-            found = [float(number) for number in re.findall(r"[\d.]+", row.split("|")[2])]
-            scale = 100 if found[0] > 10 * mean else 1
-            assert found == pytest.approx([scale * mean, scale * deviation], rel=0.02, abs=0.005)
-            assert f" {facts['parameters']:,} " in row
+            result, earlier, change, seeds, rate, parameters, flops, step, same_time = cells(text, label)
+            results = [run["result"] for run in runs.values()]
+            assert numbers(result) == pytest.approx(
+                [statistics.fmean(results), statistics.stdev(results)], rel=0.05, abs=1e-3
+            )
+            budgets = settings.get("budgets", [])
+            means = [statistics.fmean(dict(run["evaluations"])[step] for run in runs.values()) for step in budgets]
+            expected_pairs = [number for pair in zip(means, budgets, strict=True) for number in pair]
+            assert numbers(earlier) == pytest.approx(expected_pairs, rel=1e-3)
+            assert numbers(change) == pytest.approx([statistics.fmean(map(last_fifth, runs.values()))], abs=0.06)
+            assert (int(seeds), float(rate.split()[0])) == (len(runs), next(iter(runs.values()))["learning_rate"])
+            tried = [float(rate) for rate in settings["learning_rates"]]
+            assert ("largest" in rate, "smallest" in rate) == tuple(
+                float(rate.split()[0]) == end(tried) for end in (max, min)
+            )
+            assert (parameters, flops) == (f"{facts['parameters']:,}", f"{facts['flops'] / 1e6:,.0f}")
+            assert float(step) == pytest.approx(1000 * facts["step_seconds"], rel=0.01)
+            of_the_size = contestant.partition("/")[2]
+            fastest = min(
+                other["step_seconds"] for name, other in models.items() if name.partition("/")[2] == of_the_size
+            )
+            steps = {run["steps"] * fastest / facts["step_seconds"] for run in runs.values()}
+            at_that_time = [result_at(run, step) for run in runs.values() for step in steps]
+            assert numbers(same_time) == pytest.approx([statistics.fmean(at_that_time)], rel=2e-3)
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_the_tables_of_measures_and_power_laws_follow_from_the_runs(report):
+    stats = pytest.importorskip("scipy.stats")
+    settings, (task, *others) = report["definition"], report["models"]
+    members: dict[str, list[str]] = {}
+    for contestant in report["models"][task]:
+        members.setdefault(contestant.partition("/")[0], []).append(contestant)
+    whole = {name: chosen_runs(report, settings, task, name) for name in report["models"][task] if not others}
+    if "measures" in settings:
+        text = section_of(report).partition("| measured at the end")[2]
+        for name, runs in whole.items():
+            for measure, cell in zip(settings["measures"], cells(text, name), strict=True):
+                last = [run["measures"][measure][-1][1] for run in runs.values()]
+                assert numbers(cell) == pytest.approx([statistics.fmean(last), statistics.stdev(last)], rel=0.05)
+    if any("/" in name for name in whole):
+        text = section_of(report).partition("| power law over parameters")[2]
+        for variant, names_of_sizes in members.items():
+            sizes = [math.log(report["models"][task][name]["parameters"]) for name in names_of_sizes]
+            seeds = set.intersection(*(set(whole[name]) for name in names_of_sizes))
+            slopes = [
+                stats.linregress(sizes, [math.log(whole[name][seed]["result"]) for name in names_of_sizes]).slope
+                for seed in seeds
+            ]
+            slope, count = cells(text, variant)
+            expected_cell = [statistics.fmean(slopes), statistics.stdev(slopes)]
+            assert numbers(slope) == pytest.approx(expected_cell, rel=0.05) and int(count) == len(seeds)

@@ -39,9 +39,9 @@ def test_the_table_of_results(report):
 
 def test_the_claims(report):
     rows = claim_rows(Analysis(report))
-    assert rows[0] == ("Split beats linear.", "+0.137 [+0.129, +0.144]", "", "3", "**holds**")
+    assert rows[0] == ("Split beats linear.", "+0.137 [+0.129, +0.144]", "log perplexity", "", "3", "**holds**")
     assert rows[1][-1] == "**does not hold**"
-    assert rows[2][2] == "0.5"
+    assert rows[2][3] == "0.5"
     first, second = rows[3][1].split("<br>")
     assert first.endswith("] split / linear") and second.endswith("] mixer / linear")
 
@@ -74,7 +74,7 @@ def test_the_page(folder):
     text = (folder / "README.md").read_text()
     assert text.startswith("# Studies\n\nBy hand.\n\n## Verdicts\n\n| claim")
     assert "Old results." not in text
-    assert "## Small gates\n\nWhich gate is best? Take the split gate.\n\n![" in text
+    assert "## Small gates\n\n**Which gate is best?** Take the split gate.\n\n![" in text
     assert "](small.png)" in text and "`tokenmixers study small`; A processor, AVX2; " in text
     assert text.index("+0.137 [+0.129, +0.144]") < text.index("## Small gates")
     before, _, rest = (folder / "TOP.md").read_text().partition(START)
