@@ -14,6 +14,9 @@ INSTALLED := $(shell mkdir -p build/typing && ln -sfn ../.. build/typing/tokenmi
 export PYTHONPATH := $(CURDIR)/build/typing:$(PYTHONPATH)
 endif
 
+# Whether a package is there.
+HAS = $(shell $(RUN) -c 'import $(1)' 2>/dev/null && echo yes)
+
 .PHONY: quickstart test test-slow test-extras test-demo test-gpu test-transformers check dist bench style clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -72,7 +75,8 @@ test-demo:  ## the demo in a headless Chromium, which has to be there, in an env
 	$(DEMO)/bin/python -m pytest -m "slow or not slow" tests/run_scripts/test_demo.py tests/run_scripts/demos
 
 test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
-	$(RUN) -m pytest $(if $(INSTALLED)$(shell $(RUN) -c 'import xdist' 2>/dev/null && echo yes),-n 4 --dist worksteal) -m gpu tests/gpu
+	$(RUN) -m pytest $(if $(INSTALLED)$(call HAS,xdist),-n auto --maxprocesses 8 --dist worksteal) \
+		$(if $(call HAS,pytest_timeout),--timeout 180) -m gpu tests/gpu
 
 check: $(VENV)/.installed  ## style, and the types of the library
 	$(VENV)/bin/ruff check .

@@ -97,6 +97,7 @@ class AMLPLayer(GMLPLayer):
         if past_key_values is not None:
             # Transformers' caches expect one update per layer, so keys and values are concatenated.
             gates = self.sgu.gate_inputs(hidden_states, layout)[:, None]
+            gates = gates.to(key.dtype)  # under autocast GPUs normalise in float32, and a cache has one type
             gates, both = past_key_values.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
         attention_mask = None if layout is None else layout.attention_mask

@@ -140,7 +140,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         bias = self._logits(layout, hidden_states, queries, position_bias)
         weight = self.mixture()["vanilla"]
         if weight is not None:
-            queries = queries * weight
+            queries = queries * weight.to(queries.dtype)
         if bias is not None:
             bias = F.pad(bias, (0, keys.shape[2] - bias.shape[-1]))  # the unused room of a static cache, masked
             # FlexAttention needs the batch dimension.

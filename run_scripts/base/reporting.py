@@ -4,7 +4,7 @@ import csv
 import math
 import platform
 from collections.abc import Mapping, Sequence, Sized
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -188,8 +188,16 @@ def training_speed(state: TrainerState, start: TrainerState) -> dict[str, float]
     return {"tokens_per_second": tokens / max(runtime - evaluations, 1e-9)}
 
 
+def _version(package: str) -> str:
+    """Name and version of a package, nothing if it is not installed: benchmarks do without some."""
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return ""
+
+
 def versions() -> str:
-    """Versions of the packages and of Python, and the device, for reports."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("transformers", "torch", "datasets", "tokenizers"))
+    """Versions of the installed packages and of Python, and the device, for reports."""
+    packages = ", ".join(filter(None, map(_version, ("transformers", "torch", "datasets", "tokenizers"))))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return f"{packages}, Python {platform.python_version()}, on {device}"

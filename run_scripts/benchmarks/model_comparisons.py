@@ -6,17 +6,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from functools import partial, update_wrapper, wraps
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     BertConfig,
     BertModel,
     ModernBertConfig,
@@ -29,6 +33,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from tokenmixers import (
+    AMLPForMaskedLM,
     GMLPForImageClassification,
     GMLPForMaskedLM,
     SynthesizerConfig,
@@ -40,7 +45,7 @@ from ...modeling.conversion.timm import convert_timm_state_dict, timm_config
 from ...modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from ..base.optional_packages import import_optional
 from ..base.shipped_files import MODEL_CARDS
-from .timing import Candidate, Case, Group, model_candidate, products_of
+from .timing import Candidate, Case, Group, attention_written_out, model_candidate, products_of
 
 
 IMAGE_MODELS = ("ti16", "s16", "b16")
@@ -139,11 +144,12 @@ def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
         yield Group(f"gmlp-{size}-224", candidates, {"batch": sizes.batch_size, "unit": "images"})
 
 
-def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
+def as_g_mlp_pytorch(model: GMLPForMaskedLM | AMLPForMaskedLM, length: int) -> nn.Module:
     """The same function as a `gMLP` of g-mlp-pytorch.
 
     That package has full spatial weights (its circulant ones are causal) and reads exactly `length` tokens. Its head
-    has its own matrix, which is set to the embeddings here.
+    has its own matrix, which is set to the embeddings here, and its attention no biases of queries, keys and values,
+    which have to be 0.
     """
     config = model.config
     package = import_optional("g_mlp_pytorch", "bench", "--cells 2")
@@ -153,6 +159,7 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
         depth=config.num_hidden_layers,
         seq_len=length,
         ff_mult=config.intermediate_size // config.hidden_size,
+        attn_dim=getattr(config, "attention_size", None),
     )
     block = "fn.fn.fn"
     names = {"norm": "fn.norm", "proj_in": f"{block}.proj_in.0", "sgu.norm": f"{block}.sgu.norm"}
@@ -163,6 +170,11 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
         for ours, theirs in names.items():
             for kind in ("weight", "bias"):
                 state[f"layers.{index}.{theirs}.{kind}"] = weights[f"model.layers.{index}.{ours}.{kind}"]
+        if isinstance(model, AMLPForMaskedLM):
+            attention, theirs = f"model.layers.{index}.attention", f"layers.{index}.{block}.attn"
+            state[f"{theirs}.to_qkv.weight"] = weights[f"{attention}.qkv_proj.weight"]
+            for kind in ("weight", "bias"):
+                state[f"{theirs}.to_out.{kind}"] = weights[f"{attention}.out_proj.{kind}"]
         projection = layer.sgu.spatial_proj
         state[f"layers.{index}.{block}.sgu.weight"] = projection.matrix(length)[None]
         state[f"layers.{index}.{block}.sgu.bias"] = projection.bias[None, :length]
@@ -176,11 +188,11 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM, length: int) -> nn.Module:
 
 @built_on_device
 def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """2: gMLP-base with its language modelling head, with Toeplitz and full weights, and g-mlp-pytorch's."""
-    # That package's norms all have PyTorch's default epsilon.
-    config = shipped_config("gmlp-base", layer_norm_eps=1e-5, **sizes.shrunk)
-    for length in sizes.text_lengths:
-        ours = randomise_gates(GMLPForMaskedLM(config))
+    """2: gMLP-base and aMLP-base with a language modelling head, Toeplitz and full weights, and g-mlp-pytorch's."""
+    for name, length in product(("gmlp-base", "amlp-base"), sizes.text_lengths):
+        # That package's norms all have PyTorch's default epsilon.
+        config = shipped_config(name, layer_norm_eps=1e-5, **sizes.shrunk)
+        ours = randomise_gates(AutoModelForMaskedLM.from_config(config))
         full = deepcopy(ours)
         full.to_full_spatial_weights()
         peer = as_g_mlp_pytorch(ours, length)
@@ -193,7 +205,7 @@ def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
             model_candidate("g-mlp-pytorch", peer, [{"x": ids}], case, **common),
         ]
         candidates += products_of(ours, [{"input_ids": ids}], case)
-        yield Group(f"gmlp-base, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
+        yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
 
 
 def matched_transformer(config_class: type, parameters: int, **settings: Any) -> PreTrainedModel:
@@ -295,6 +307,19 @@ def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
     yield Group("seq2seq decoding", candidates, facts)
 
 
+def with_own_code(method: MethodType) -> MethodType:
+    """The same method, with a copy of its code.
+
+    All forward methods of Transformers have the code of one decorator, and PyTorch keeps the graphs of a code in one
+    list. Where it explains why a graph of another model does not fit, it raises a KeyError for arguments that only
+    that model was called with.
+    """
+    function = method.__func__
+    code = function.__code__.replace(co_name=f"{function.__name__}_{id(method.__self__)}")
+    copied = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    return MethodType(update_wrapper(copied, function), method.__self__)
+
+
 def _decoding(
     name: str,
     model: PreTrainedModel,
@@ -311,8 +336,6 @@ def _decoding(
     source, target = source.to(case.device), target.to(case.device)
     with torch.inference_mode():
         encoded = model.get_encoder()(source).last_hidden_state
-    if case.compiled:
-        model.forward = torch.compile(model.forward)
 
     @torch.inference_mode()
     def generate(**options: Any) -> Any:
@@ -333,14 +356,18 @@ def _decoding(
 
         return [torch.stack(generate(prefix_allowed_tokens_fn=forced, output_logits=True).logits)]
 
-    cache = generate().past_key_values
+    with attention_written_out(model), FlopCounterMode(display=False) as counter:
+        cache = generate().past_key_values
+    if case.compiled:
+        model.forward = torch.compile(with_own_code(model.forward))
     sides = {"cache_bytes": cache.self_attention_cache, "cross_cache_bytes": cache.cross_attention_cache}
-    facts = {
-        key: sum(tensor.nbytes for layer in side.layers for tensor in (layer.keys, layer.values))
-        for key, side in sides.items()
-    }
+    facts = {}
+    for key, side in sides.items():  # keys can be the values, in the same memory
+        tensors = [tensor for layer in side.layers for tensor in (layer.keys, layer.values)]
+        facts[key] = sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
     facts["parameters"] = model.num_parameters()
-    return Candidate(name, generate, outputs, weights, items=target.numel(), facts=facts)
+    flops = counter.get_total_flops()
+    return Candidate(name, generate, outputs, weights, items=target.numel(), flops=flops, facts=facts)
 
 
 @built_on_device

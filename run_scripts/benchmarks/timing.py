@@ -213,14 +213,14 @@ def count_flops(model: nn.Module, inputs: Inputs) -> int:
             model.forward_flops(shape[0], None if is_image else shape[1], target)
             for shape, target in zip(shapes, targets, strict=True)
         )
-    with torch.no_grad(), _attention_written_out(model), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), attention_written_out(model), FlopCounterMode(display=False) as counter:
         for batch in inputs:
             model(**batch)
     return counter.get_total_flops()
 
 
 @contextmanager
-def _attention_written_out(model: nn.Module) -> Iterator[None]:
+def attention_written_out(model: nn.Module) -> Iterator[None]:
     """Eager attention: neither PyTorch's counter nor the recorder of products sees into a fused kernel."""
     implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if implementation != "sdpa":
@@ -262,7 +262,7 @@ def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Candidate]
     """
     if case.training or (case.compiled and case.by_layer) or case.device.type not in ("cpu", "cuda"):
         return []
-    with torch.no_grad(), _attention_written_out(model), _ProductRecorder(model) as recorder:
+    with torch.no_grad(), attention_written_out(model), _ProductRecorder(model) as recorder:
         for batch in inputs:
             model(**{key: _placed(value, model, case) for key, value in batch.items()})
 

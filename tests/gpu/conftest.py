@@ -32,11 +32,23 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def _exact_and_clean(monkeypatch):
-    """Convolutions in float32 are in TF32 by default; kernels are for CPUs, and graphs of a test for it alone."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    """No TF32, which convolutions use by default; no kernels, which are for CPUs; graphs of a test for it alone.
+
+    `TrainingArguments(torch_compile=True)` turns on TF32 and compilation for all that follows in the process.
+    """
+    exact()
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "no")
     monkeypatch.setenv("TOKENMIXERS_KERNELS", "0")
     yield
+    exact()
     torch.compiler.reset()
+
+
+def exact():
+    """Products and convolutions in float32 are computed in float32."""
+    torch.backends.cudnn.allow_tf32 = False
+    for part in (torch.backends, torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        part.fp32_precision = "ieee"
 
 
 @pytest.fixture
@@ -127,6 +139,9 @@ def assert_same_outputs(assert_close):
         mask = inputs.get("attention_mask")
         assert found.keys() == expected.keys()
         for name, value in expected.items():
+            if name == "feature_maps":
+                for one, other in zip(found[name], value, strict=True):
+                    assert_close(one, other, dtype, name)
             if torch.is_tensor(value):
                 assert_close(real(found[name], mask), real(value, mask), dtype, name)
 

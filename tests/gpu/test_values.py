@@ -75,6 +75,19 @@ def test_packed_documents_are_as_alone(name, dtype, build, device, assert_close)
             start += len(document)
 
 
+@HALF
+@pytest.mark.parametrize("autocast", [False, True], ids=["half", "mixed"])
+@pytest.mark.parametrize("name", PACKED)
+def test_gradients_of_packed_documents(name, autocast, dtype, build, agrees):
+    class_name, changes = MIXERS[name]
+    model = build(class_name, **changes)
+    ids = torch.randint(1, 37, (2, 11))
+    seq_idx = torch.tensor([[0, 0, 0, 1, 2, 2, 2, 2, 2, -1, -1], [0] * 6 + [1] * 5])
+    inputs = {"input_ids": ids, "attention_mask": (seq_idx >= 0).long(), "seq_idx": seq_idx}
+    inputs["labels"] = ids.where(seq_idx >= 0, -100)
+    agrees(model, inputs, dtype, autocast=autocast)
+
+
 @DTYPES
 @pytest.mark.parametrize("class_name", ["GMLPModel", "AMLPModel", "MLPMixerModel", "SynthesizerModel"])
 def test_a_row_is_the_same_alone_and_in_any_batch(class_name, dtype, build, device, assert_close):
@@ -88,13 +101,19 @@ def test_a_row_is_the_same_alone_and_in_any_batch(class_name, dtype, build, devi
             assert_close(together[row, real], alone, dtype)
 
 
-@DTYPES
+@pytest.mark.parametrize(
+    ("dtype", "autocast"),
+    [(torch.float32, False), (torch.bfloat16, False), (torch.float16, False), (torch.bfloat16, True)],
+    ids=["float32", "bfloat16", "float16", "mixed precision"],
+)
 @pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
 @pytest.mark.parametrize("name", DECODERS)
-def test_steps_with_a_cache_are_the_whole_pass(name, cache_class, dtype, build, device, assert_close):
+def test_steps_with_a_cache_are_the_whole_pass(name, cache_class, dtype, autocast, build, device, assert_close):
     class_name, changes = DECODERS[name]
     model = build(class_name, **changes)
-    expected_model, model = copy.deepcopy(model).to(dtype).float(), model.to(device, dtype)
+    expected_model, model = copy.deepcopy(model), model.to(device)
+    if not autocast:
+        expected_model, model = expected_model.to(dtype).float(), model.to(dtype)
     ids = torch.randint(1, 37, (2, 9))
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
@@ -103,7 +122,8 @@ def test_steps_with_a_cache_are_the_whole_pass(name, cache_class, dtype, build, 
     with torch.no_grad():
         for start, end in ((0, 5), (5, 6), (6, 8), (8, 9)):
             part, seen = ids[:, start:end].to(device), mask[:, :end].to(device)
-            found.append(model(part, attention_mask=seen, past_key_values=cache, use_cache=True).logits)
+            with torch.autocast(device.type, dtype, enabled=autocast):
+                found.append(model(part, attention_mask=seen, past_key_values=cache, use_cache=True).logits)
         expected = expected_model(ids, attention_mask=mask).logits
     assert_close(torch.cat(found, dim=1)[mask.bool().to(device)], expected[mask.bool()], dtype)
 
@@ -125,14 +145,16 @@ def test_generated_text(class_name, cache, build, device):
     assert torch.equal(found.cpu(), expected)
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize(("num_beams", "cache"), [(1, "dynamic"), (3, "dynamic"), (1, "static")])
 @pytest.mark.parametrize("components", [["vanilla"], ["random"], ["dense", "vanilla"]], ids=str)
-def test_generated_translations(components, num_beams, build, device):
+def test_generated_translations(components, num_beams, cache, build, device):
+    """With "static", `generate` compiles the steps on a GPU."""
     changes = {"attention_components": components, "max_position_embeddings": 20}
     model = build("SynthesizerForConditionalGeneration", **changes)
     ids, mask = torch.randint(1, 37, (2, 6)), torch.tensor([[1] * 6, [1, 1, 1, 1, 0, 0]])
     options = {"max_new_tokens": 8, "do_sample": False, "num_beams": num_beams, "pad_token_id": 0, "min_length": 8}
     expected = model.generate(ids, attention_mask=mask, use_cache=False, **options)
+    options["cache_implementation"] = cache
     found = model.to(device).generate(ids.to(device), attention_mask=mask.to(device), **options)
     assert torch.equal(found.cpu(), expected)
 

@@ -204,6 +204,20 @@ def test_decoding_with_a_static_cache_compiles_once(model):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.parametrize("model_class", [GMLPForCausalLM, AMLPForCausalLM])
+def test_a_static_cache_under_autocast(model_class, randomise):
+    """On GPUs autocast normalises in float32, so that the gate's input has another type than keys and values."""
+    model = randomise(model_class(model_class.config_class(**SIZES))).eval()
+    for layer in model.model.layers:
+        layer.sgu.norm.register_forward_hook(lambda module, inputs, output: output.float())
+    ids = torch.randint(1, 23, (2, 7))
+    cache = StaticCache(config=model.config, max_cache_len=9)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = [model(part, past_key_values=cache).logits for part in ids.split((4, 2, 1), dim=1)]
+        expected = model(ids, use_cache=False).logits
+    torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=0.05, atol=0.05)
+
+
 @pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
 def test_what_the_cache_holds(cache_class, model):
     room = {"max_cache_len": 9} if cache_class is StaticCache else {}

@@ -156,12 +156,13 @@ def test_compiled_and_in_training(tmp_path, cell):
 @pytest.mark.slow
 def test_encoders_and_seq2seq(tmp_path):
     results = run(tmp_path, 3, 4, modes=["inference", "training"], presets=["random", "dense_vanilla"])
+    encoders = ("gmlp-base", "amlp-base", "synthesizer-random", "synthesizer-dense-vanilla")
     assert {row["group"] for row in results} == {
-        *("gmlp-base", "amlp-base", "synthesizer-random", "synthesizer-dense-vanilla"),
+        *(f"{name}, 16 tokens" for name in encoders),
         *("seq2seq encoding", "seq2seq decoding", "seq2seq step"),
     }
     by_kind = {(row["group"], row["model"], row["mode"]): row for row in results}
-    for group in ("gmlp-base", "synthesizer-random"):
+    for group in ("gmlp-base, 16 tokens", "synthesizer-random, 16 tokens"):
         parameters = [
             by_kind[group, kind, "inference"]["parameters"] for kind in ("tokenmixers", "BERT", "ModernBERT")
         ]

@@ -1,7 +1,10 @@
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.base.reporting import progress_line
+from tokenmixers.run_scripts.base import reporting
+from tokenmixers.run_scripts.base.reporting import progress_line, versions
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,16 @@ def test_scripts_write_short_lines_between_the_bars(command, capfd):
     assert "evaluation: loss" in written
     assert "{'loss'" not in written
     assert "grad_norm" not in written
+
+
+def test_versions_are_those_of_the_packages_that_are_there(monkeypatch):
+    installed = versions()
+    assert ", datasets " in installed
+
+    def version(package):
+        if package == "datasets":
+            raise PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(reporting, "version", version)
+    assert versions().startswith("transformers 1.0, torch 1.0, tokenizers 1.0, Python ")

@@ -3,11 +3,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from tokenmixers import (
     AMLPConfig,
+    AMLPForMaskedLM,
     AMLPModel,
-    GMLPConfig,
     GMLPForMaskedLM,
     SynthesizerConfig,
     SynthesizerForConditionalGeneration,
@@ -39,9 +40,10 @@ SHRUNK = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None, texts=
 SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 
 
-def gmlp(**changes):
+def text_model(model_class):
     torch.manual_seed(0)
-    return randomise_gates(GMLPForMaskedLM(GMLPConfig(**SIZES, max_position_embeddings=8, **changes)))
+    config = model_class.config_class(**SIZES, max_position_embeddings=8, layer_norm_eps=1e-5)
+    return randomise_gates(model_class(config))
 
 
 def test_transformers_have_as_many_parameters():
@@ -53,9 +55,10 @@ def test_transformers_have_as_many_parameters():
 
 @pytest.mark.parametrize("length", [5, 8])
 @pytest.mark.parametrize("case", [INFERENCE, TRAINING], ids=["inference", "training"])
-def test_g_mlp_pytorch_with_our_weights(case, length):
+@pytest.mark.parametrize("model_class", [GMLPForMaskedLM, AMLPForMaskedLM])
+def test_g_mlp_pytorch_with_our_weights(model_class, case, length):
     pytest.importorskip("g_mlp_pytorch")
-    ours = gmlp(layer_norm_eps=1e-5)
+    ours = text_model(model_class)
     peer = as_g_mlp_pytorch(ours, length)
     ids, labels = torch.randint(1, 50, (2, length)), torch.arange(2 * length)
     candidates = [
@@ -83,5 +86,14 @@ def test_decoding_compares_the_steps_that_the_target_has(compiled):
     with torch.no_grad():
         expected = model(source, decoder_input_ids=before).logits
     case = Case("inference", torch.float32, compiled, CPU)
-    (found,) = _decoding("ours", model, source, target, case, None).outputs()
+    candidate = _decoding("ours", model, source, target, case, None)
+    (found,) = candidate.outputs()
     torch.testing.assert_close(found.transpose(0, 1), expected, rtol=1e-4, atol=1e-4)
+    if not compiled:
+        model.set_attn_implementation("eager")
+        encoded, cache = model.get_encoder()(source), None
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            for token in before.split(1, dim=1):
+                step = model(encoder_outputs=encoded, decoder_input_ids=token, past_key_values=cache)
+                cache = step.past_key_values
+        assert candidate.flops == counter.get_total_flops() > 0
