@@ -141,11 +141,12 @@ class Executor:
             for run, record in new.items():
                 self.workspace.write_recipe(f"{run.task}/{run.name}", self._recipe(run))  # another version is refused
                 record["machine"] = places.get(run)
-                if record["seconds"] is not None:
-                    self.seconds.setdefault((run.task, run.contestant), []).append(record["seconds"])
             self.records |= new
             if not new:
                 break
+        for run, record in self.records.items():
+            if record["seconds"] is not None:
+                self.seconds.setdefault((run.task, run.contestant), []).append(record["seconds"])
 
     def _read_earlier_report(self) -> None:
         """Take the runs of which there is no folder: those of another machine.

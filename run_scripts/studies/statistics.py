@@ -8,7 +8,10 @@ import numpy as np
 
 
 #: 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom.
-T_QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
+T_QUANTILES = (
+    *(12.706204736, 4.302652730, 3.182446305, 2.776445105, 2.570581836),
+    *(2.446911851, 2.364624252, 2.306004135, 2.262157163),
+)
 
 #: Most differences of `paired_interval`.
 MOST_DIFFERENCES = len(T_QUANTILES) + 1

@@ -155,11 +155,13 @@ def elsewhere(folder: Path, report: dict, **changes) -> Path:
     return folder
 
 
-def test_the_report_is_enough_to_go_on_elsewhere(execute, trainer, tmp_path):
+def test_the_report_is_enough_to_go_on_elsewhere(execute, trainer, tmp_path, capsys):
     whole = execute()
     before = len(calls(trainer))
     folder = elsewhere(tmp_path / "there", whole, runs=whole["runs"][:3])
+    capsys.readouterr()
     report = execute(folder=folder)
+    assert "] 3 of 6 runs, about 0 h 00 min left; started" in capsys.readouterr().out.splitlines()[0]
     assert calls(trainer)[before:] == [
         "tokenizer",
         "wide_net_lr0.01_seed1",
