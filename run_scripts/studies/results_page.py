@@ -231,7 +231,7 @@ def plot_study(analysis: Analysis, path: Path) -> None:
             axis.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
         for side in (axis.xaxis, axis.yaxis):
             if side.get_scale() == "log":  # plain numbers, few enough not to touch
-                side.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+                side.set_major_locator(LogLocator(subs=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)))
                 side.set_major_formatter("{x:,g}")
                 side.set_minor_formatter(NullFormatter())
     if analysis.study.setting == "quick":
