@@ -5,6 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DynamicCache, StaticCache
+from transformers.modeling_utils import AttentionInterface
 
 from tokenmixers import (
     SynthesizerConfig,
@@ -597,3 +598,20 @@ def test_flex_attention(components, is_decoder):
             for name in ("sdpa", "flex_attention")
         )
     torch.testing.assert_close(flex, sdpa, rtol=1e-4, atol=1e-5)
+
+
+def test_queries_keys_and_values_have_one_type_under_autocast(monkeypatch, randomise):
+    """Weights of a mixture are in float32; flex attention, unlike sdpa, is not cast by autocast."""
+    types = []
+
+    def own(module, query, key, value, *args, **kwargs):
+        types.append((query.dtype, key.dtype, value.dtype))
+        return sdpa(module, query, key, value, *args, **kwargs)
+
+    sdpa = AttentionInterface._global_mapping["sdpa"]
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", own)
+    config = SynthesizerConfig(**TINY, attention_components=["vanilla", "random"], mixture="softmax")
+    model = randomise(SynthesizerForMaskedLM(config))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        model(torch.randint(1, VOCABULARY, (2, 7)))
+    assert types == [(torch.bfloat16,) * 3] * 2
