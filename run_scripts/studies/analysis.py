@@ -145,7 +145,7 @@ def _value(run: Mapping[str, Any], at: int | None, of: str | None) -> float:
     return dict(map(tuple, values)).get(step, math.nan)
 
 
-def place(machine: Mapping[str, Any]) -> str:
+def machine_name(machine: Mapping[str, Any]) -> str:
     """A machine in a few words: the accelerator, or the processor and its instructions."""
     return machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}"
 

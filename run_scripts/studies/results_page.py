@@ -12,7 +12,7 @@ import yaml
 from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
-from .analysis import Analysis, at_equal_time, place
+from .analysis import Analysis, at_equal_time, machine_name
 from .claims import FAILS, HOLDS, UNDECIDED, Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
 from .statistics import band, mean_and_deviation
@@ -193,11 +193,11 @@ def command(study: Study) -> str:
 
 def _conditions(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
-    places = dict.fromkeys(map(place, (machine, *report.get("earlier_machines", ()))))
+    names = dict.fromkeys(map(machine_name, (machine, *report.get("earlier_machines", ()))))
     first, last = report["dates"]
     dates = first if first == last else f"{first} to {last}"
     jobs = f"runs at a time: {machine['jobs']}, threads of each: {machine['threads']}"
-    return f"{' and '.join(places)}; {jobs}; {report['packages']}; {dates}."
+    return f"{' and '.join(names)}; {jobs}; {report['packages']}; {dates}."
 
 
 def plot_study(analysis: Analysis, path: Path) -> None:

@@ -21,7 +21,7 @@ from ..base.errors import UserError
 from ..base.memory import keep_freed_memory
 from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
-from .analysis import Analysis, place
+from .analysis import Analysis, machine_name
 from .definition import Task, build_study
 from .step_times import step_seconds
 from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions, run_of
@@ -135,12 +135,12 @@ class Executor:
         """Read what earlier starts have done: what is ready becomes more with each run read."""
         self._read_earlier_report()
         earlier = [] if self.earlier is None else self.earlier["runs"]
-        places = {run_of(record): record.get("machine") for record in earlier}
+        machines = {run_of(record): record.get("machine") for record in earlier}
         while found := [(run, self.workspace.record(run)) for run in self.ready()]:
             new = {run: record for run, record in found if record is not None}
             for run, record in new.items():
                 self.workspace.write_recipe(f"{run.task}/{run.name}", self._recipe(run))  # another version is refused
-                record["machine"] = places.get(run)
+                record["machine"] = machines.get(run)
             self.records |= new
             if not new:
                 break
@@ -282,7 +282,7 @@ class Executor:
         record = self.workspace.record(ended.run)
         if record is None:
             raise UserError(f"{ended.run} ended without results, see {ended.log}.")
-        self.records[ended.run] = record | {"machine": place(self._machine())}
+        self.records[ended.run] = record | {"machine": machine_name(self._machine())}
         self.dates[1] = _now()
         key = ended.run.task, ended.run.contestant
         self.seconds.setdefault(key, []).append(time.monotonic() - ended.start)
