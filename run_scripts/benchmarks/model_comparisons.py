@@ -49,6 +49,8 @@ from .timing import Candidate, Case, Group, attention_written_out, model_candida
 
 
 IMAGE_MODELS = ("ti16", "s16", "b16")
+#: Of a ModernBERT without tokenizer. Some versions would compile parts of it by themselves on a GPU.
+MODERN_BERT = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "reference_compile": False}
 
 
 @dataclass
@@ -241,15 +243,13 @@ def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrain
         "pad_token_id": 0,
     }
     bert = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    modern = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
-    modern["reference_compile"] = False  # some versions would compile parts of it by themselves on a GPU
     depths = (12, 22) if wide else (6, 8)
     if sizes.shrunk:
         depths = (sizes.shrunk["num_hidden_layers"],) * 2
     return {
         "BERT": matched_transformer(BertConfig, parameters, **settings, **bert, num_hidden_layers=depths[0]),
         "ModernBERT": matched_transformer(
-            ModernBertConfig, parameters, **settings, **modern, num_hidden_layers=depths[1]
+            ModernBertConfig, parameters, **settings, **MODERN_BERT, num_hidden_layers=depths[1]
         ),
     }
 
@@ -372,7 +372,7 @@ def _decoding(
 
 @built_on_device
 def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """6: the spatial gating unit of gMLP-base at growing lengths, with the kernel for its product and without."""
+    """6: growing lengths: the spatial gating unit of gMLP-base, its products; gMLP-base's layers and ModernBERT's."""
     config = shipped_config("gmlp-base")
     for length in sizes.growth:
         settings = (config.gate_layer_norm_eps, config.gate_type)
@@ -388,6 +388,17 @@ def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
             model_candidate(name, unit, inputs, case, weights="shared", items=length) for name, unit in units.items()
         ]
         yield Group(f"spatial gating unit, {length} tokens", candidates, {"batch": 1, "length": length})
+    for length in sizes.growth:  # an eighth of both models; one of ModernBERT's three layers attends to all tokens
+        common = {"vocab_size": 1000, "max_position_embeddings": length}
+        ours = randomise_gates(AutoModel.from_config(shipped_config("gmlp-base", **common, num_hidden_layers=6)))
+        settings = {"hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 3, "pad_token_id": 0}
+        peer = matched_transformer(ModernBertConfig, ours.num_parameters(), **common, **settings, **MODERN_BERT)
+        inputs = [{"input_ids": tokens(1000, 1, length)}]
+        candidates = [
+            model_candidate(name, model, inputs, case, items=length)
+            for name, model in {"gMLP, 6 layers": ours, "ModernBERT, 3 layers": peer}.items()
+        ]
+        yield Group(f"layers, {length} tokens", candidates, {"batch": 1, "length": length})
 
 
 def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:

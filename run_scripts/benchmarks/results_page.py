@@ -34,6 +34,9 @@ COMPARISONS = (
         5, "Texts of real lengths: packed rows", "gMLP, packed", ("gMLP, by length", "BERT, by length", "gMLP, padded")
     ),
     Comparison(6, "Long texts: the gate with Toeplitz weights", "Toeplitz, by length", ("Toeplitz, matrix", "full")),
+    Comparison(
+        6, "Long texts: ModernBERT's layers with as many parameters", "gMLP, 6 layers", ("ModernBERT, 3 layers",)
+    ),
     Comparison(8, "Masked language modelling: sparse logits", "logits of masked tokens", ("logits of all tokens",)),
     Comparison(9, "Our models with kernels and without", "with kernels", ("without",)),
 )
@@ -237,7 +240,10 @@ def _columns(machines: Mapping[str, Results]) -> list[tuple[str, str]]:
 
 
 def comparison_table(comparison: Comparison, machines: Mapping[str, Results]) -> str:
-    """One table of the page: eager / compiled, a column per machine, type and mode, a row per group and peer."""
+    """One table of the page: eager / compiled, a column per machine, type and mode, a row per group and peer.
+
+    Empty if none of it was measured.
+    """
     cell, title, ours, peers = comparison
     rows = [row for reports in machines.values() for row in _rows_of(reports, cell)]
     models = [ours]
@@ -260,6 +266,8 @@ def comparison_table(comparison: Comparison, machines: Mapping[str, Results]) ->
                 if any(cells):
                     name = f"{group}: {model.removeprefix(ours[:-1])}" if ours.endswith("*") else group
                     table.append((name, peer, *cells))
+    if not table:
+        return ""
     head = ("", "against", *(f"{machine}: {dtype}, {mode}" for machine, dtype, mode in columns))
     return f"## {title}\n\n{markdown_table(head, table)}"
 
@@ -352,6 +360,5 @@ def page(folder: Path) -> str:
     """
     machines = read_machines(folder)
     head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
-    cells = {row["cell"] for reports in machines.values() for report in reports.values() for row in report["results"]}
-    tables = [comparison_table(comparison, machines) for comparison in COMPARISONS if comparison.cell in cells]
+    tables = filter(None, (comparison_table(comparison, machines) for comparison in COMPARISONS))
     return "\n\n".join([head, *tables, *(machine_section(*item) for item in machines.items())]) + "\n"

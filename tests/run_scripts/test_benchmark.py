@@ -92,9 +92,13 @@ def test_report(dtype, tmp_path, capsys):
         assert row["peak_bytes"] > 0
     of_file = [row for row in results if row["group"] == "lengths: short.txt"]
     assert {row["length"] for row in of_file} == {statistics.mean((5, 9, 16))}
-    growth = [row for row in results if row["cell"] == 6 and row["is_first"]]
-    assert [row["length"] for row in growth] == [16, 32]
-    assert all(row["difference"] < 1e-2 for row in results if row["cell"] == 6 and not row["is_first"])
+    growth = [row for row in results if row["cell"] == 6]
+    assert [row["length"] for row in growth if row["is_first"]] == [16, 32, 16, 32]
+    units, layers = growth[:6], growth[6:]
+    assert all(row["difference"] < 1e-2 for row in units if not row["is_first"])
+    for ours, peer in zip(layers[::2], layers[1::2], strict=True):
+        assert ours["length"] == peer["length"]
+        assert abs(ours["parameters"] / peer["parameters"] - 1) < 0.02
     assert {path.name for path in (tmp_path / "results").glob("*.png")} == {"cell_5.png", "cell_6.png"}
 
 
