@@ -138,14 +138,15 @@ def test_decoding_steps_with_a_static_cache(class_name, mode, compiler, build, d
 
 
 @HALF
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "flex_attention", "flash_attention_2"])
 @pytest.mark.parametrize(
     "class_name", ["AMLPForMaskedLM", "AMLPForCausalLM", "SynthesizerForMaskedLM", "SynthesizerForCausalLM"]
 )
-def test_attention_implementations(class_name, implementation, dtype, build, labelled, agrees, device):
+def test_attention_implementations(class_name, implementation, packed, dtype, build, labelled, agrees, device):
     if implementation == "flash_attention_2":
-        if "Synthesizer" in class_name:
-            pytest.skip("flash attention takes no bias of positions")
+        if "Synthesizer" in class_name or packed:
+            pytest.skip("flash attention takes no bias of positions and no mask of documents")
         if not is_flash_attn_2_available():
             pytest.skip("flash-attn is not installed")
     if implementation == "flex_attention" and device.type == "cpu":
@@ -153,6 +154,8 @@ def test_attention_implementations(class_name, implementation, dtype, build, lab
     changes = {"attention_components": ["vanilla", "random"]} if "Synthesizer" in class_name else {}
     model = build(class_name, **changes)
     inputs = labelled(model)
+    if packed:  # a first document of three real tokens
+        inputs["seq_idx"] = (inputs["attention_mask"].cumsum(dim=-1) > 3).long()
 
     def run(ours):
         ours.set_attn_implementation(implementation)
