@@ -1,19 +1,21 @@
 import pytest
+import yaml
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.studies.definition import build_study, merge, names_of_studies, read_study
+from tokenmixers.run_scripts.studies.definition import STUDIES, build_study, merge, names_of_studies, read_study
 from tokenmixers.run_scripts.studies.models import AUTO_CLASSES, describe_models
 
 
-#: Fast: one with Transformers' own classes. The others build many models.
-STUDIES = [name if name == "gates" else pytest.param(name, marks=pytest.mark.slow) for name in names_of_studies()]
+#: Fast: text and images. The others build many models.
+FAST = ("gates", "images")
+NAMES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names_of_studies()]
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_contestants_of_shipped_studies_have_as_many_parameters(name):
-    for setting in ("default", "quick"):
+    for setting in ("default", *yaml.safe_load((STUDIES / f"{name}.yaml").read_text())["settings"]):
         study = read_study(name, setting)
         models = describe_models(study)
         assert {task: set(found) for task, found in models.items()} == {
