@@ -8,10 +8,11 @@ Works for every checkpoint that `AutoModelForCausalLM` loads. Configurations of 
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Trainer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase, Trainer
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -32,6 +33,21 @@ class CausalArguments:
     )
 
 
+def _label(
+    rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, predict_separators: bool
+) -> dict[str, torch.Tensor]:
+    """A batch with the tokens to predict as labels."""
+    batch = pad_rows(rows, tokenizer)
+    predicted, special = batch["attention_mask"].bool(), batch.pop("special_tokens_mask").bool()
+    if not predict_separators:
+        predicted = predicted & ~special
+    if "seq_idx" in batch:  # the first token of a document has no context
+        starts = torch.diff(batch["seq_idx"], prepend=torch.full((len(rows), 1), -1)) != 0
+        predicted = predicted & ~starts
+    batch["labels"] = batch["input_ids"].masked_fill(~predicted, -100)
+    return batch
+
+
 def build(
     model_args: ModelArguments,
     data_args: TextDataArguments,
@@ -47,18 +63,7 @@ def build(
     corpus = load_corpus(model_args, data_args, args, resume_from, kind="decoder")
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
     rows = tokenize_corpus(corpus, data_args, args, length)
-
-    def label(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        batch = pad_rows(rows, corpus.tokenizer)
-        predicted, special = batch["attention_mask"].bool(), batch.pop("special_tokens_mask").bool()
-        if not causal_args.predict_separators:
-            predicted = predicted & ~special
-        if "seq_idx" in batch:  # the first token of a document has no context
-            starts = torch.diff(batch["seq_idx"], prepend=torch.full((len(rows), 1), -1)) != 0
-            predicted = predicted & ~starts
-        batch["labels"] = batch["input_ids"].masked_fill(~predicted, -100)
-        return batch
-
+    label = partial(_label, tokenizer=corpus.tokenizer, predict_separators=causal_args.predict_separators)
     model = build_model(model_args, corpus.config, AutoModelForCausalLM)
     evaluation = precompute_labels(rows["validation"], label)
     return build_trainer(model, corpus, args, rows.get("train"), evaluation, label, causal=True)

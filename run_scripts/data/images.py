@@ -57,7 +57,9 @@ def load_images(
         elif not Path(sources[name]).is_dir():
             raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
         else:
-            split = load_named("imagefolder", None, "train", data_dir=sources[name])
+            # All files: otherwise words like "val" in the names of files and folders choose among them.
+            files = {"train": "**"}
+            split = load_named("imagefolder", None, "train", data_dir=sources[name], data_files=files)
         for column in (arguments.image_column, arguments.label_column):
             if column not in split.column_names:
                 raise UserError(f"the {name} images have no column {column!r}; there are {split.column_names}.")

@@ -1,6 +1,7 @@
 """Documents as rows of token ids: truncated, packed, or packed with their documents kept apart."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import datasets
@@ -37,8 +38,9 @@ def row_encoder(
         A function from the column `text` to `input_ids` and `special_tokens_mask` (and `offset_mapping`); without
         special tokens to `input_ids`.
     """
-    encode = _isolated_encoder if isolate else _packed_encoder if pack else _line_encoder
-    return encode(tokenizer, max_seq_length, word_offsets, special_tokens)
+    encode = _isolate if isolate else _pack if pack else _truncate
+    options = {"max_seq_length": max_seq_length, "word_offsets": word_offsets, "special_tokens": special_tokens}
+    return partial(encode, tokenizer=tokenizer, **options)  # no local function: workers unpickle it
 
 
 def tokenize(split: Split, encoder: Encoder, shortest_row: int = 1, num_workers: int | None = None) -> Split:
@@ -72,18 +74,20 @@ def _truncated(
     )
 
 
-def _line_encoder(
-    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
-) -> Encoder:
-    def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens)
-        names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
-        columns = {name: encoded[name] for name in names}
-        if word_offsets:
-            columns["offset_mapping"] = [_offsets_of(encoded.word_ids(row)) for row in range(len(rows["text"]))]
-        return columns
-
-    return encode
+def _truncate(
+    rows: dict[str, list],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    word_offsets: bool,
+    special_tokens: bool,
+) -> dict[str, list]:
+    """A row of each document; arguments as in `row_encoder`."""
+    encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens)
+    names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
+    columns = {name: encoded[name] for name in names}
+    if word_offsets:
+        columns["offset_mapping"] = [_offsets_of(encoded.word_ids(row)) for row in range(len(rows["text"]))]
+    return columns
 
 
 def _encoded(
@@ -108,68 +112,71 @@ def _encoded(
         yield ids, encoded.word_ids(row) if word_offsets else []
 
 
-def _packed_encoder(
-    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
-) -> Encoder:
+def _pack(
+    rows: dict[str, list],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    word_offsets: bool,
+    special_tokens: bool,
+) -> dict[str, list]:
+    """Rows of joined documents; arguments as in `row_encoder`."""
     prefix, suffix = _special_token_frame(tokenizer) if special_tokens else ([], [])
     room = max_seq_length - len(prefix) - len(suffix)
     separator = suffix[-1:] or prefix[:1]
     if special_tokens and not separator and tokenizer.eos_token_id is not None:
         separator = [tokenizer.eos_token_id]
-
-    def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = _encoded(tokenizer, rows["text"], word_offsets)
-        ids: list[int] = []
-        separates: list[int] = []
-        words: list[int | None] = []
-        for document, word_ids in encoded:
-            if ids:
-                ids += separator
-                separates += [1] * len(separator)
-                words += [None] * len(separator)
-            ids += document
-            separates += [0] * len(document)
-            words += word_ids
-        starts = range(0, len(ids), room)
-        columns = {"input_ids": [prefix + ids[start : start + room] + suffix for start in starts]}
-        if special_tokens:
-            columns["special_tokens_mask"] = [
-                [1] * len(prefix) + separates[start : start + room] + [1] * len(suffix) for start in starts
-            ]
-        if word_offsets:
-            outer = [None] * len(prefix), [None] * len(suffix)
-            columns["offset_mapping"] = [
-                _offsets_of(outer[0] + words[start : start + room] + outer[1]) for start in starts
-            ]
-        return columns
-
-    return encode
-
-
-def _isolated_encoder(
-    tokenizer: PreTrainedTokenizerBase, max_seq_length: int, word_offsets: bool, special_tokens: bool
-) -> Encoder:
-    def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens, return_overflowing_tokens=True)
-        names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
-        pieces = {name: encoded[name] for name in names}
-        packed = first_fit([len(ids) for ids in encoded["input_ids"]], max_seq_length)
-        columns = {
-            name: [[token for piece in row for token in values[piece]] for row in packed]
-            for name, values in pieces.items()
-        }
-        columns["seq_idx"] = [
-            [number for number, piece in enumerate(row) for _ in encoded["input_ids"][piece]] for row in packed
+    encoded = _encoded(tokenizer, rows["text"], word_offsets)
+    ids: list[int] = []
+    separates: list[int] = []
+    words: list[int | None] = []
+    for document, word_ids in encoded:
+        if ids:
+            ids += separator
+            separates += [1] * len(separator)
+            words += [None] * len(separator)
+        ids += document
+        separates += [0] * len(document)
+        words += word_ids
+    starts = range(0, len(ids), room)
+    columns = {"input_ids": [prefix + ids[start : start + room] + suffix for start in starts]}
+    if special_tokens:
+        columns["special_tokens_mask"] = [
+            [1] * len(prefix) + separates[start : start + room] + [1] * len(suffix) for start in starts
         ]
-        if word_offsets:
-            words = [
-                [None if word is None else (piece, word) for piece in row for word in encoded.word_ids(piece)]
-                for row in packed
-            ]
-            columns["offset_mapping"] = [_offsets_of(row) for row in words]
-        return columns
+    if word_offsets:
+        outer = [None] * len(prefix), [None] * len(suffix)
+        columns["offset_mapping"] = [
+            _offsets_of(outer[0] + words[start : start + room] + outer[1]) for start in starts
+        ]
+    return columns
 
-    return encode
+
+def _isolate(
+    rows: dict[str, list],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    word_offsets: bool,
+    special_tokens: bool,
+) -> dict[str, list]:
+    """Rows of whole documents and their numbers; arguments as in `row_encoder`."""
+    encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens, return_overflowing_tokens=True)
+    names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
+    pieces = {name: encoded[name] for name in names}
+    packed = first_fit([len(ids) for ids in encoded["input_ids"]], max_seq_length)
+    columns = {
+        name: [[token for piece in row for token in values[piece]] for row in packed]
+        for name, values in pieces.items()
+    }
+    columns["seq_idx"] = [
+        [number for number, piece in enumerate(row) for _ in encoded["input_ids"][piece]] for row in packed
+    ]
+    if word_offsets:
+        words = [
+            [None if word is None else (piece, word) for piece in row for word in encoded.word_ids(piece)]
+            for row in packed
+        ]
+        columns["offset_mapping"] = [_offsets_of(row) for row in words]
+    return columns
 
 
 def first_fit(lengths: list[int], room: int) -> list[list[int]]:

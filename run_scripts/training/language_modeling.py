@@ -179,6 +179,15 @@ def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> floa
     return load_metric("token_perplexity").compute(predictions=[loss], references=[len(labels)])["perplexity"]
 
 
+def _collate(
+    rows: list[dict[str, Any]],
+    collator: Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> dict[str, torch.Tensor]:
+    """A batch of training rows, or of rows that have their labels. Not a local function: workers unpickle it."""
+    return pad_rows(rows, tokenizer) if "labels" in rows[0] else collator(rows)
+
+
 def build_trainer(
     model: PreTrainedModel,
     corpus: Corpus,
@@ -202,10 +211,6 @@ def build_trainer(
     Raises:
         UserError: If the model does not support `seq_idx`, which the rows have.
     """
-
-    def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        return pad_rows(rows, corpus.tokenizer) if "labels" in rows[0] else collator(rows)
-
     if "seq_idx" in (evaluation.column_names or ()) and not getattr(model, "_supports_seq_idx", False):
         raise UserError(
             f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
@@ -217,7 +222,7 @@ def build_trainer(
         args=args,
         train_dataset=train,
         eval_dataset=evaluation,
-        data_collator=collate,
+        data_collator=partial(_collate, collator=collator, tokenizer=corpus.tokenizer),
         callbacks=[collator] if isinstance(collator, SeededCollator) else None,
         processing_class=corpus.tokenizer,
         preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,

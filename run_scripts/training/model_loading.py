@@ -184,8 +184,8 @@ def fitting_tokenizer(
         data_args: Argument dataclass that names the data.
         texts: Training texts of a new tokenizer; not read otherwise.
         args: The Trainer's arguments. Their `tokenizer_settings` are set if the tokenizer is new.
-        saved_in: Folder with the tokenizer that an interrupted run has trained: training is not reproducible. Without
-            it, what `keep_tokenizer` has left in the output folder, or in that of the grid, is used.
+        saved_in: Folder with the tokenizer that an interrupted run has trained, to continue with. Without it, what
+            `keep_tokenizer` has left in the output folder, or in that of the grid, is used.
         kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
 
     Raises:

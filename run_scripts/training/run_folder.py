@@ -169,7 +169,7 @@ def finished_results(folder: str) -> dict[str, Any] | None:
 
 
 def keep_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, settings: Mapping[str, Any]) -> None:
-    """Save a newly trained tokenizer for later attempts: training one twice does not give the same.
+    """Save a newly trained tokenizer for later attempts, which need not train it again.
 
     Args:
         tokenizer: The tokenizer.

@@ -100,6 +100,17 @@ class ScriptTrainerMixin(DistillationMixin):
             self.stream_state = StreamState(self.train_dataset, self.args)
             self.add_callback(self.stream_state)
 
+    def create_accelerator_and_postprocess(self) -> None:
+        """Create the accelerator.
+
+        Raises:
+            UserError: If the arguments do not fit accelerate's configuration.
+        """
+        try:
+            super().create_accelerator_and_postprocess()
+        except ValueError as error:
+            raise UserError(f"the arguments do not fit the accelerate configuration: {error}") from error
+
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput:
         """Train. Streamed data continue where the checkpoint's run stopped."""
         if isinstance(self.train_dataset, TextStream):
@@ -377,6 +388,8 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
     if trainer.is_world_process_zero():  # a run may have been killed while it removed a checkpoint
         best = trainer.state.best_model_checkpoint
         rotate_checkpoints(args.output_dir, args.save_total_limit, best)
+    if trainer.is_fsdp_enabled:  # checkpoints may be in parts; of a model in parts the Trainer saves nothing here
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model(_internal_call=True)  # without a push, which comes last
     trainer.save_metrics("train", metrics, combined=False)
     trainer.save_state()

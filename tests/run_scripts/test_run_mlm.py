@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import datasets
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForMaskedLM,
@@ -22,11 +24,13 @@ from transformers import (
     pipeline,
 )
 
-from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.shipped_files import ACCELERATE
 from tokenmixers.run_scripts.data.collators import precompute_labels
 from tokenmixers.run_scripts.training import teacher_cache
 from tokenmixers.run_scripts.training.distillation import TokenDistillation
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -229,6 +233,43 @@ def test_models_that_cannot_isolate_documents_say_so(command):
         run_mlm.main(command(config_name="mlp-mixer-table3", config_overrides=sizes, isolate_documents=True))
 
 
+@pytest.mark.parametrize("script", [run_mlm, run_clm, run_span_corruption], ids=lambda script: script.__name__)
+@pytest.mark.parametrize("kind", ["packed", "line_by_line", "isolate_documents", "streaming"])
+def test_data_and_collators_reach_workers_that_are_not_forked(script, kind, command, monkeypatch):
+    """Python 3.14, macOS and Windows start them anew, and send pickled objects."""
+
+    class SentError(Exception):
+        pass
+
+    def train(self, *args, **kwargs):
+        for loader in (self.get_train_dataloader(), self.get_eval_dataloader()):
+            ForkingPickler.dumps((loader.dataset, loader.collate_fn))
+        raise SentError
+
+    monkeypatch.setattr(ScriptTrainer, "train", train)
+    changes = {kind: True, "max_eval_samples": 4} if kind != "packed" else {}
+    if script is run_clm:
+        sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16,is_decoder=true"
+        changes["config_overrides"] = sizes
+    if script is run_span_corruption:
+        if kind == "isolate_documents":
+            pytest.skip("encoder-decoders do not keep documents apart")
+        sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,num_decoder_layers=1,num_attention_heads=2"
+        changes |= {"config_name": "synthesizer-vanilla", "config_overrides": f"{sizes},head_dim=8"}
+        changes |= {"train_tokenizer": 170, "max_seq_length": 16}
+    with pytest.raises(SentError):
+        script.main(command(**changes))
+
+
+@pytest.mark.slow
+def test_workers_that_are_not_forked_give_the_same_weights(command, tmp_path):
+    workers = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"}
+    run_mlm.main(command(output_dir=tmp_path / "plain"))
+    run_mlm.main(command(**workers))
+    plain, spawned = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "run"))
+    assert all(torch.equal(plain[name], spawned[name]) for name in plain)
+
+
 @pytest.mark.slow
 def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_path):
     """Accelerate's FSDP falls back to DDP without GPUs; Transformers' own does not."""
@@ -260,6 +301,65 @@ def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_
     for name, parameter in before.named_parameters():
         assert after.get_parameter(name).isfinite().all()
         assert not torch.equal(after.get_parameter(name), parameter), name
+
+
+# Accelerate splits models on GPUs only: here it takes CPU processes for GPUs.
+SPLIT_ON_CPUS = """
+import sys, torch
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer
+
+def backend(self, *args):
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+    return "gloo", DistributedType.MULTI_GPU
+
+def training_step(self, *args):
+    layers = self.model.model.layers.parameters()  # accelerate keeps the vocabulary whole after an evaluation
+    assert all(isinstance(p, DTensor) and p.placements[0].is_shard() for p in layers)
+    return step(self, *args)
+
+step, ScriptTrainer.training_step = ScriptTrainer.training_step, training_step
+PartialState._prepare_backend = backend
+PartialState.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
+PartialState.wait_for_everyone = lambda self: torch.distributed.barrier()
+run_mlm.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_accelerates_fsdp_saves_a_whole_model_and_resumes(command, tmp_path):
+    """Checkpoints are in parts (`SHARDED_STATE_DICT`), of which the Trainer makes no model at the end."""
+    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
+    (tmp_path / "split.py").write_text(SPLIT_ON_CPUS)
+    config = yaml.safe_load((ACCELERATE / "fsdp2.yaml").read_text())["fsdp_config"]
+    settings = {f"FSDP_{key.removeprefix('fsdp_').upper()}": str(value) for key, value in config.items()}
+    environment = {**os.environ, "ACCELERATE_USE_FSDP": "true", **settings}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+    def start(**changes):
+        names = dict.fromkeys(("config_name", "config_overrides", "train_tokenizer"))
+        options = {**names, "model_name_or_path": tmp_path / "start", "max_steps": 4, "save_steps": 2, **changes}
+        words = command(**options, save_strategy="steps", per_device_train_batch_size=4)
+        return subprocess.run(
+            [*launch, tmp_path / "split.py", *words], capture_output=True, text=True, check=False, env=environment
+        )
+
+    whole = start()
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", tmp_path / "interrupted" / "checkpoint-2")
+    resumed = start(output_dir=tmp_path / "interrupted")
+    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    names = ("start", "run", "interrupted")
+    before, after, again = (AutoModelForMaskedLM.from_pretrained(tmp_path / name).state_dict() for name in names)
+    for name, tensor in before.items():
+        assert not torch.equal(after[name], tensor), name
+        assert torch.equal(after[name], again[name]), name
+    refused = start(output_dir=tmp_path / "only", save_only_model=True)
+    assert "error: the arguments do not fit the accelerate configuration: save_only_model" in refused.stderr
 
 
 def test_damaged_weights_are_named(command, tmp_path):

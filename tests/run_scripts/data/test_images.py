@@ -7,7 +7,7 @@ from transformers import CLIPImageProcessorPil
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
-from tokenmixers.run_scripts.data.images import ImageCollator, load_image_processor
+from tokenmixers.run_scripts.data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images
 from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator
 
 
@@ -66,3 +66,15 @@ def test_random_crops_are_not_cropped_again(collate):
     zoomed, expected = (collate(random_resized_crop=True, processor=processor) for processor in (zoom, plain))
     assert torch.equal(zoomed["pixel_values"], expected["pixel_values"])
     assert not torch.equal(collate(processor=zoom)["pixel_values"], collate(processor=plain)["pixel_values"])
+
+
+def test_names_of_files_and_folders_choose_no_images(tmp_path):
+    """`datasets` would read the folder `train` alone, and of ImageNet's validation images none."""
+    for split, name in (("first", "1.png"), ("second", "ILSVRC2012_val_00000293.png")):
+        for label in ("bullet_train", "train", "test tube"):
+            (tmp_path / split / label).mkdir(parents=True)
+            Image.new("RGB", (2, 2)).save(tmp_path / split / label / name)
+    arguments = ImageDataArguments(train_dir=str(tmp_path / "first"), validation_dir=str(tmp_path / "second"))
+    for split in load_images(arguments, ("train", "validation")).values():
+        assert split.features["label"].names == ["bullet_train", "test tube", "train"]
+        assert split["label"] == [0, 1, 2]
