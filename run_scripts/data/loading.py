@@ -25,7 +25,7 @@ _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", "
 READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
 
 
-_COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".lz4"}
+_COMPRESSIONS = {".gz", ".bz2", ".xz"}
 
 
 @dataclass

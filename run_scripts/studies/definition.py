@@ -63,6 +63,9 @@ LISTS: Mapping[str, tuple[Any, str]] = {
 MAPPINGS = ("settings", "tasks", "arguments", "data", "variants", "example")
 NESTED = ("settings", "tasks", "variants")
 
+#: Commands that can be studied: those whose batches are single examples.
+COMMANDS = tuple(name for name in TRAINING_COMMANDS if name != "run_sentence_embeddings")
+
 #: Arguments of the commands that the study itself sets.
 RESERVED = ("output_dir", "seed", "learning_rate", "seeds", "learning_rates", "tokenizer_name", "train_tokenizer")
 
@@ -257,8 +260,8 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     for key in ("command", "arguments", "data", "variants", "learning_rates", "metric", "better", "example"):
         if key not in keys:
             raise UserError(f"{where} needs {key!r}.")
-    if keys["command"] not in TRAINING_COMMANDS:
-        raise UserError(f"{where}: {keys['command']!r} is none of {', '.join(TRAINING_COMMANDS)}.")
+    if keys["command"] not in COMMANDS:
+        raise UserError(f"{where}: {keys['command']!r} is none of {', '.join(COMMANDS)}.")
     if keys["better"] not in ("lower", "higher") or keys.get("compared_as", "value") not in ("log", "value"):
         raise UserError(f"{where}: `better` is lower or higher, and `compared_as` log or value.")
     keys["learning_rates"] = [_number(where, "learning_rates", rate) for rate in keys["learning_rates"]]

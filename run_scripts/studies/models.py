@@ -25,7 +25,6 @@ AUTO_CLASSES = {
     "run_qa": "AutoModelForQuestionAnswering",
     "run_glue": "AutoModelForSequenceClassification",
     "run_token_classification": "AutoModelForTokenClassification",
-    "run_sentence_embeddings": "AutoModel",
     "run_image_classification": "AutoModelForImageClassification",
 }
 

@@ -19,6 +19,7 @@ import torch
 from ..base.commands import module_of
 from ..base.errors import UserError
 from ..base.memory import keep_freed_memory
+from ..base.precision import device_type
 from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis, machine_name
@@ -51,7 +52,7 @@ class Executor:
     def __init__(self, workspace: Workspace, models: dict[str, Any], jobs: int):
         self.workspace, self.study, self.jobs = workspace, workspace.study, jobs
         self.lock: IO[str] | None = workspace.lock()
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = device_type(use_cpu=False)
         self.machine = machine(device)
         self.models, self.device = models, device
         self.records: dict[Run, dict[str, Any]] = {}

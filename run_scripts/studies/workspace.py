@@ -93,6 +93,7 @@ class Workspace:
         report = self.earlier_report()
         if file.is_file():
             before = json.loads(file.read_text(encoding="utf-8"))
+            before["versions"] = _without_builds(before["versions"])
         elif report is not None and not any(path.is_dir() for path in self.folder.iterdir()):  # it was brought here
             study = build_study(report["study"], report["setting"], report["definition"])
             before = _settings(study, report["versions"])
@@ -311,7 +312,13 @@ def read_report(file: Path) -> dict[str, Any]:
 def _settings(study: Study, versions: Mapping[str, str]) -> dict[str, Any]:
     """What must be the same for all runs."""
     rules = [claim.rule for claim in study.claims]
+    versions = _without_builds(versions)
     return {"study": study.name, "setting": study.setting, "versions": versions, "rules of the claims": rules}
+
+
+def _without_builds(versions: Mapping[str, str]) -> dict[str, str]:
+    """Versions of packages without what names a build, as in `2.13.0+cpu`."""
+    return {package: version.partition("+")[0] for package, version in versions.items()}
 
 
 def _evaluations(history: list[dict[str, Any]], metric: str, record: Mapping[str, Any]) -> list[list[float]]:

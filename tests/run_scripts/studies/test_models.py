@@ -2,9 +2,15 @@ import pytest
 import yaml
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
-from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.studies.definition import STUDIES, build_study, merge, names_of_studies, read_study
+from tokenmixers.run_scripts.studies.definition import (
+    COMMANDS,
+    STUDIES,
+    build_study,
+    merge,
+    names_of_studies,
+    read_study,
+)
 from tokenmixers.run_scripts.studies.models import AUTO_CLASSES, describe_models
 
 
@@ -57,5 +63,5 @@ def test_a_wrong_override_names_the_contestant():
         describe_models(build_study("gates", "default", wrong))
 
 
-def test_every_training_command_can_be_studied():
-    assert AUTO_CLASSES.keys() == set(TRAINING_COMMANDS)
+def test_the_model_of_every_command_is_known():
+    assert AUTO_CLASSES.keys() == set(COMMANDS)

@@ -185,6 +185,14 @@ def test_models_that_others_finetune_are_trained_again_elsewhere(execute, traine
     assert sorted(map(json.dumps, report["runs"])) == sorted(map(json.dumps, whole["runs"]))
 
 
+def test_another_build_of_the_same_versions_goes_on(execute, tmp_path):
+    report = execute()
+    torch = report["versions"]["torch"].partition("+")[0]
+    folder = elsewhere(tmp_path / "there", report, versions={**report["versions"], "torch": f"{torch}+cu130"})
+    assert execute(folder=folder)["runs"] == report["runs"]
+    assert execute(folder=folder)["runs"] == report["runs"]
+
+
 @pytest.mark.parametrize(
     ("facts", "changes", "message"),
     [
