@@ -52,6 +52,8 @@ def build(
     """
     if data_args.isolate_documents:
         raise UserError("--isolate_documents is for run_mlm and run_clm; --line_by_line keeps documents apart here.")
+    if args.label_smoothing_factor:
+        raise UserError("--label_smoothing_factor is not possible here: the Trainer would give the decoder no input.")
     corpus = load_corpus(model_args, data_args, args, resume_from, kind="encoder-decoder")
     length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
     try:

@@ -82,6 +82,13 @@ class ScriptTrainingArguments(TrainingArguments):
     fp16: bool | None = field(
         default=None, metadata={"help": "true is --precision fp16, which needs a GPU.", "nargs": "?", "const": True}
     )
+    ddp_timeout: int = field(
+        default=3 * 3600,
+        metadata={
+            "help": "Seconds that processes wait for each other. The first one trains tokenizers and tokenizes while the "
+            "others wait."
+        },
+    )
     constant_warmup: bool = field(
         default=False,
         metadata={
@@ -124,6 +131,13 @@ class ScriptTrainingArguments(TrainingArguments):
                 f"bfloat16 is asked for, but {evidence}. Measured now, a feed-forward layer takes "
                 f"{bfloat16_slowdown(self.device):.1f} times as long in bfloat16 as in float32."
             )
+        if (gpus := super().n_gpu) > 1 and self.process_index == 0:
+            logger.warning(f"of {gpus} GPUs this process uses one; `tokenmixers launch ddp.yaml` uses all.")
+
+    @property
+    def n_gpu(self) -> int:
+        """GPUs of this process, at most one: with `DataParallel` some losses would count once per GPU."""
+        return min(super().n_gpu, 1)
 
     @property
     def evaluation_seed(self) -> int:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa
 from datasets.arrow_writer import SchemaInferenceError
+from pyarrow import compute
 
 from ..base.errors import BadDataError, UserError
 from ..base.ranges import check_ranges
@@ -142,6 +144,11 @@ def load_named(
     ) as error:
         reason = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
         raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {reason}") from error
+
+
+def list_lengths(rows: datasets.Dataset, column: str) -> pa.ChunkedArray:
+    """The lengths of the lists in a column, without making Python's lists of them."""
+    return compute.list_value_length(rows.select_columns(column).with_format("arrow")[:][column])
 
 
 def limited(rows: Split, count: int | None, shuffle: bool = False) -> Split:

@@ -189,9 +189,11 @@ def first_fit(lengths: list[int], room: int) -> list[list[int]]:
     Returns:
         The indices of the pieces in each row.
     """
+    pieces = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    full = [[piece] for piece in pieces if lengths[piece] == room]  # the search need not pass them each time
     rows: list[list[int]] = []
     left: list[int] = []
-    for piece in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+    for piece in pieces[len(full) :]:
         row = next((row for row, free in enumerate(left) if free >= lengths[piece]), None)
         if row is None:
             rows.append([])
@@ -199,7 +201,7 @@ def first_fit(lengths: list[int], room: int) -> list[list[int]]:
             row = len(rows) - 1
         rows[row].append(piece)
         left[row] -= lengths[piece]
-    return rows
+    return [*full, *rows]
 
 
 def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

@@ -104,7 +104,7 @@ def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Sp
         # By text: `skip` would leave out other documents where processes read different files.
         validation = train.take(arguments.max_eval_samples)
         held_out = {row["text"] for row in iterate_rows(validation, "train")}
-        return train.filter(lambda row: row["text"] not in held_out), validation
+        return train.filter(_is_none_of, fn_kwargs={"texts": held_out}), validation
     held_out = round(len(train) * arguments.validation_split_percentage / 100)
     if not 0 < held_out < len(train):
         raise UserError(
@@ -113,6 +113,10 @@ def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Sp
         )
     parts = train.train_test_split(test_size=held_out, seed=seed)
     return parts["train"], parts["test"]
+
+
+def _is_none_of(row: dict[str, Any], texts: set[str]) -> bool:
+    return row["text"] not in texts
 
 
 def text_only(split: Split, column: str, name: str) -> Split:

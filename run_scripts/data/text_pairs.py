@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
-from .loading import DatasetArguments, find_files, limited, load_files
+from .loading import DatasetArguments, find_files, limited, list_lengths, load_files
 
 
 FEATURES = datasets.Features(
@@ -302,5 +302,4 @@ def tokenize_pairs(
 
 def rows_of_length(rows: datasets.Dataset, column: str, length: int) -> int:
     """Number of rows whose list in this column has exactly this length."""
-    lengths = compute.list_value_length(rows.with_format("arrow")[:][column])
-    return compute.sum(compute.equal(lengths, length)).as_py()
+    return compute.sum(compute.equal(list_lengths(rows, column), length)).as_py()

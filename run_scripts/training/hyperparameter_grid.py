@@ -162,7 +162,7 @@ def plan(grid: GridArguments, args: TrainingArguments, shared: Sequence[Any] = (
                 f"--{name} is for a single run. Do it afterwards with the best one, given as --model_name_or_path."
             )
     folder = GridFolder(Path(args.output_dir), _settings(args, shared), args.seed)
-    parts = args.world_size * max(args.n_gpu, 1) * args.gradient_accumulation_steps
+    parts = args.world_size * args.gradient_accumulation_steps
     runs = []
     for rate, size, seed in itertools.product(
         grid.learning_rates or [args.learning_rate],

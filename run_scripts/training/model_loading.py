@@ -198,7 +198,7 @@ def fitting_tokenizer(
         settings.pop("token")  # is secret
         args.tokenizer_settings = settings
         kept = kept_tokenizer(args.output_dir, settings) if args.grid is None else args.grid.kept_tokenizer()
-        if saved_in is not None:
+        if saved_in is not None and kept is None:  # the kept one's path stays, and tokenized rows are found by it
             arguments = dataclasses.replace(arguments, train_tokenizer=None, tokenizer_name=saved_in)
     tokenizer = load_tokenizer(arguments, length, texts, args.process_index == 0, kind, kept)
     fit_vocabulary(config, tokenizer, new_tokenizer)

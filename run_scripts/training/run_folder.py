@@ -68,8 +68,13 @@ def _is_complete(checkpoint: Path, arguments: TrainingArguments) -> bool:
         return False
     if arguments.save_only_model or arguments.world_size == 1:
         return True
-    # Other processes may write their files later. A file that is cut off is no zip file.
-    return all(is_zipfile(checkpoint / f"rng_state_{rank}.pth") for rank in range(arguments.world_size))
+    # Other processes may write their files later; with `save_on_each_node` those of other machines write elsewhere. A
+    # file that is cut off is no zip file.
+    ranks = range(arguments.world_size)
+    if arguments.save_on_each_node:
+        first = arguments.process_index - arguments.local_process_index
+        ranks = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return all(is_zipfile(checkpoint / f"rng_state_{rank}.pth") for rank in ranks)
 
 
 def mark_unfinished(

@@ -42,8 +42,6 @@ def find_teacher(
         return None
     if not args.do_train:
         raise UserError("--teacher is for training: give --do_train, or leave it out.")
-    if args.n_gpu > 1:
-        raise UserError("--teacher needs a process for each GPU: start with torchrun, or `tokenmixers launch`.")
     return Teacher(arguments, model_args)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
@@ -29,6 +30,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import HubStrategy, IntervalStrategy, TrainOutput, rotate_checkpoints
 from transformers.utils import logging
 
@@ -40,6 +42,7 @@ from ..base.errors import UserError, report_bad_data
 from ..base.hub_errors import check_card, check_repo_id, check_token, explain, report_hub_errors
 from ..base.reporting import ProgressLines, mean_training_loss, plot_history, training_speed
 from ..base.training_arguments import ScriptTrainingArguments, adafactor_options
+from ..data.loading import list_lengths
 from ..data.text_stream import StreamLoader, StreamState, TextStream
 from .distillation import DistillationMixin
 from .model_card import CardFacts, training_card
@@ -146,6 +149,36 @@ class ScriptTrainerMixin(DistillationMixin):
             prefetch_factor=args.dataloader_prefetch_factor,
             multiprocessing_context=args.dataloader_multiprocessing_context,
         )
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        """The Trainer's sampler. To group rows by length, it would read them one by one."""
+        rows, args = self.train_dataset if train_dataset is None else train_dataset, self.args
+        names = getattr(self.processing_class, "model_input_names", ["input_ids"])
+        name = args.length_column_name
+        if args.train_sampling_strategy != "group_by_length" or not isinstance(rows, datasets.Dataset):
+            return super()._get_train_sampler(train_dataset)
+        if name in rows.column_names or names[0] not in rows.column_names:
+            return super()._get_train_sampler(train_dataset)
+        lengths = list_lengths(rows, names[0]).to_pylist()
+        return LengthGroupedSampler(args.train_batch_size * args.gradient_accumulation_steps, lengths=lengths)
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """The Trainer's data loader, with all rows: `--dataloader_drop_last` is for training."""
+        with self._all_rows():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        """As `get_eval_dataloader`."""
+        with self._all_rows():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _all_rows(self) -> Iterator[None]:
+        given, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            yield
+        finally:
+            self.args.dataloader_drop_last = given
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(

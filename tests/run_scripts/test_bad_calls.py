@@ -300,6 +300,11 @@ TEXTS = [
     ),
     (("run_image_classification",), "--do_train --config_name gmlp-base", "set image_size"),
     (
+        ("run_span_corruption",),
+        "--do_train --config_name synthesizer-vanilla --label_smoothing_factor 0.1",
+        "--label_smoothing_factor is not possible here",
+    ),
+    (
         ("run_image_classification",),
         "--do_train --config_name gmlp-s16-224 --train_dir nope",
         "--train_dir: there is no folder 'nope'",

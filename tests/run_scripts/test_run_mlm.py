@@ -21,6 +21,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    Trainer,
     pipeline,
 )
 
@@ -247,7 +248,9 @@ def test_data_and_collators_reach_workers_that_are_not_forked(script, kind, comm
         raise SentError
 
     monkeypatch.setattr(ScriptTrainer, "train", train)
-    changes = {kind: True, "max_eval_samples": 4} if kind != "packed" else {}
+    changes = {} if kind == "packed" else {kind: True, "max_eval_samples": 4}
+    if kind == "streaming":  # documents are held out while reading
+        changes["validation_file"] = None
     if script is run_clm:
         sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=16,is_decoder=true"
         changes["config_overrides"] = sizes
@@ -259,6 +262,26 @@ def test_data_and_collators_reach_workers_that_are_not_forked(script, kind, comm
         changes |= {"train_tokenizer": 170, "max_seq_length": 16}
     with pytest.raises(SentError):
         script.main(command(**changes))
+
+
+def test_all_rows_are_evaluated_and_rows_are_grouped_as_by_the_trainer(command, monkeypatch):
+    seen = []
+
+    def train(self, *args, **kwargs):
+        seen.extend([sum(len(batch["labels"]) for batch in self.get_eval_dataloader()), len(self.eval_dataset)])
+        assert len(self.get_train_dataloader()) == 120 // 16
+        for sampler in (type(self)._get_train_sampler, Trainer._get_train_sampler):
+            torch.manual_seed(0)
+            seen.append(list(sampler(self)))
+        raise InterruptedError
+
+    monkeypatch.setattr(ScriptTrainer, "train", train)
+    changes = {"per_device_train_batch_size": 16, "per_device_eval_batch_size": 16, "line_by_line": True}
+    with pytest.raises(InterruptedError):
+        run_mlm.main(command(**changes, dataloader_drop_last=True, train_sampling_strategy="group_by_length"))
+    evaluated, rows, ours, theirs = seen
+    assert evaluated == rows == 20
+    assert ours == theirs and sorted(ours) == list(range(120))
 
 
 @pytest.mark.slow

@@ -299,3 +299,12 @@ def test_evaluation_in_bfloat16_is_warned_of_too(machine, parse, caplog):
     with caplog.at_level(logging.WARNING):
         parse("--bf16_full_eval", "true")
     assert caplog.text.count("12.0 times as long in bfloat16") == 1
+
+
+def test_a_process_uses_one_gpu(machine, parse, monkeypatch, caplog):
+    """With several, the Trainer's DataParallel would multiply losses of whole batches by their number."""
+    machine("gpu")
+    monkeypatch.setattr(transformers.TrainingArguments, "n_gpu", property(lambda args: 4))
+    args = parse("--per_device_train_batch_size", "3")
+    assert (args.n_gpu, args.train_batch_size) == (1, 3)
+    assert "of 4 GPUs this process uses one; `tokenmixers launch ddp.yaml` uses all." in caplog.text

@@ -31,6 +31,13 @@ def test_line_by_line_truncates(tokenizer):
         assert row == tokenizer(text, truncation=True, max_length=10)["input_ids"]
 
 
+def test_pieces_that_fill_a_row_are_not_searched():
+    """A book has many: with a search among all earlier rows this would take minutes."""
+    packed = first_fit([512] * 50_000 + [500, 12, 1], 512)
+    assert packed[:50_000] == [[piece] for piece in range(50_000)]
+    assert packed[50_000:] == [[50_000, 50_001], [50_002]]
+
+
 @given(
     texts=st.lists(st.text(min_size=1, max_size=30).filter(str.strip), min_size=1, max_size=5),
     length=st.integers(3, 12),

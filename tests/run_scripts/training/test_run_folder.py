@@ -1,16 +1,17 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 
 from tokenmixers.run_scripts import run_mlm, run_seq2seq
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training import model_loading, run_folder, trainer
-from tokenmixers.run_scripts.training.run_folder import UNFINISHED
+from tokenmixers.run_scripts.training.run_folder import UNFINISHED, checkpoint_to_resume
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5, "logging_steps": 1}
@@ -227,3 +228,18 @@ def test_test_data_are_predicted_again(run, whole, tmp_path, monkeypatch):
     assert (tokenizer["truncation"], tokenizer["padding"]) == (None, None)  # whether tokenizing was cached or not
     card = (tmp_path / "pairs" / "README.md").read_text()
     assert "/pairs.jsonl:" in card and f"| {results['test_perplexity']:.4f} |" in card
+
+
+@pytest.mark.parametrize(("on_each_node", "complete"), [(True, True), (False, False)])
+def test_a_checkpoint_on_each_node_has_the_files_of_its_processes(on_each_node, complete, tmp_path, monkeypatch):
+    checkpoint = tmp_path / "checkpoint-2"
+    checkpoint.mkdir()
+    TrainerState().save_to_json(str(checkpoint / "trainer_state.json"))
+    arguments = SimpleNamespace(output_dir=str(tmp_path), do_train=True, resume_from_checkpoint=None)
+    vars(arguments).update(save_only_model=False, save_on_each_node=on_each_node, world_size=4)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for rank in (2, 3):  # the second of two machines
+        torch.save({}, checkpoint / f"rng_state_{rank}.pth")
+        vars(arguments).update(process_index=rank, local_process_index=rank - 2)
+        found = checkpoint_to_resume(arguments)
+        assert found == (str(checkpoint) if complete and rank == 3 else None)
