@@ -275,7 +275,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             if token_type_ids is None:
                 token_type_ids = torch.zeros(1, 1, dtype=torch.long, device=device)
             added = added + embed(self.token_type_embeddings, token_type_ids, "token_type_ids")
-        return added
+        return added.to(device) if isinstance(added, torch.Tensor) else added  # a `device_map` may split them
 
 
 def _require(condition: bool, model: nn.Module, wanted: str) -> None:

@@ -19,16 +19,19 @@ IGNORED_LABEL = -100
 Items = torch.Tensor | float | None
 
 
-def loss_divisor(count: torch.Tensor | int, num_items_in_batch: Items = None) -> torch.Tensor | float:
+def loss_divisor(
+    count: torch.Tensor | int, num_items_in_batch: Items = None, device: torch.device | None = None
+) -> torch.Tensor | float:
     """What a sum of losses is divided by, never 0.
 
     Args:
         count: Number of terms in this batch.
-        num_items_in_batch: Number of terms in the whole step, which takes precedence.
+        num_items_in_batch: Number of terms in the whole step, which takes precedence. It is moved to the loss.
+        device: Where the loss is; by default where `count` is.
     """
     items = count if num_items_in_batch is None else num_items_in_batch
-    if isinstance(items, torch.Tensor) and isinstance(count, torch.Tensor):
-        items = items.to(count.device)
+    if isinstance(items, torch.Tensor):
+        items = items.to(device=getattr(count, "device", device))
     return items + (items == 0)
 
 
@@ -61,7 +64,7 @@ def label_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, num_items_in
     logits, labels = _at_least_float32(logits), labels.to(logits.device)
     if labels.is_floating_point() and labels.shape == logits.shape:
         total = F.cross_entropy(logits, labels.to(logits.dtype), reduction="sum")
-        return total * labels.shape[-1] / loss_divisor(labels.numel(), num_items_in_batch)
+        return total * labels.shape[-1] / loss_divisor(labels.numel(), num_items_in_batch, total.device)
     labels = labels.view(-1)
     total = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
     return total / loss_divisor((labels != IGNORED_LABEL).sum(), num_items_in_batch)
@@ -101,7 +104,7 @@ def classification_loss(
     labels = labels.to(logits).reshape(logits.shape)
     if config.problem_type == "regression":
         total = F.mse_loss(logits, labels, reduction="sum")
-        return total / loss_divisor(labels.numel(), num_items_in_batch)
+        return total / loss_divisor(labels.numel(), num_items_in_batch, total.device)
     counted = labels != IGNORED_LABEL
     losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
     return losses.where(counted, 0).sum() / loss_divisor(counted.sum(), num_items_in_batch)

@@ -68,8 +68,8 @@ def shared_attention(
     """
     batch, num_heads, num_keys, head_dim = values.shape
     dtype = values.dtype
-    # The range of float16 is too small for E, also under autocast: its smallest number is e^-17.
-    work_dtype = torch.float32 if dtype == torch.float16 else dtype
+    # With padding the range of float16 is too small for E, also under autocast: its smallest number is e^-17.
+    work_dtype = torch.float32 if dtype == torch.float16 and padding_mask is not None else dtype
     exact_dtype = torch.promote_types(dtype, torch.float32)
     logits = logits[0]
     if causal_order is not None:

@@ -10,8 +10,12 @@ class PackageFeatures(PreTrainedModel):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save as `PreTrainedModel.save_pretrained` does."""
+        own = type(self)
+        if own.__module__.startswith("torch."):  # derived by `fully_shard`; Transformers would save PyTorch's code
+            base = next(base for base in own.__mro__ if not base.__module__.startswith("torch."))
+            own.__module__, own.__name__ = base.__module__, base.__name__
         entries = getattr(self.config, "auto_map", {}).items()
-        names = [name for name, entry in entries if str(entry).endswith(f".{type(self).__name__}")]
+        names = [name for name, entry in entries if str(entry).endswith(f".{own.__name__}")]
         if names and self._auto_class is None:
             self.register_for_auto_class(names[0])
         super().save_pretrained(*args, **kwargs)

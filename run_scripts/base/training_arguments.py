@@ -85,7 +85,7 @@ class ScriptTrainingArguments(TrainingArguments):
     ddp_timeout: int = field(
         default=3 * 3600,
         metadata={
-            "help": "Seconds that processes wait for each other. The first one trains tokenizers and tokenizes for all."
+            "help": "Seconds that processes wait for each other. The first trains tokenizers, and tokenizes for all."
         },
     )
     constant_warmup: bool = field(

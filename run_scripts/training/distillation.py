@@ -248,7 +248,7 @@ class Distillation:
         losses = self.losses(student, _float32(teacher))
         if labels.is_floating_point():  # soft labels, of which every element counts, or scores
             share = labels.numel() / max(len(losses), 1)
-            return losses.sum() * share / loss_divisor(labels.numel(), items)
+            return losses.sum() * share / loss_divisor(labels.numel(), items, losses.device)
         counted = labels.view(-1) != IGNORED_LABEL
         return losses.where(counted, 0).sum() / loss_divisor(counted.sum(), items)
 

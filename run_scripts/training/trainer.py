@@ -96,6 +96,8 @@ class ScriptTrainerMixin(DistillationMixin):
         self._watched_pushes: set[Future] = set()
         super().__init__(*args, **kwargs)
         self.args.logging_nan_inf_filter = False
+        if self.is_fsdp_enabled:  # encoder and decoder may have modules of their own for one matrix, which it refuses
+            self.model.set_input_embeddings(self.model.get_input_embeddings())
         self.add_callback(StopOnNonFiniteLoss)
         if self.pop_callback(ProgressCallback) is not None:  # absent with --disable_tqdm and in notebooks
             self.add_callback(ProgressLines)

@@ -9,7 +9,13 @@ from transformers.loss.loss_utils import ForQuestionAnsweringLoss, ForSequenceCl
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
-from tokenmixers.modeling.heads.losses import answer_loss, classification_loss, label_cross_entropy, position_labels
+from tokenmixers.modeling.heads.losses import (
+    answer_loss,
+    classification_loss,
+    label_cross_entropy,
+    loss_divisor,
+    position_labels,
+)
 
 
 HEADS = sorted({name for family in FAMILIES.values() for name in family.models.values() if "For" in name})
@@ -176,3 +182,9 @@ def test_answer_loss_is_that_of_transformers(items):
 
 def test_positions_outside_are_ignored():
     assert position_labels(torch.tensor([[-1], [0], [4], [5], [-100]]), 5).tolist() == [-100, 0, 4, -100, -100]
+
+
+@pytest.mark.parametrize("count", [4, torch.tensor(4, device="meta")], ids=["number", "tensor"])
+def test_the_trainers_count_is_moved_to_the_loss(count):
+    """A `device_map` may leave it on another GPU."""
+    assert loss_divisor(count, torch.tensor(3), torch.device("meta")).device.type == "meta"

@@ -112,6 +112,15 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     assert measurement.fastest("a", lambda: pytest.fail("measured again")) == "other"
 
 
+def test_a_file_system_without_locks(monkeypatch):
+    def acquire(*args, **kwargs):
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr(measurement.FileLock, "acquire", acquire)
+    assert measurement.fastest("a", alternatives(0.004, 0.001)) == "other"
+    assert not measurement.cache_file().exists()
+
+
 def test_a_choice_is_for_the_number_of_threads_it_was_measured_with():
     threads = torch.get_num_threads()
     assert measurement.choice("a") == "reference"

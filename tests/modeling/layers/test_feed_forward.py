@@ -73,6 +73,14 @@ def test_last_matrix_in_float32():
     assert layer(torch.randn(2, 4, dtype=torch.bfloat16)).dtype == torch.float32
 
 
+def test_autocast_does_not_cast_to_float32_and_back():
+    layer, types = FeedForward(4, 6, "geglu"), []
+    layer.down_proj.register_forward_pre_hook(lambda module, inputs: types.append(inputs[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(torch.randn(2, 4))
+    assert types == [torch.bfloat16]
+
+
 def test_unknown_type():
     with pytest.raises(ValueError, match="'silu'` is not one of relu, gelu, swish"):
         FeedForward(4, 4, "silu")

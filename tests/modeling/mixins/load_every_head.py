@@ -62,18 +62,25 @@ def main() -> None:
     results = {}
     for folder in folders:
         results |= outputs_of(folder)
-        again = folder.with_name(folder.name + "-again")
+        again, sharded = (folder.with_name(folder.name + end) for end in ("-again", "-sharded"))
         architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
         names = json.loads((folder / "config.json").read_text())["auto_map"].items()
         auto_class = next(key for key, value in names if value.endswith(f".{architecture}"))
-        load(folder, auto_class).save_pretrained(again)
+        model = load(folder, auto_class)
+        model.save_pretrained(again)
+        # What `fully_shard` makes of a model's class.
+        place = {"__module__": "torch.distributed.fsdp._fully_shard._fsdp_init"}
+        model.__class__ = type(f"FSDP{type(model).__name__}", (type(model),), place)
+        model.save_pretrained(sharded)
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
         config.save_pretrained(folder.with_name(folder.name + "-config"))
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".py"}
-        assert {path.name: path.read_bytes() for path in again.iterdir() if path.suffix == ".py"} == files
-        configs = [json.loads((path / "config.json").read_text()) for path in (folder, again)]
-        assert configs[0]["auto_map"] == configs[1]["auto_map"]
-        assert configs[0].get("custom_pipelines") == configs[1].get("custom_pipelines")
+        expected = json.loads((folder / "config.json").read_text())
+        for copy in (again, sharded):
+            assert {path.name: path.read_bytes() for path in copy.iterdir() if path.suffix == ".py"} == files
+            found = json.loads((copy / "config.json").read_text())
+            assert found["auto_map"] == expected["auto_map"]
+            assert found.get("custom_pipelines") == expected.get("custom_pipelines")
         results |= outputs_of(again)
     save_file(results, target)
     print(os.environ["HF_MODULES_CACHE"])
