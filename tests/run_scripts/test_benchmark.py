@@ -215,7 +215,7 @@ def test_what_a_gpu_measures(tmp_path, monkeypatch):
     without_a_gpu(monkeypatch)
     results = run(tmp_path, 6, gpu=True, modes=["inference", "training"], dtypes="bfloat16")
     assert [(row["compiled"], row["mode"]) for row in results if row["is_first"]] == [
-        (compiled, mode) for compiled in (False, True) for mode in ("inference", "training") for _ in range(2)
+        (compiled, mode) for compiled in (False, True) for mode in ("inference", "training") for _ in range(4)
     ]
     assert {row["dtype"] for row in results} == {"bfloat16"}
     recorded = json.loads((tmp_path / "results" / "results.json").read_text())
@@ -244,7 +244,7 @@ def test_what_fails_on_a_gpu_is_left_out_and_said(tmp_path, monkeypatch):
         run(tmp_path, 2, 6, gpu=True, modes=["inference", "training"], dtypes="bfloat16")
     report = json.loads((tmp_path / "results" / "results.json").read_text())
     assert {row["mode"] for row in report["results"]} == {"inference"}
-    assert len(report["left_out"]) == 1 + 2 * 2  # the package, and two groups, eager and compiled
+    assert len(report["left_out"]) == 1 + 4 * 2  # the package, and four groups, eager and compiled
     assert report["arguments"]["cells"] == [2, 6]
 
 
