@@ -91,6 +91,8 @@ class ScriptTrainerMixin(DistillationMixin):
     """Adds streamed text, distillation, a complete model card and clear errors of the Hub to a Trainer."""
 
     card: CardFacts | None = None
+    is_saved = False
+    """Whether the trained model is in `output_dir`. An evaluation with `bf16_full_eval` casts its weights later."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self._watched_pushes: set[Future] = set()
@@ -289,6 +291,11 @@ class ScriptTrainerMixin(DistillationMixin):
         message = explain(error, self.hub_model_id, "the next push sends it all") or f"{type(error).__name__}: {error}"
         logger.warning(f"the checkpoint of step {step} was not pushed, training goes on: {message}.")
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, if it is not saved: `push_to_hub` does so before it pushes."""
+        if not (self.is_saved and output_dir is None and _internal_call):
+            super().save_model(output_dir, _internal_call)
+
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push the trained model.
 
@@ -426,6 +433,7 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
     if trainer.is_fsdp_enabled:  # checkpoints may be in parts; of a model in parts the Trainer saves nothing here
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model(_internal_call=True)  # without a push, which comes last
+    trainer.is_saved = True
     trainer.save_metrics("train", metrics, combined=False)
     trainer.save_state()
     return metrics, training_speed(trainer.state, start)

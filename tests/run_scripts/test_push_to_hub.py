@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from transformers import AutoConfig, Trainer, TrainingArguments
 
 import tokenmixers
@@ -155,6 +155,13 @@ def test_what_a_trainer_pushes_is_complete(hub, online, call, checkpoint):
         places += [(f"me/{strategy}", commit) for commit in loadable]
         places.append((f"{strategy}/checkpoint-2", "main"))  # the local folder
     assert len(json.loads(call(LOAD.format(places=places)))) == len(places)
+
+
+def test_an_evaluation_in_half_precision_does_not_change_what_is_pushed(hub, online, command):
+    run_mlm.main(command(output_dir="output", push_to_hub=True, hub_model_id="me/model", bf16_full_eval=True))
+    state, _ = hub
+    pushed = load(state.commits[state.branches["me/model"]["main"]]["model.safetensors"])
+    assert {tensor.dtype for tensor in pushed.values()} == {torch.float32}
 
 
 @pytest.fixture
