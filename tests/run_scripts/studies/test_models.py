@@ -14,12 +14,7 @@ from tokenmixers.run_scripts.studies.definition import (
 from tokenmixers.run_scripts.studies.models import AUTO_CLASSES, describe_models
 
 
-#: Fast: text and images. The others build many models.
-FAST = ("gates", "images")
-NAMES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names_of_studies()]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names_of_studies())
 def test_the_contestants_of_shipped_studies_have_as_many_parameters(name):
     for setting in ("default", *yaml.safe_load((STUDIES / f"{name}.yaml").read_text())["settings"]):
         study = read_study(name, setting)
