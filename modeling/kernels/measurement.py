@@ -124,8 +124,8 @@ def _kept_or_measured(key: str, make_alternatives: Callable[[], Mapping[str, Cal
                 temporary.write_text(json.dumps(kept, indent=2, sort_keys=True), encoding="utf-8")
                 os.replace(temporary, path)
             return kept[key]
-    except (OSError, NotImplementedError, Timeout) as error:  # e.g. a home that is read-only, or has no locks
-        # Every process measures for itself.
+    except (OSError, NotImplementedError, Timeout) as error:
+        # For example a home that is read-only, or has no locks: every process measures for itself.
         logger.info("%s is not used: %s", path, error)
         return _measure(make_alternatives)
 

@@ -1,6 +1,7 @@
 """Documents as rows of token ids: truncated, packed, or packed with their documents kept apart."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,16 @@ from .row_seeds import number_rows
 
 
 Encoder = Callable[[dict[str, list]], dict[str, list]]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The arguments of `row_encoder` that every way to make rows has."""
+
+    tokenizer: PreTrainedTokenizerBase
+    max_seq_length: int
+    word_offsets: bool
+    special_tokens: bool
 
 
 def row_encoder(
@@ -39,8 +50,8 @@ def row_encoder(
         special tokens to `input_ids`.
     """
     encode = _isolate if isolate else _pack if pack else _truncate
-    options = {"max_seq_length": max_seq_length, "word_offsets": word_offsets, "special_tokens": special_tokens}
-    return partial(encode, tokenizer=tokenizer, **options)  # no local function: workers unpickle it
+    # No local function: workers unpickle it.
+    return partial(encode, options=_Options(tokenizer, max_seq_length, word_offsets, special_tokens))
 
 
 def tokenize(split: Split, encoder: Encoder, shortest_row: int = 1, num_workers: int | None = None) -> Split:
@@ -59,33 +70,25 @@ def tokenize(split: Split, encoder: Encoder, shortest_row: int = 1, num_workers:
     return rows if shortest_row == 1 else rows.filter(lambda row: len(row["input_ids"]) >= shortest_row)
 
 
-def _truncated(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str], max_seq_length: int, special_tokens: bool, **options: Any
-) -> BatchEncoding:
-    return tokenizer(
+def _encode_truncated(texts: list[str], options: _Options, **more: Any) -> BatchEncoding:
+    return options.tokenizer(
         texts,
         truncation=True,
-        max_length=max_seq_length,
-        add_special_tokens=special_tokens,
+        max_length=options.max_seq_length,
+        add_special_tokens=options.special_tokens,
         return_special_tokens_mask=True,
         return_attention_mask=False,
         return_token_type_ids=False,
-        **options,
+        **more,
     )
 
 
-def _truncate(
-    rows: dict[str, list],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    word_offsets: bool,
-    special_tokens: bool,
-) -> dict[str, list]:
-    """A row of each document; arguments as in `row_encoder`."""
-    encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens)
-    names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
+def _truncate(rows: dict[str, list], options: _Options) -> dict[str, list]:
+    """A row of each document."""
+    encoded = _encode_truncated(rows["text"], options)
+    names = ("input_ids", "special_tokens_mask") if options.special_tokens else ("input_ids",)
     columns = {name: encoded[name] for name in names}
-    if word_offsets:
+    if options.word_offsets:
         columns["offset_mapping"] = [_offsets_of(encoded.word_ids(row)) for row in range(len(rows["text"]))]
     return columns
 
@@ -112,20 +115,14 @@ def _encoded(
         yield ids, encoded.word_ids(row) if word_offsets else []
 
 
-def _pack(
-    rows: dict[str, list],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    word_offsets: bool,
-    special_tokens: bool,
-) -> dict[str, list]:
-    """Rows of joined documents; arguments as in `row_encoder`."""
-    prefix, suffix = _special_token_frame(tokenizer) if special_tokens else ([], [])
-    room = max_seq_length - len(prefix) - len(suffix)
+def _pack(rows: dict[str, list], options: _Options) -> dict[str, list]:
+    """Rows of joined documents."""
+    prefix, suffix = _special_token_frame(options.tokenizer) if options.special_tokens else ([], [])
+    room = options.max_seq_length - len(prefix) - len(suffix)
     separator = suffix[-1:] or prefix[:1]
-    if special_tokens and not separator and tokenizer.eos_token_id is not None:
-        separator = [tokenizer.eos_token_id]
-    encoded = _encoded(tokenizer, rows["text"], word_offsets)
+    if options.special_tokens and not separator and options.tokenizer.eos_token_id is not None:
+        separator = [options.tokenizer.eos_token_id]
+    encoded = _encoded(options.tokenizer, rows["text"], options.word_offsets)
     ids: list[int] = []
     separates: list[int] = []
     words: list[int | None] = []
@@ -139,11 +136,11 @@ def _pack(
         words += word_ids
     starts = range(0, len(ids), room)
     columns = {"input_ids": [prefix + ids[start : start + room] + suffix for start in starts]}
-    if special_tokens:
+    if options.special_tokens:
         columns["special_tokens_mask"] = [
             [1] * len(prefix) + separates[start : start + room] + [1] * len(suffix) for start in starts
         ]
-    if word_offsets:
+    if options.word_offsets:
         outer = [None] * len(prefix), [None] * len(suffix)
         columns["offset_mapping"] = [
             _offsets_of(outer[0] + words[start : start + room] + outer[1]) for start in starts
@@ -151,18 +148,12 @@ def _pack(
     return columns
 
 
-def _isolate(
-    rows: dict[str, list],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    word_offsets: bool,
-    special_tokens: bool,
-) -> dict[str, list]:
-    """Rows of whole documents and their numbers; arguments as in `row_encoder`."""
-    encoded = _truncated(tokenizer, rows["text"], max_seq_length, special_tokens, return_overflowing_tokens=True)
-    names = ("input_ids", "special_tokens_mask") if special_tokens else ("input_ids",)
+def _isolate(rows: dict[str, list], options: _Options) -> dict[str, list]:
+    """Rows of whole documents and their numbers."""
+    encoded = _encode_truncated(rows["text"], options, return_overflowing_tokens=True)
+    names = ("input_ids", "special_tokens_mask") if options.special_tokens else ("input_ids",)
     pieces = {name: encoded[name] for name in names}
-    packed = first_fit([len(ids) for ids in encoded["input_ids"]], max_seq_length)
+    packed = first_fit([len(ids) for ids in encoded["input_ids"]], options.max_seq_length)
     columns = {
         name: [[token for piece in row for token in values[piece]] for row in packed]
         for name, values in pieces.items()
@@ -170,7 +161,7 @@ def _isolate(
     columns["seq_idx"] = [
         [number for number, piece in enumerate(row) for _ in encoded["input_ids"][piece]] for row in packed
     ]
-    if word_offsets:
+    if options.word_offsets:
         words = [
             [None if word is None else (piece, word) for piece in row for word in encoded.word_ids(piece)]
             for row in packed
