@@ -276,7 +276,7 @@ TOKEN_DEPENDENT = {"vanilla", "dense", "factorized_dense"}
 class ComponentMixture(nn.Module):
     """Weights of the components of an attention, by `config.mixture`.
 
-    `"softmax"`: `logits`, `(heads, components)`, through a softmax over components; `"sigmoid"`: `alpha`, one number,
+    `"softmax"`: `logits`, `(heads, components)`, through a softmax over components; `"sigmoid"`: `alpha`, `(1,)`,
     gives the first component `sigmoid(alpha)` and the second the rest; `"sum"`, or a single component: all ones.
     """
 
@@ -287,14 +287,14 @@ class ComponentMixture(nn.Module):
         if self.kind == "softmax":
             self.logits = nn.Parameter(torch.zeros(config.num_attention_heads, len(self.names)))
         elif self.kind == "sigmoid":
-            self.alpha = nn.Parameter(torch.zeros(()))
+            self.alpha = nn.Parameter(torch.zeros(1))  # no scalar, which FSDP cannot split
 
     def forward(self) -> dict[str, torch.Tensor | None]:
         """Weight by component: `None` for one, a number, or `(heads, 1, 1)`."""
         if self.kind == "sum":
             return dict.fromkeys(self.names)
         if self.kind == "sigmoid":
-            share = torch.sigmoid(self.alpha)
+            share = torch.sigmoid(self.alpha[0])
             return dict(zip(self.names, (share, 1 - share), strict=True))
         weights = self.logits.softmax(dim=-1).transpose(0, 1)[:, :, None, None]
         return dict(zip(self.names, weights.unbind(0), strict=True))

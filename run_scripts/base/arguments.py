@@ -63,6 +63,10 @@ class ModelArguments:
         default=None,
         metadata={"help": "Train a new cased Unigram tokenizer with this many ids on the training text."},
     )
+    max_tokenizer_texts: int = field(
+        default=10_000_000,
+        metadata={"help": "Most texts that a new tokenizer is trained on: the first ones of the training data."},
+    )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
     token: str | None = field(
         default=None,
@@ -80,7 +84,7 @@ class ModelArguments:
     )
 
     def __post_init__(self):
-        check_ranges(self, ("at least 1", "train_tokenizer fsdp_size"))
+        check_ranges(self, ("at least 1", "train_tokenizer max_tokenizer_texts fsdp_size"))
 
     def hub_arguments(self) -> dict[str, Any]:
         """Keyword arguments for every `from_pretrained`."""

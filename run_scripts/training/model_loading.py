@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
@@ -117,7 +117,8 @@ def load_tokenizer(
             trained = [AutoTokenizer.from_pretrained(kept)]
         elif is_main_process:
             try:
-                trained = [train_unigram_tokenizer(texts, arguments.train_tokenizer, max_length, kind=kind)]
+                some = _first_texts(texts, arguments.max_tokenizer_texts)
+                trained = [train_unigram_tokenizer(some, arguments.train_tokenizer, max_length, kind=kind)]
             except ValueError as error:
                 raise UserError(f"--train_tokenizer {arguments.train_tokenizer}: {error}") from error
         return broadcast_object_list(trained)[0]
@@ -131,6 +132,18 @@ def load_tokenizer(
     if {*tokenizer.get_vocab()} <= {*tokenizer.all_special_tokens}:  # what AutoTokenizer makes without files
         raise UserError(f"there is no tokenizer in {name!r}, or it knows special tokens alone: give --tokenizer_name.")
     return tokenizer
+
+
+def _first_texts(texts: Iterable[str], number: int) -> Iterator[str]:
+    """The first `number` texts, with a warning if there are more."""
+    for index, text in enumerate(texts):
+        if index == number:
+            logger.warning(
+                f"the new tokenizer is trained on the first {number:,} texts alone. If these differ from the others, "
+                "give a larger --max_tokenizer_texts, or a tokenizer as --tokenizer_name."
+            )
+            return
+        yield text
 
 
 def fit_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_tokenizer: bool) -> None:

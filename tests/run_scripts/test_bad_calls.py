@@ -49,6 +49,7 @@ NUMBERS = [
     (ONE, "neftune_noise_alpha", ["-1", "nan"], AT_LEAST_0),
     (ONE, "ddp_timeout", ["0"], AT_LEAST_1),
     (ONE, "train_tokenizer", ["0", "-5"], AT_LEAST_1),
+    (ONE, "max_tokenizer_texts", ["0"], AT_LEAST_1),
     (("run_text_to_text",), "mixing_limit", ["0", "-1"], AT_LEAST_1),
     (("run_text_to_text",), "mixing_temperature", ["0", "-1", "nan", "inf"], ABOVE_0),
     (("run_text_to_text",), "max_eval_samples", ["0"], AT_LEAST_1),

@@ -356,7 +356,7 @@ run_mlm.main(sys.argv[1:])
 SMALL = "hidden_size=16,intermediate_size=32,num_hidden_layers=2"
 SPLIT_MODELS = {
     "gmlp-base": f"{SMALL},max_position_embeddings=16",
-    "synthesizer-vanilla": f"{SMALL},num_attention_heads=2,head_dim=8,is_encoder_decoder=false",
+    "synthesizer-random-vanilla": f"{SMALL},num_attention_heads=2,head_dim=8,is_encoder_decoder=false,mixture=sigmoid",
 }
 
 

@@ -4,9 +4,10 @@ import pytest
 from transformers import GenerationConfig, PreTrainedTokenizerFast, T5Config
 
 from tokenmixers import GMLPConfig, SynthesizerConfig
+from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training.generation import set_generation
-from tokenmixers.run_scripts.training.model_loading import sequence_length
+from tokenmixers.run_scripts.training.model_loading import load_tokenizer, sequence_length
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -44,3 +45,14 @@ def test_without_any_limit_a_length_must_be_given():
     assert sequence_length(None, LIMITED, endless) == 48
     with pytest.raises(UserError, match="neither the model nor the tokenizer has a maximum length: give --max"):
         sequence_length(None, UNLIMITED[0], endless)
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_a_new_tokenizer_reads_the_first_texts_alone(number, caplog):
+    arguments = ModelArguments(config_name="gmlp-base", train_tokenizer=40, max_tokenizer_texts=4)
+    texts = (*["the gate mixes tokens"] * 4, "zzz")[:number]
+    tokenizer = load_tokenizer(arguments, 32, iter(texts), is_main_process=True)
+    expected = train_unigram_tokenizer(texts[:4], 40, 32)
+    assert tokenizer.get_vocab() == expected.get_vocab() and "z" not in tokenizer.get_vocab()
+    warned = "the new tokenizer is trained on the first 4 texts alone" in caplog.text
+    assert warned == (number == 5)
