@@ -5,7 +5,7 @@ and bytes of the contestants by task) and `runs`, see `workspace.Workspace.recor
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -35,19 +35,23 @@ class Analysis:
     def tried(self, task: Task, contestant: str) -> dict[float, float]:
         """Learning rate -> result with the first seed, from worst to best; NaN, the worst, if the run diverged.
 
-        Of equal results the one of the larger rate counts as better, so that the order of the runs does not matter.
+        Of equal results the one that had better evaluations on the way counts as better, then that of the larger rate.
         """
         first = self.study.seeds[0]
         found = {
-            run["learning_rate"]: _number(run["result"])
+            run["learning_rate"]: run
             for run in self._runs.get((task.name, contestant), ())
             if run["seed"] == first and run["learning_rate"] in task.learning_rates
         }
 
-        def quality(rate: float) -> tuple[float, float]:
-            return (-math.inf if math.isnan(found[rate]) else task.sign * found[rate]), rate
+        def quality(rate: float) -> tuple[float, float, float]:
+            run = found[rate]
+            values = [value for _, value in run["evaluations"]]
+            if run["result"] is None:
+                return -math.inf, -math.inf, rate
+            return task.sign * run["result"], task.sign * sum(values) / len(values), rate
 
-        return {rate: found[rate] for rate in sorted(found, key=quality)}
+        return {rate: _number(found[rate]["result"]) for rate in sorted(found, key=quality)}
 
     def learning_rate(self, task: Task, contestant: str) -> float | None:
         """The best learning rate, `None` as long as some were not tried or if all runs diverged."""
@@ -158,17 +162,14 @@ def at_equal_time(runs: Mapping[int, Mapping[str, Any]], step: float, seconds: f
         step: The contestant's seconds of a step.
         seconds: The time; `None` is returned if it is not within the evaluations of all runs.
     """
-    found = []
-    for run in runs.values():
-        value = _interpolate([(number * step, result) for number, result in run["evaluations"]], seconds)
-        if value is None:
-            return None
-        found.append(value)
-    return sum(found) / len(found) if found else None
+    found = [result_at(run, seconds / step) for run in runs.values()]
+    known = [value for value in found if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(found) else None
 
 
-def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    for (x0, y0), (x1, y1) in pairwise(points):
-        if x0 <= x <= x1 * (1 + 1e-9):
-            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+def result_at(run: Mapping[str, Any], step: float) -> float | None:
+    """A run's result at a step, between evaluations by a straight line; `None` before the first and after the last."""
+    for (x0, y0), (x1, y1) in pairwise(run["evaluations"]):
+        if x0 <= step <= x1 * (1 + 1e-9):
+            return y0 + (y1 - y0) * (step - x0) / (x1 - x0)
     return None

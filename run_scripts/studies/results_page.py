@@ -1,6 +1,5 @@
 """Tables, verdicts and pictures of studies, and the page `model_cards/studies/README.md`."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,10 +11,11 @@ import yaml
 from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
-from .analysis import Analysis, at_equal_time, machine_name
+from .analysis import Analysis, at_equal_time, machine_name, result_at
 from .claims import FAILS, HOLDS, UNDECIDED, Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
 from .statistics import band, mean_and_deviation
+from .workspace import read_report
 
 
 if TYPE_CHECKING:  # an optional package
@@ -54,10 +54,13 @@ def _cells(analysis: Analysis, task: Task, name: str, step: float | None, second
     facts = analysis.report["models"][task.name][name]
     same_time = None if step is None or seconds is None else at_equal_time(runs, step, seconds)
     changes = [_last_change(run) for run in runs.values()]
-    earlier = [(step, list(analysis.results(task, name, step).values())) for step in task.budgets]
+    at_budgets = [(step, analysis.results(task, name, step).values()) for step in task.budgets]
+    earlier = [(step, np.mean([*values])) for step, values in at_budgets if values]
+    tried = analysis.tried(task, name)
+    none = "diverged (all learning rates)" if rate is None and len(tried) == len(task.learning_rates) else ""
     return (
-        _spread(analysis.results(task, name)),
-        ", ".join(f"{np.mean(values):.4g} ({step:,})" for step, values in earlier if values),
+        _spread(analysis.results(task, name)) or none,
+        ", ".join(f"{mean:.4g} ({step:,})" for step, mean in earlier if not math.isnan(mean)),
         _optional(np.mean(changes) if changes else None, "{:+.1%}"),
         str(len(runs)),
         "" if rate is None else _rate(rate, task.learning_rates),
@@ -80,7 +83,10 @@ def _optional(value: float | None, form: str) -> str:
 
 def _spread(results: Mapping[int, float]) -> str:
     """`mean ± standard deviation`."""
-    if not results or any(map(math.isnan, results.values())):
+    diverged = sum(map(math.isnan, results.values()))
+    if diverged:
+        return f"diverged ({diverged} of {len(results)} seeds)"
+    if not results:
         return ""
     mean, deviation = mean_and_deviation(list(results.values()))
     return f"{mean:.4g}" if math.isnan(deviation) else f"{mean:.4g} ± {deviation:.2g}"
@@ -88,8 +94,8 @@ def _spread(results: Mapping[int, float]) -> str:
 
 def _last_change(run: Mapping[str, Any]) -> float:
     """How much the result changed in the last fifth of the steps, relative to the one before it."""
-    before = [value for step, value in run["evaluations"] if step <= 0.8 * run["steps"]]
-    return run["result"] / before[-1] - 1 if before and run["result"] is not None and before[-1] else math.nan
+    before = result_at(run, 0.8 * run["steps"])
+    return run["result"] / before - 1 if before else math.nan
 
 
 def _step_seconds(analysis: Analysis, task: Task) -> dict[str, float]:
@@ -293,11 +299,11 @@ def read_reports(folder: Path) -> dict[str, Analysis]:
     """The studies whose JSON files are in a folder, in the order of their names.
 
     Raises:
-        UserError: If one is a result of `--quick`.
+        UserError: If one is no report of a study, or a result of `--quick`.
     """
     found = {}
     for file in sorted(folder.glob("*.json")):
-        report = json.loads(file.read_text(encoding="utf-8"))
+        report = read_report(file)
         if report["setting"] == "quick":
             raise UserError(f"{file} is a result of --quick, which decides nothing: it has no place on the page.")
         found[file.stem] = Analysis(report)

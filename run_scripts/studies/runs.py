@@ -133,24 +133,30 @@ class Executor:
         torch.set_num_threads(threads)
 
     def _read_finished(self) -> None:
-        """Read what earlier starts have done: what is ready becomes more with each run read."""
+        """Read what earlier starts have done."""
         self._read_earlier_report()
-        earlier = [] if self.earlier is None else self.earlier["runs"]
-        machines = {run_of(record): record.get("machine") for record in earlier}
-        while found := [(run, self.workspace.record(run)) for run in self.ready()]:
-            new = {run: record for run, record in found if record is not None}
-            for run, record in new.items():
-                self.workspace.write_recipe(f"{run.task}/{run.name}", self._recipe(run))  # another version is refused
-                record["machine"] = machines.get(run)
-            self.records |= new
-            if not new:
-                break
+        self._take_finished()
         for run, record in self.records.items():
             if record["seconds"] is not None:
                 self.seconds.setdefault((run.task, run.contestant), []).append(record["seconds"])
 
+    def _take_finished(self) -> None:
+        """Take the runs that were finished here before: what is ready becomes more with each of them."""
+        earlier = [] if self.earlier is None else self.earlier["runs"]
+        machines = {run_of(record): record.get("machine") for record in earlier}
+        busy = {active.run for active in self.active}
+        while True:
+            found = [(run, self.workspace.record(run)) for run in self.ready() if run not in busy]
+            new = {run: record for run, record in found if record is not None}
+            if not new:
+                break
+            for run, record in new.items():
+                self.workspace.write_recipe(f"{run.task}/{run.name}", self._recipe(run))  # another version is refused
+                record["machine"] = machines.get(run)
+            self.records |= new
+
     def _read_earlier_report(self) -> None:
-        """Take the runs of which there is no folder: those of another machine.
+        """Take the runs of which there is no folder here: those of another machine.
 
         Raises:
             UserError: If they are of another version of the study.
@@ -158,13 +164,10 @@ class Executor:
         if self.earlier is None:
             return
         before = build_study(self.study.name, self.study.setting, self.earlier["definition"])
-        started_from = {task.starts_from for task in self.study.tasks.values()}  # their models are needed
         for record in self.earlier["runs"]:
             run = run_of(record)
             task = self.study.tasks.get(run.task)
-            if task is None or run.contestant not in task.contestants or run.task in started_from:
-                continue
-            if self.workspace.has_folder(run):
+            if task is None or run.contestant not in task.contestants or self.workspace.has_folder(run):
                 continue
             same_data = self.earlier["data"] == self._data()
             if not same_data or _training(before.tasks[run.task], run.contestant) != _training(task, run.contestant):
@@ -180,13 +183,22 @@ class Executor:
         return report
 
     def ready(self) -> list[Run]:
-        """The runs that are not done and can be started now, in the order in which to do them."""
+        """The runs that are not done and can be started now, in the order in which to do them.
+
+        A run whose model another one finetunes is done again where only its record is here.
+        """
         analysis = self._analysis()
         planned = [run for task in self.study.tasks.values() for run in _planned(analysis, task)]
         waiting = [run for run in planned if run not in self.records]
         if not waiting and self.study.more_seeds:
             waiting = [run for run in self._more_runs() if run not in self.records]
-        return [run for run in waiting if not self._needs(run) or self._start_of(run, analysis) is not None]
+        ready = {}
+        for run in waiting:
+            start = self._start_of(run, analysis)
+            if start is None and self._needs(run) is not None:
+                continue
+            ready[run if start is None or self.workspace.record(start) is not None else start] = None
+        return list(ready)
 
     def _more_runs(self) -> list[Run]:
         # Judged by the first seeds alone: to stop as soon as a claim is decided would favour a verdict.
@@ -284,6 +296,7 @@ class Executor:
         if record is None:
             raise UserError(f"{ended.run} ended without results, see {ended.log}.")
         self.records[ended.run] = record | {"machine": machine_name(self._machine())}
+        self._take_finished()
         self.dates[1] = _now()
         key = ended.run.task, ended.run.contestant
         self.seconds.setdefault(key, []).append(time.monotonic() - ended.start)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from tokenmixers.run_scripts.studies.analysis import Analysis, at_equal_time
+from tokenmixers.run_scripts.studies.analysis import Analysis, at_equal_time, result_at
 from tokenmixers.run_scripts.studies.claims import FAILS, HOLDS, UNDECIDED
 
 
@@ -25,13 +25,14 @@ def test_every_contestant_gets_its_best_learning_rate(analysis, task):
 
 
 @pytest.mark.parametrize("step", [1, -1])
-def test_of_equal_results_the_larger_learning_rate_whatever_the_order_of_the_runs(report, step):
-    report["runs"] = report["runs"][::step]
+@pytest.mark.parametrize(("early", "best"), [(80, 0.01), (70, 0.001)])
+def test_of_equal_results_the_faster_one_then_the_larger_learning_rate(report, step, early, best):
+    report["runs"] = report["runs"][::step]  # whatever the order of the runs
     for run in report["runs"]:
-        if (run["contestant"], run["seed"]) == ("split", 1):
-            run["result"] = 40.0
+        if (run["contestant"], run["learning_rate"]) == ("split", 0.001):
+            run["result"], run["evaluations"] = 40.0, [[20, early], [80, 41], [100, 40]]
     analysis = Analysis(report)
-    assert analysis.learning_rate(analysis.study.tasks["small"], "split") == 0.01
+    assert analysis.learning_rate(analysis.study.tasks["small"], "split") == best
 
 
 def test_no_learning_rate_before_all_were_tried(report):
@@ -109,6 +110,7 @@ def test_slopes_over_sizes(report):
             "learning_rate": 0.01,
             "seed": seed,
             "result": 1000 * facts["parameters"] ** slopes[name.partition("/")[0]][seed],
+            "evaluations": [[10, 1.0]],
             "plateau": 1e9,
         }
         for name, facts in report["models"]["small"].items()
@@ -129,3 +131,8 @@ def test_results_after_equal_time(analysis, task):
     assert at_equal_time(runs, 2, 200) == pytest.approx(41)
     assert at_equal_time(runs, 2, 30) is None  # before the first evaluation
     assert at_equal_time({}, 2, 30) is None
+
+
+def test_results_between_evaluations_are_on_a_straight_line():
+    run = {"evaluations": [[20, 80], [60, 60], [100, 40]]}
+    assert [result_at(run, step) for step in (10, 20, 30, 80, 100, 101)] == [None, 80, 75, 50, 40, None]

@@ -37,6 +37,15 @@ def test_the_table_of_results(report):
     assert mixer[-1] == "87.83"  # at step 25
 
 
+def test_runs_that_diverged_are_counted(report):
+    for run in report["runs"]:
+        if (run["contestant"], run["seed"]) == ("split", 2) or run["contestant"] == "linear":
+            run |= {"result": None, "evaluations": [], "steps": 0, "plateau": None}
+    _, _, split, linear, _ = rows_of(results_table(Analysis(report)))
+    assert split[1:5] == ["diverged (1 of 3 seeds)", "", "", "3"]
+    assert linear[1:5] == ["diverged (all learning rates)", "", "", "0"]
+
+
 def test_the_claims(report):
     rows = claim_rows(Analysis(report))
     assert rows[0] == ("Split beats linear.", "+0.137 [+0.129, +0.144]", "log perplexity", "", "3", "**holds**")

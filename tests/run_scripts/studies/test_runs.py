@@ -175,14 +175,32 @@ def test_the_report_is_enough_to_go_on_elsewhere(execute, trainer, tmp_path, cap
     assert len(calls(trainer)) == before + 4
 
 
+def test_a_learning_rate_can_be_added(execute, trainer, tmp_path):
+    """Which rate the further seeds have is known again when the new one was tried: they are not repeated."""
+    execute({"seeds": [1, 2, 3]})
+    before = calls(trainer)
+    report = execute({"seeds": [1, 2, 3], "learning_rates": [0.2, 0.1, 0.01]})
+    assert calls(trainer)[len(before) :] == ["plain_lr0.2_seed1", "wide_net_lr0.2_seed1"]
+    assert len(report["runs"]) == 10
+
+
 def test_models_that_others_finetune_are_trained_again_elsewhere(execute, trainer, tmp_path):
-    tasks = {"tasks": {"pretrain": {}, "finetune": {"starts_from": "pretrain"}}}
-    claims = {"claims": [{**DEFINITION["claims"][0], "task": "finetune"}]}
-    whole = execute({**tasks, **claims})
+    changes = {
+        "tasks": {"pretrain": {}, "finetune": {"starts_from": "pretrain"}},
+        "claims": [{**DEFINITION["claims"][0], "task": "finetune"}],
+    }
+    whole = execute(changes)
     before = len(calls(trainer))
-    report = execute({**tasks, **claims}, folder=elsewhere(tmp_path / "there", whole))
-    assert len(calls(trainer)) == before + 1 + len(PLAN)  # a tokenizer, and no run of the other task
+    report = execute(changes, folder=elsewhere(tmp_path / "there", whole))
+    assert report["runs"] == whole["runs"] and len(calls(trainer)) == before  # nothing is left to do
+    last = whole["runs"][-1]
+    assert (last["task"], last["contestant"], last["seed"]) == ("finetune", "wide net", 2)
+    folder = elsewhere(tmp_path / "part", whole, runs=whole["runs"][:-1])
+    report = execute(changes, folder=folder)
+    assert calls(trainer)[before:] == ["tokenizer", "wide_net_lr0.01_seed2", "tokenizer", "wide_net_lr0.01_seed2"]
     assert sorted(map(json.dumps, report["runs"])) == sorted(map(json.dumps, whole["runs"]))
+    recipe = yaml.safe_load((folder / "finetune" / "wide_net_lr0.01_seed2.yaml").read_text())
+    assert recipe["model_name_or_path"] == str(folder / "pretrain" / "wide_net_lr0.01_seed2")
 
 
 def test_another_build_of_the_same_versions_goes_on(execute, tmp_path):

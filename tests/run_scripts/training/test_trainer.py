@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, Trainer
 
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.shipped_files import ACCELERATE
 from tokenmixers.run_scripts.training import trainer
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -182,3 +186,134 @@ def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
     assert kept == [group]
     trainer.leave_processes()  # as in a single process
     assert kept == [group]
+
+
+def test_all_rows_are_evaluated_and_rows_are_grouped_as_by_the_trainer(command, monkeypatch):
+    seen = []
+
+    def train(self, *args, **kwargs):
+        seen.extend([sum(len(batch["labels"]) for batch in self.get_eval_dataloader()), len(self.eval_dataset)])
+        assert len(self.get_train_dataloader()) == 120 // 16
+        for sampler in (type(self)._get_train_sampler, Trainer._get_train_sampler):
+            torch.manual_seed(0)
+            seen.append(list(sampler(self)))
+        raise InterruptedError
+
+    monkeypatch.setattr(ScriptTrainer, "train", train)
+    changes = {"per_device_train_batch_size": 16, "per_device_eval_batch_size": 16, "line_by_line": True}
+    with pytest.raises(InterruptedError):
+        run_mlm.main(command(**changes, dataloader_drop_last=True, train_sampling_strategy="group_by_length"))
+    evaluated, rows, ours, theirs = seen
+    assert evaluated == rows == 20
+    assert ours == theirs and sorted(ours) == list(range(120))
+
+
+@pytest.mark.slow
+def test_workers_that_are_not_forked_give_the_same_weights(command, tmp_path):
+    workers = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"}
+    run_mlm.main(command(output_dir=tmp_path / "plain"))
+    run_mlm.main(command(**workers))
+    plain, spawned = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "run"))
+    assert all(torch.equal(plain[name], spawned[name]) for name in plain)
+
+
+@pytest.mark.slow
+def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_path):
+    """Accelerate's FSDP falls back to DDP without GPUs; Transformers' own does not."""
+    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
+    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
+    options = {**names, "model_name_or_path": tmp_path / "start", "save_only_model": True, "fsdp_size": 2}
+    code = (
+        "import sys, torch\n"
+        "from tokenmixers.run_scripts import run_mlm\n"
+        "from tokenmixers.run_scripts.training import language_modeling\n"
+        "from torch.distributed.tensor import DTensor\n"
+        "evaluate = language_modeling.train_and_evaluate\n"
+        "def check(trainer, *args, **kwargs):\n"
+        "    assert all(isinstance(p, DTensor) and p.placements[0].is_shard() for p in trainer.model.parameters())\n"
+        "    return evaluate(trainer, *args, **kwargs)\n"
+        "language_modeling.train_and_evaluate = check\n"
+        "run_mlm.main(sys.argv[1:])\n"
+    )
+    (tmp_path / "sharded.py").write_text(code)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    process = subprocess.run(
+        [*launch, tmp_path / "sharded.py", *command(**options, max_steps=6, per_device_train_batch_size=4)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    before, after = (AutoModelForMaskedLM.from_pretrained(tmp_path / name) for name in ("start", "run"))
+    for name, parameter in before.named_parameters():
+        assert after.get_parameter(name).isfinite().all()
+        assert not torch.equal(after.get_parameter(name), parameter), name
+
+
+# Accelerate splits models on GPUs only: here it takes CPU processes for GPUs.
+SPLIT_ON_CPUS = """
+import sys, torch
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer
+
+def backend(self, *args):
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+    return "gloo", DistributedType.MULTI_GPU
+
+def training_step(self, *args):
+    for name, p in self.model.named_parameters():  # accelerate keeps the vocabulary whole after an evaluation
+        assert ".layers." not in name or (isinstance(p, DTensor) and p.placements[0].is_shard()), name
+    return step(self, *args)
+
+step, ScriptTrainer.training_step = ScriptTrainer.training_step, training_step
+PartialState._prepare_backend = backend
+PartialState.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
+PartialState.wait_for_everyone = lambda self: torch.distributed.barrier()
+run_mlm.main(sys.argv[1:])
+"""
+
+
+SMALL = "hidden_size=16,intermediate_size=32,num_hidden_layers=2"
+SPLIT_MODELS = {
+    "gmlp-base": f"{SMALL},max_position_embeddings=16",
+    "synthesizer-random-vanilla": f"{SMALL},num_attention_heads=2,head_dim=8,is_encoder_decoder=false,mixture=sigmoid",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPLIT_MODELS)
+def test_accelerates_fsdp_saves_a_whole_model_and_resumes(name, command, tmp_path):
+    """Checkpoints are in parts (`SHARDED_STATE_DICT`), of which the Trainer makes no model at the end."""
+    model = {"config_name": name, "config_overrides": SPLIT_MODELS[name], "max_seq_length": 16}
+    run_mlm.main(command(**model, max_steps=1, output_dir=tmp_path / "start"))
+    (tmp_path / "split.py").write_text(SPLIT_ON_CPUS)
+    config = yaml.safe_load((ACCELERATE / "fsdp2.yaml").read_text())["fsdp_config"]
+    settings = {f"FSDP_{key.removeprefix('fsdp_').upper()}": str(value) for key, value in config.items()}
+    environment = {**os.environ, "ACCELERATE_USE_FSDP": "true", **settings}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+    def start(**changes):
+        names = dict.fromkeys(("config_name", "config_overrides", "train_tokenizer"))
+        options = {**names, "model_name_or_path": tmp_path / "start", "max_steps": 4, "save_steps": 2, **changes}
+        options["max_seq_length"] = 16
+        words = command(**options, save_strategy="steps", per_device_train_batch_size=4)
+        return subprocess.run(
+            [*launch, tmp_path / "split.py", *words], capture_output=True, text=True, check=False, env=environment
+        )
+
+    whole = start()
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    shutil.copytree(tmp_path / "run" / "checkpoint-2", tmp_path / "interrupted" / "checkpoint-2")
+    resumed = start(output_dir=tmp_path / "interrupted")
+    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    names = ("start", "run", "interrupted")
+    before, after, again = (AutoModelForMaskedLM.from_pretrained(tmp_path / name).state_dict() for name in names)
+    for key, tensor in before.items():
+        assert not torch.equal(after[key], tensor), key
+        assert torch.equal(after[key], again[key]), key
+    refused = start(output_dir=tmp_path / "only", save_only_model=True)
+    assert "error: the arguments do not fit the accelerate configuration: save_only_model" in refused.stderr
