@@ -92,6 +92,15 @@ def _register_image_processors(auto: ModuleType) -> None:
             auto.AutoImageProcessor.register(_load(family.config), image_processor_classes=classes, exist_ok=True)
 
 
+def _register_no_video_processors(auto: ModuleType) -> None:
+    # Image pipelines try to load one. Without an entry they make up a class from the image processor's name, and ask
+    # whether to run the checkpoint's code for it. In Transformers 5.17 entries are classes, later classes by backend.
+    by_backend = any(isinstance(names, dict) for names in auto.VIDEO_PROCESSOR_MAPPING_NAMES.values())
+    for family in FAMILIES.values():
+        if family.image_processors:
+            auto.VIDEO_PROCESSOR_MAPPING.register(_load(family.config), {} if by_backend else None, exist_ok=True)
+
+
 def _register_pipelines(pipelines: ModuleType) -> None:
     # Transformers refuses the name "question-answering", whoever registers it.
     task, registry = "extractive-question-answering", pipelines.PIPELINE_REGISTRY
@@ -161,6 +170,7 @@ def _register() -> None:
         "transformers.models.auto.modeling_auto": _register_models,
         "transformers.models.auto.tokenization_auto": _register_tokenizers,
         "transformers.models.auto.image_processing_auto": _register_image_processors,
+        "transformers.models.auto.video_processing_auto": _register_no_video_processors,
         "transformers.pipelines": _register_pipelines,
     }
     for name in registrations.keys() & sys.modules.keys():

@@ -100,7 +100,7 @@ def check_inherited(config: PreTrainedConfig, further: Mapping[str, Any]) -> Non
     if config.dtype is not None:
         _check_dtype(config.dtype)
     count, names = further.get("num_labels"), config.id2label
-    if count is not None and not (isinstance(count, int) and count >= 1):
+    if count is not None and not (hasattr(count, "__index__") and count >= 1):  # also one of NumPy
         raise ValueError(f"`num_labels` must be an integer of at least 1, got {count!r}.")
     if names is not None and not (isinstance(names, dict) and names and all(map(_is_index, names))):
         raise ValueError(f"`id2label` must be a dictionary from the index of every class to its name, got {names!r}.")

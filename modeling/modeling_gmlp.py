@@ -160,7 +160,7 @@ class GMLPModel(GMLPPreTrainedModel):
             past_key_values = DynamicCache(config=self.config)
         layout = self._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
         hidden_states = self.dropout(hidden_states)
-        for layer in self.layers:
+        for layer in self.layers[: self.config.num_hidden_layers]:  # fewer in self-speculative decoding
             hidden_states = layer(hidden_states, layout=layout, past_key_values=past_key_values, **kwargs)
         hidden_states = self.norm(hidden_states)
         pooled = None

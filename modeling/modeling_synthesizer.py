@@ -16,7 +16,7 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -229,7 +229,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     ) -> torch.Tensor:
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
         hidden_states = self.dropout(hidden_states)
-        for layer in self.layers:
+        for layer in self.layers[: self.config.num_hidden_layers]:  # fewer in self-speculative decoding
             # Reentrant checkpointing finds gradients of positional arguments only.
             hidden_states = layer(hidden_states, position_bias, encoder_hidden_states, layout=layout, **kwargs)
         return hidden_states
@@ -366,7 +366,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
                 encoded = self.encoder(
                     input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs
                 )
-            elif isinstance(encoder_outputs, BaseModelOutput):
+            elif isinstance(encoder_outputs, ModelOutput):
                 encoded = encoder_outputs
             else:
                 encoded = BaseModelOutput(*encoder_outputs[:3])  # type: ignore[arg-type]  # all but the first are tuples
@@ -389,8 +389,8 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
                 decoder_attentions=decoder_outputs.attentions,
                 cross_attentions=decoder_outputs.cross_attentions,
                 encoder_last_hidden_state=encoded.last_hidden_state,
-                encoder_hidden_states=encoded.hidden_states,
-                encoder_attentions=encoded.attentions,
+                encoder_hidden_states=encoded.get("hidden_states"),
+                encoder_attentions=encoded.get("attentions"),
             )
         if not self.config.is_decoder:
             return self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)

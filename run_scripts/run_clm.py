@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase, Trainer
 
 import tokenmixers  # noqa: F401  (registers the models)
 
+from ..modeling.inputs.token_layout import longest_sequence
 from .base.arguments import ModelArguments
 from .base.training_arguments import ScriptTrainingArguments
 from .data.collators import pad_rows, precompute_labels
@@ -65,6 +66,8 @@ def build(
     rows = tokenize_corpus(corpus, data_args, args, length)
     label = partial(_label, tokenizer=corpus.tokenizer, predict_separators=causal_args.predict_separators)
     model = build_model(model_args, corpus.config, AutoModelForCausalLM)
+    if model.generation_config.max_length is None:  # a pipeline's default is 256 tokens after the prompt
+        model.generation_config.max_length = longest_sequence(model.config)
     evaluation = precompute_labels(rows["validation"], label)
     return build_trainer(model, corpus, args, rows.get("train"), evaluation, label, causal=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+from PIL import Image
 from transformers import CLIPImageProcessorPil, pipeline
 
 import tokenmixers
@@ -58,6 +59,21 @@ def test_pipeline(family, task, tokenizer, tmp_path):
         answers = run(["the gate", "channels"])
         found = [answer if isinstance(answer, dict) else answer[0] for answer in answers]
         assert all((answer.get("label") or answer.get("entity")) in labels.values() for answer in found)
+
+
+@pytest.mark.parametrize("task", ["image-classification", "image-feature-extraction"])
+def test_image_pipelines_ask_nothing(task, tmp_path, monkeypatch):
+    """With the package, no pipeline wants to run a checkpoint's code."""
+    config = tokenmixers.GMLPConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, patch_size=4, image_size=8
+    )
+    tokenmixers.GMLPForImageClassification(config).save_pretrained(tmp_path)
+    size = {"height": 8, "width": 8}
+    tokenmixers.TimmImageProcessorPil(size=size, crop_size=size).save_pretrained(tmp_path)
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *question: asked.append(question) or "n")
+    answer = pipeline(task, model=str(tmp_path))(Image.new("RGB", (9, 9)))
+    assert len(answer) > 0 and not asked
 
 
 @pytest.mark.slow

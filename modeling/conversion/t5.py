@@ -5,6 +5,7 @@ the same logits before training: the logits of the new components are zero, and 
 mixture weight of `vanilla`.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -159,7 +160,17 @@ def add_components(
     return result
 
 
-def load_t5(source: str | PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
+def to_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Change the type of the weights, but in float16 of those that T5 keeps in float32, whose products overflow."""
+    names = (model._keep_in_fp32_modules or ()) if dtype == torch.float16 else ()
+    kept = [module for name, module in model.named_modules() if name.rpartition(".")[2] in names]
+    weights = [module.float().state_dict() for module in kept]
+    model.to(dtype)  # type: ignore[arg-type]  # taken for a function, because it is wrapped
+    for module, before in zip(kept, weights, strict=True):
+        module.float().load_state_dict(before)
+
+
+def load_t5(source: str | os.PathLike | PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """The T5 model in a folder or on the Hub; a model is returned as it is.
 
     Args:
@@ -169,14 +180,14 @@ def load_t5(source: str | PreTrainedModel, dtype: torch.dtype | None = None) -> 
     Raises:
         ValueError: If the model is not a T5 model.
     """
-    if not isinstance(source, str):
+    if isinstance(source, PreTrainedModel):
         return source
     convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
     return AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto", use_safetensors=True)
 
 
 def synthesizer_from_t5(
-    source: str | PreTrainedModel, *, dtype: torch.dtype | None = None, **overrides: Any
+    source: str | os.PathLike | PreTrainedModel, *, dtype: torch.dtype | None = None, **overrides: Any
 ) -> SynthesizerForConditionalGeneration:
     """Load a T5 model as a Synthesizer.
 
@@ -207,7 +218,7 @@ def synthesizer_from_t5(
     mixed = any(len(config.get_text_config(**{s: True}).attention_components) > 1 for s in ("encoder", "decoder"))
     if mixed or config.attention_components != ["vanilla"]:
         state_dict = add_components(state_dict, model.state_dict(), config)
-    model = model.to(dtype or t5.dtype)  # type: ignore[arg-type]  # taken for a function, because it is wrapped
+    to_dtype(model, dtype or t5.dtype)
     model.load_state_dict(state_dict)
     model.generation_config = t5.generation_config
     return model.eval()

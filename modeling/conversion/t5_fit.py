@@ -9,6 +9,7 @@ to minimise the mean Kullback-Leibler divergence KL(T5's attention weights || ne
 - `dense`, `factorized_dense`: Adam on the divergence, layer-wise distillation.
 """
 
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from ..layers.synthetic_logits import DenseLogits, FactorizedDenseLogits, Factor
 from ..modeling_synthesizer import SynthesizerForConditionalGeneration, SynthesizerStack
 from ..recorded_inputs import record_inputs
 from ..synthesizer_layers import SynthesizerAttention
-from .t5 import convert_t5_config, load_t5, synthesizer_from_t5
+from .t5 import convert_t5_config, load_t5, synthesizer_from_t5, to_dtype
 
 
 #: The attention components that can be fitted.
@@ -91,7 +92,7 @@ class MeanAttention:
 
 
 def fit_synthesizer(
-    source: str | PreTrainedModel,
+    source: str | os.PathLike | PreTrainedModel,
     batches: Collection[Batch],
     component: str,
     *,
@@ -145,7 +146,8 @@ def fit_synthesizer(
     else:
         distil_attention(teacher, student, batches, sides, epochs, learning_rate)
     student.generation_config = t5.generation_config
-    return student.to(dtype or t5.dtype).eval()
+    to_dtype(student, dtype or t5.dtype)
+    return student.eval()
 
 
 def sides_to_fit(config: SynthesizerConfig, component: str) -> list[str]:

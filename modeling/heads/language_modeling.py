@@ -77,6 +77,7 @@ class CausalLMHead(_LanguageModelingHead):
 
     is_decoder = True
     create_masks_for_generate = staticmethod(mask_for_generate)
+    _get_static_cache_init_shape = staticmethod(lambda: None)  # has no heads: shapes are those of the first keys
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

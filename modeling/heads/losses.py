@@ -65,7 +65,7 @@ def label_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, num_items_in
     if labels.is_floating_point() and labels.shape == logits.shape:
         total = F.cross_entropy(logits, labels.to(logits.dtype), reduction="sum")
         return total * labels.shape[-1] / loss_divisor(labels.numel(), num_items_in_batch, total.device)
-    labels = labels.view(-1)
+    labels = labels.view(-1).long()
     total = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="sum")
     return total / loss_divisor((labels != IGNORED_LABEL).sum(), num_items_in_batch)
 

@@ -95,10 +95,11 @@ class FeedForward(nn.Module):
             intermediate = self.activation(self.up_proj(hidden_states))
         intermediate = self.dropout(intermediate)
         # Float16 models keep the last matrix in float32 (`_keep_in_fp32_modules`), because its sums overflow in T5.
-        weight_dtype, device = self.down_proj.weight.dtype, intermediate.device.type
+        weight, device = getattr(self.down_proj, "weight", None), intermediate.device.type
+        is_plain = isinstance(weight, torch.Tensor) and weight.is_floating_point()  # not quantized
         has_autocast = device != "meta" and torch.is_autocast_enabled(device)  # which would cast back
-        if weight_dtype.is_floating_point and weight_dtype.itemsize > intermediate.element_size() and not has_autocast:
-            intermediate = intermediate.to(weight_dtype)
+        if is_plain and not has_autocast and weight.element_size() > intermediate.element_size():
+            intermediate = intermediate.to(weight.dtype)
         return self.down_proj(intermediate)
 
     def extra_repr(self) -> str:

@@ -31,9 +31,7 @@ class ResizableTokens(PreTrainedModel):
         config, modules = self.config, self.get_position_embeddings()
         if config.image_size is None:
             if not isinstance(new_num_position_embeddings, int) or new_num_position_embeddings < 1:
-                raise ValueError(
-                    f"The new maximum length must be a positive integer, got {new_num_position_embeddings!r}."
-                )
+                raise ValueError(f"The new length must be a positive integer, got {new_num_position_embeddings!r}.")
             for module in modules:
                 module.set_max_length(new_num_position_embeddings)
             config.max_position_embeddings = new_num_position_embeddings

@@ -34,14 +34,14 @@ SNIPPETS = {
         from transformers import pipeline
 
         write = pipeline("text-generation", model="{model}"{options})
-        print(write("This is a", max_new_tokens=20))
+        print(write("This is a", max_length=20))
         """,
     "text2text-generation": """
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained("{model}"{options})
         model = AutoModelForSeq2SeqLM.from_pretrained("{model}"{options})
-        answer = model.generate(**tokenizer("This is a text.", return_tensors="pt"), max_new_tokens=20)
+        answer = model.generate(**tokenizer("This is a text.", return_tensors="pt"))
         print(tokenizer.decode(answer[0]))
         """,
     "text-classification": """

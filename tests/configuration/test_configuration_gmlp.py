@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig
@@ -69,3 +70,5 @@ def test_keeps_the_settings_of_transformers():
         True,
     )
     assert GMLPConfig(id2label={0: "no", 1: "yes", 2: "perhaps"}).num_labels == 3
+    count = np.array([0, 2]).max() + 1
+    assert GMLPConfig(num_labels=count).to_dict()["id2label"] == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}

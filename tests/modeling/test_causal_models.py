@@ -181,7 +181,18 @@ def test_assisted_decoding_takes_tokens_back_out_of_the_cache(model, randomise):
 def test_prompts_can_be_read_in_chunks(model):
     _, ids, mask = left_padded([7, 3])
     options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
-    assert torch.equal(model.generate(ids, prefill_chunk_size=3, **options), model.generate(ids, **options))
+    whole = model.generate(ids, **options)
+    for cache in ({}, {"cache_implementation": "static"}):
+        assert torch.equal(model.generate(ids, prefill_chunk_size=3, **cache, **options), whole)
+
+
+def test_the_first_layers_can_draft_for_all(model):
+    _, ids, mask = left_padded([6])
+    options = {"attention_mask": mask, "max_new_tokens": 7, "do_sample": False}
+    expected = model.generate(ids, **options)
+    layers = model.config.num_hidden_layers
+    assert torch.equal(model.generate(ids, assistant_early_exit=1, **options), expected)
+    assert model.config.num_hidden_layers == layers
 
 
 @pytest.mark.fast_cases(model="amlp-toeplitz")  # which has what gMLP has; to compile takes seconds

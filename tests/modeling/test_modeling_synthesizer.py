@@ -362,6 +362,17 @@ def test_cache_in_the_decoder_of_seq2seq(components):
     assert cache_bytes(cache.cross_attention_cache) == 2 * 2 * 5 * 2 * 2 * 6 * 4
 
 
+def test_the_encoders_own_output_keeps_its_fields():
+    model = seq2seq(["vanilla"], implementation="eager")
+    ids = torch.randint(3, 20, (2, 5))
+    options = {"decoder_input_ids": ids, "output_attentions": True}
+    whole = model(ids, **options)
+    outputs = model(encoder_outputs=model.get_encoder()(ids, output_attentions=True), **options)
+    assert torch.equal(outputs.logits, whole.logits) and outputs.encoder_hidden_states is None
+    assert len(outputs.encoder_attentions) == len(whole.encoder_attentions) > 0
+    assert all(map(torch.equal, outputs.encoder_attentions, whole.encoder_attentions))
+
+
 def test_different_shapes_of_the_two_sides():
     config = {
         "decoder_attention_components": ["random"],

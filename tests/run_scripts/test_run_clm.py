@@ -32,6 +32,8 @@ def test_trains_saves_and_generates(causal, tmp_path, capsys):
     generate = pipeline("text-generation", model=model, tokenizer=tokenizer)
     texts = generate(["gate token", "splits"], max_new_tokens=5, do_sample=False, batch_size=2)
     assert all(text[0]["generated_text"] for text in texts)
+    (text,) = generate("gate token", eos_token_id=None, return_tensors=True)
+    assert len(text["generated_token_ids"]) == 16  # all of the model's positions
 
 
 def test_perplexity_is_that_of_every_next_token(causal, corpus, tmp_path):

@@ -144,9 +144,29 @@ def test_what_cannot_start_as_the_same_function(components):
 def test_from_a_folder(tmp_path):
     original = t5("v1.1")
     original.save_pretrained(tmp_path / "t5")
-    model = synthesizer_from_t5(str(tmp_path / "t5"))
+    model = synthesizer_from_t5(tmp_path / "t5")
     model.save_pretrained(tmp_path / "synthesizer")
     assert_same(SynthesizerForConditionalGeneration.from_pretrained(tmp_path / "synthesizer"), original)
+
+
+@pytest.mark.parametrize("components", [["vanilla"], ["random", "vanilla"]])
+def test_float16_keeps_what_t5_keeps(tmp_path, components):
+    """Products of the last matrix of a feed-forward layer overflow in float16."""
+    original = t5("v1.1")
+    with torch.no_grad():
+        for name, weight in original.named_parameters():
+            if name.endswith("DenseReluDense.wo.weight"):
+                weight.mul_(3e4)
+    original.save_pretrained(tmp_path)
+    half = T5ForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float16)
+    model = synthesizer_from_t5(
+        tmp_path, dtype=torch.float16, attention_components=components, max_position_embeddings=32
+    )
+    types = {("down_proj" in name, weight.dtype) for name, weight in model.named_parameters()}
+    assert types == {(False, torch.float16), (True, torch.float32)}
+    with torch.no_grad():
+        expected, found = (model(**batch()).logits.float() for model in (half, model))
+    torch.testing.assert_close(found, expected, atol=0.1, rtol=0.02)
 
 
 def test_names():

@@ -156,6 +156,13 @@ def test_classification_loss_is_that_of_transformers(problem_type, labels, dtype
     assert ours.problem_type == theirs.problem_type
 
 
+def test_labels_can_be_integers_of_32_bits():
+    logits, labels = torch.randn(4, 3), torch.tensor([2, 0, -100, 1])
+    config = tokenmixers.GMLPConfig(num_labels=3)
+    assert classification_loss(labels.int(), logits, config) == classification_loss(labels, logits, config)
+    assert config.problem_type == "single_label_classification"
+
+
 def test_multi_label_ignores_single_labels():
     config = tokenmixers.GMLPConfig(problem_type="multi_label_classification", num_labels=2)
     logits, labels = torch.randn(2, 2), torch.tensor([[1, -100], [0, 1]])

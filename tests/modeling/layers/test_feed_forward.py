@@ -81,6 +81,14 @@ def test_autocast_does_not_cast_to_float32_and_back():
     assert types == [torch.bfloat16]
 
 
+@pytest.mark.filterwarnings("ignore:.*(torch.ao.quantization|quantized tensor|TypedStorage).*")
+def test_the_last_matrix_can_be_quantized():
+    layer, inputs = FeedForward(4, 6, "relu"), torch.randn(2, 4)
+    quantized = torch.ao.quantization.quantize_dynamic(layer, {torch.nn.Linear}, dtype=torch.qint8)
+    assert not isinstance(quantized.down_proj.weight, torch.Tensor)
+    torch.testing.assert_close(quantized(inputs), layer(inputs), atol=0.05, rtol=0.1)
+
+
 def test_unknown_type():
     with pytest.raises(ValueError, match="'silu'` is not one of relu, gelu, swish"):
         FeedForward(4, 4, "silu")

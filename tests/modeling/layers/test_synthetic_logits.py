@@ -111,7 +111,7 @@ class Reference:
         if len(names) == 1 or self.config.mixture == "sum":
             return 1.0
         if self.config.mixture == "sigmoid":
-            share = 1 / (1 + torch.exp(-mixture.alpha))
+            share = 1 / (1 + torch.exp(-mixture.alpha[0]))
             return share if name == names[0] else 1 - share
         powers = [torch.exp(number) for number in mixture.logits[head]]
         return powers[names.index(name)] / sum(powers)
