@@ -36,15 +36,15 @@ USES = {
 
 import tokenmixers  # or pass trust_remote_code=True instead
 
-unmasker = pipeline("fill-mask", model="{title}")
+unmasker = pipeline("fill-mask", model="{model}")
 unmasker("日本の首都は<|nottoken|>です。")""",
     "question-answering": """import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 import tokenmixers  # or pass trust_remote_code=True instead
 
-tokenizer = AutoTokenizer.from_pretrained("{title}")
-model = AutoModelForQuestionAnswering.from_pretrained("{title}")
+tokenizer = AutoTokenizer.from_pretrained("{model}")
+model = AutoModelForQuestionAnswering.from_pretrained("{model}")
 context = "富士山の高さは3776メートルである。"
 inputs = tokenizer("富士山の高さは\uff1f", context, return_tensors="pt", return_offsets_mapping=True)
 offsets = inputs.pop("offset_mapping")[0]
@@ -55,7 +55,7 @@ print(context[offsets[outputs.start_logits.argmax()][0] : offsets[outputs.end_lo
 
 import tokenmixers  # or pass trust_remote_code=True instead
 
-classifier = pipeline("text-classification", model="{title}")
+classifier = pipeline("text-classification", model="{model}")
 classifier("今日の試合は延長戦になった。")""",
 }
 
@@ -286,7 +286,7 @@ def _load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     return model, tokenizer
 
 
-def _card(source: Source, model: PreTrainedModel, title: str, licence: str | None) -> ModelCard:
+def _card(source: Source, model: PreTrainedModel, output: Path, licence: str | None) -> ModelCard:
     """The card of a model; without `licence`, that of the published models if it can be one of them."""
     pipeline = PIPELINES[type(model).__name__]
     own = pipeline == "text-classification"  # no classifier is published
@@ -300,7 +300,7 @@ def _card(source: Source, model: PreTrainedModel, title: str, licence: str | Non
     return ModelCard.from_template(
         data,
         template_str=CARD,
-        title=title,
+        title=output.resolve().name,
         source=source.weights.name,
         origin=f"a model trained with the code of {ORIGIN}" if own else ORIGIN,
         training="" if own or licence else TRAINING,
@@ -309,7 +309,7 @@ def _card(source: Source, model: PreTrainedModel, title: str, licence: str | Non
         width=model.config.hidden_size,
         tokens=model.config.max_position_embeddings,
         vocabulary=f"{model.config.vocab_size:,}",
-        use=USES[pipeline].format(title=title),
+        use=USES[pipeline].format(model=output.as_posix()),
     )
 
 
@@ -319,7 +319,7 @@ def main(argv: list[str] | None = None) -> None:
     output = check_new_folder(arguments.output_dir)
     source = _find(arguments)
     model, tokenizer = _load(source)
-    card = _card(source, model, output.name, arguments.source_license)
+    card = _card(source, model, output, arguments.source_license)
     with new_checkpoint(output) as complete:
         model.save_pretrained(complete)
         tokenizer.save_pretrained(complete)

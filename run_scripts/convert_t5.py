@@ -7,6 +7,7 @@ tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-attent
 """
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -123,11 +124,19 @@ class ConvertT5Arguments:
         self.fit_learning_rate = 1e-2 if self.fit_learning_rate is None else self.fit_learning_rate
 
 
-def _has_tokenizer(source: str) -> bool:
+def _tokenizer(source: str) -> PreTrainedTokenizerBase | None:
+    """The source's tokenizer, if it has one."""
     # AutoTokenizer does not fail without files: it makes an empty T5 tokenizer.
     files = ("tokenizer.json", "spiece.model")
-    found = [cached_file(source, file, _raise_exceptions_for_missing_entries=False) for file in files]
-    return any(file is not None for file in found)
+    found = {name for name in files if cached_file(source, name, _raise_exceptions_for_missing_entries=False)}
+    if not found:
+        return None
+    if "tokenizer.json" not in found and find_spec("sentencepiece") is None:
+        raise UserError(
+            f"the tokenizer of {source!r} is a spiece.model, which cannot be read without sentencepiece: pip install "
+            "sentencepiece."
+        )
+    return AutoTokenizer.from_pretrained(source)
 
 
 def _dtype(name: str | None) -> torch.dtype | None:
@@ -150,7 +159,10 @@ def _fields(arguments: ConvertT5Arguments) -> dict[str, object]:
 
 
 def _calibration(
-    arguments: ConvertT5Arguments, calibration: CalibrationArguments, fields: dict[str, object]
+    arguments: ConvertT5Arguments,
+    calibration: CalibrationArguments,
+    fields: dict[str, object],
+    tokenizer: PreTrainedTokenizerBase | None,
 ) -> list[dict[str, torch.Tensor]]:
     """The batches for a fit."""
     if not calibration.is_given:
@@ -159,12 +171,11 @@ def _calibration(
         )
     config = convert_t5_config(AutoConfig.from_pretrained(arguments.source), **fields)
     sides_to_fit(config, arguments.fit)  # raises for mixtures, before the text is read
-    if not _has_tokenizer(arguments.source):
+    if tokenizer is None:
         raise UserError(
             f"there is no tokenizer with {arguments.source!r}, and --fit needs it to read the calibration text: save "
             "it beside the model."
         )
-    tokenizer = AutoTokenizer.from_pretrained(arguments.source)
     highest = max(tokenizer.get_vocab().values())
     if highest >= config.vocab_size:
         raise UserError(
@@ -175,25 +186,34 @@ def _calibration(
     return calibration_batches(calibration, tokenizer, *lengths)
 
 
-def _convert(arguments: ConvertT5Arguments, calibration: CalibrationArguments) -> PreTrainedModel:
+def _convert(
+    arguments: ConvertT5Arguments, calibration: CalibrationArguments
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """The Synthesizer, and the tokenizer that goes with it."""
     dtype, fields = _dtype(arguments.dtype), _fields(arguments)
     if arguments.fit is None and calibration.is_given:
         raise UserError("a calibration text is for --fit: name what to fit, or leave the text out.")
     try:
+        tokenizer = _tokenizer(arguments.source)  # before the weights, which take longer
         if arguments.fit is None:
-            return synthesizer_from_t5(arguments.source, dtype=dtype, **fields)
-        return fit_synthesizer(
-            arguments.source,
-            _calibration(arguments, calibration, fields),
-            arguments.fit,
-            epochs=arguments.fit_epochs,
-            learning_rate=arguments.fit_learning_rate,
-            dtype=dtype,
-            device="cuda" if torch.cuda.is_available() else None,
-            **fields,
-        )
+            model = synthesizer_from_t5(arguments.source, dtype=dtype, **fields)
+        else:
+            model = fit_synthesizer(
+                arguments.source,
+                _calibration(arguments, calibration, fields, tokenizer),
+                arguments.fit,
+                epochs=arguments.fit_epochs,
+                learning_rate=arguments.fit_learning_rate,
+                dtype=dtype,
+                device="cuda" if torch.cuda.is_available() else None,
+                **fields,
+            )
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
+    most = model.config.max_sequence_length
+    if tokenizer is not None and most is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, most)
+    return model, tokenizer
 
 
 def _check_generation(model: PreTrainedModel) -> None:
@@ -251,23 +271,12 @@ def _card(arguments: ConvertT5Arguments, calibration: CalibrationArguments, mode
     )
 
 
-def _tokenizer(source: str, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-    if not _has_tokenizer(source):
-        return None
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    most = model.config.max_sequence_length
-    if most is not None:
-        tokenizer.model_max_length = min(tokenizer.model_max_length, most)
-    return tokenizer
-
-
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     arguments, calibration = parse_arguments((ConvertT5Arguments, CalibrationArguments), argv)
     output = check_new_folder(arguments.output_dir)
-    model = _convert(arguments, calibration)
+    model, tokenizer = _convert(arguments, calibration)
     _check_generation(model)
-    tokenizer = _tokenizer(arguments.source, model)
     with new_checkpoint(output) as folder:
         model.save_pretrained(folder)
         if tokenizer is not None:

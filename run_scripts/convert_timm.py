@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError
@@ -60,7 +61,7 @@ from transformers import pipeline
 
 import tokenmixers  # or pass trust_remote_code=True instead
 
-classifier = pipeline("image-classification", model="{{ title }}")
+classifier = pipeline("image-classification", model="{{ model }}")
 classifier("photograph.jpg")
 ```
 
@@ -123,12 +124,21 @@ def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None, Path | N
         ) from error
 
 
+def _in_order(names: Any) -> list[str]:
+    """The names in a list, or in a mapping from index to name."""
+    if isinstance(names, dict) and all(key.isdecimal() for key in names):
+        names = [names[key] for key in sorted(names, key=int)]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("the JSON must be a list of names, or map the index of each class to its name.")
+    return names
+
+
 def _label_names(arguments: ConvertTimmArguments, description: dict[str, Any], classes: int) -> list[str]:
     """One name for each class."""
     if arguments.labels is not None:
         try:
-            text = Path(arguments.labels).read_text(encoding="utf-8")
-            names = json.loads(text) if arguments.labels.endswith(".json") else text.splitlines()
+            text = Path(arguments.labels).read_text(encoding="utf-8-sig")  # with or without a byte order mark
+            names = _in_order(json.loads(text)) if arguments.labels.endswith(".json") else text.splitlines()
         except (OSError, ValueError) as error:
             raise UserError(f"the labels {arguments.labels!r} cannot be read: {error}") from error
     elif "label_names" in description:
@@ -143,11 +153,9 @@ def _label_names(arguments: ConvertTimmArguments, description: dict[str, Any], c
                 "the checkpoint does not name its 1000 classes, and ImageNet's names cannot be had from the Hub: give "
                 "--labels, a file with one name per line."
             ) from error
-        names = json.loads(Path(file).read_text(encoding="utf-8"))
+        names = _in_order(json.loads(Path(file).read_text(encoding="utf-8")))
     else:
         names = [f"LABEL_{index}" for index in range(classes)]
-    if isinstance(names, dict):
-        names = [names[key] for key in sorted(names, key=int)]
     if len(names) != classes:
         raise UserError(f"the model has {classes} classes, but there are {len(names)} labels.")
     return names
@@ -219,7 +227,14 @@ def image_processor(size: int | list[int], preprocessing: dict[str, Any]) -> Tim
 
 def _licence(arguments: ConvertTimmArguments, settings: dict[str, Any], card: Path | None) -> str | None:
     known = arguments.source_license or settings.get("license")
-    return known or (None if card is None else ModelCard.load(card).data.license)
+    if known or card is None:
+        return known
+    try:
+        return ModelCard.load(card).data.license
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(
+            f"the metadata of the model card {str(card)!r} cannot be read ({error}): give --source_license."
+        ) from error
 
 
 def _card(
@@ -227,6 +242,7 @@ def _card(
 ) -> ModelCard:
     local = Path(arguments.source).exists()
     name = Path(arguments.source).name
+    output = Path(arguments.output_dir).expanduser()
     data = ModelCardData(
         license=licence,
         library_name="transformers",
@@ -237,7 +253,8 @@ def _card(
     return ModelCard.from_template(
         data,
         template_str=CARD,
-        title=Path(arguments.output_dir).name,
+        title=output.resolve().name,
+        model=output.as_posix(),
         family=type(config).__name__.removesuffix("Config"),
         source=f"`{name}`" if local else f"[{arguments.source}](https://huggingface.co/{arguments.source})",
         argument=name if local else arguments.source,

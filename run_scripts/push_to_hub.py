@@ -8,11 +8,13 @@ import json
 import re
 import tempfile
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
-from huggingface_hub import CommitOperationAdd, HfApi
+import yaml
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
@@ -46,6 +48,10 @@ NOT_PUSHED = {
 
 # Names that Transformers and PEFT give, or gave, to weights.
 OTHER_WEIGHTS = r"(pytorch|adapter)_model.*\.bin|model.*\.pth?|tf_model.*\.h5|flax_model.*\.msgpack|.*\.safetensors"
+
+CODE_BLOCK = r"(?ms)^```.*?^```"
+#: The name of a model that code loads.
+LOADED = r"""(?P<call>\bmodel\s*=\s*|(?:from_pretrained|SentenceTransformer)\(\s*)(["'])(?P<name>[^"'\n]+)\2"""
 
 
 @dataclass
@@ -221,6 +227,37 @@ def source_folder(source: str) -> Path:
     return folder
 
 
+def name_repository(card: str, folder: Path, source: str, repo_id: str) -> str:
+    """A card whose code names the repository instead of the folder that the model was saved in.
+
+    Args:
+        card: The card. In its code, what is loaded as a model is this one if the last part of its name is that of the
+            folder or the card's title, and the card does not call it the base model: the folder may have been moved.
+        folder: The folder that is pushed.
+        source: The user's name of it.
+        repo_id: Name on the Hub.
+    """
+    text, base_models = card, list[str]()
+    with suppress(ValueError, yaml.YAMLError):  # the Hub says what is wrong with the metadata
+        parsed = ModelCard(card)
+        text, base = parsed.text, parsed.data.base_model
+        base_models = [base] if isinstance(base, str) else base or []
+    title = re.search(r"^# (.+)$", text, flags=re.MULTILINE)
+    # As a path of Windows, which may have slashes too. "." has no name.
+    own = {"", folder.resolve().name, PureWindowsPath(title[1].strip()).name if title else ""}
+
+    def rename(match: re.Match) -> str:
+        same = match[1] == f"model_cards/{source}" or Path(match[1]).resolve() == folder.resolve()
+        return f'"{repo_id}"' if same else match[0]
+
+    def rename_loaded(match: re.Match) -> str:
+        same = PureWindowsPath(match["name"]).name in own and match["name"] not in base_models
+        return f'{match["call"]}"{repo_id}"' if same else match[0]
+
+    card = re.sub(r'"([^"\n]+)"', rename, card)
+    return re.sub(CODE_BLOCK, lambda block: re.sub(LOADED, rename_loaded, block[0]), card)
+
+
 def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
     """The files to push: those of the folder, and the modules that load the model.
 
@@ -247,13 +284,7 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
         files["config.json"] = (Path(temporary) / "config.json").read_bytes()
     files |= {name: text.encode() for name, text in checkpoint_code(config).items()}
     if "README.md" in files:  # its code names the model by its folder
-
-        def rename(match: re.Match) -> str:
-            same = match[1] == f"model_cards/{source}" or Path(match[1]).resolve() == folder.resolve()
-            return f'"{repo_id}"' if same else match[0]
-
-        card = read_card(folder / "README.md")
-        files["README.md"] = re.sub(r'"([^"\n]+)"', rename, card).encode()
+        files["README.md"] = name_repository(read_card(folder / "README.md"), folder, source, repo_id).encode()
     return dict(sorted(files.items()))
 
 

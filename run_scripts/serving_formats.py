@@ -1,7 +1,8 @@
 """Measure size, latency and perplexity of masked language models in serving formats.
 
-    tokenmixers serving_formats --models outputs/quickstart/gmlp --validation_file held_out.txt
-    tokenmixers serving_formats --models gmlp-base amlp-base bert-config/ --length 128
+    tokenmixers serving_formats --models outputs/quickstart/gmlp --formats float32 bfloat16
+    tokenmixers serving_formats --models outputs/gmlp outputs/amlp --formats float32 int8 --validation_file texts.txt
+    tokenmixers serving_formats --models gmlp-base amlp-base bert-config/ --formats float32 onnx --length 128
 
 The calls of all models alternate. Times are medians over the rounds.
 """
@@ -31,7 +32,17 @@ from .base.optional_packages import install_hint
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
 from .base.sequence_limits import longest_sequence
-from .benchmarks.serving_formats import FORMATS, REQUIRED, Call, Inputs, is_configuration, load, perplexity_of, prepare
+from .benchmarks.serving_formats import (
+    FORMATS,
+    REQUIRED,
+    Call,
+    Inputs,
+    default_length,
+    is_configuration,
+    load,
+    perplexity_of,
+    prepare,
+)
 from .benchmarks.timing import take_turns
 from .data.collators import precompute_labels
 from .data.loading import limited, load_files
@@ -52,7 +63,9 @@ class ServingArguments:
         default_factory=lambda: ["float32", "bfloat16", "onnx", "onnx-int8", "openvino"],
         metadata={"help": "What to compare: " + "; ".join(f"{name} ({what})" for name, what in FORMATS.items()) + "."},
     )
-    length: int = field(default=128, metadata={"help": "Tokens of a sequence."})
+    length: int | None = field(
+        default=None, metadata={"help": "Tokens of a sequence; by default 128, or the most that all models take."}
+    )
     batch_size: int = field(default=1, metadata={"help": "Sequences at a time."})
     rounds: int = field(default=15, metadata={"help": "Timed calls of each model and format."})
     validation_file: list[str] | None = field(
@@ -143,11 +156,12 @@ def report(results: list[dict[str, Any]], arguments: ServingArguments, output: P
         )
         for result in results
     ]
-    print(f"batch {arguments.batch_size}, {arguments.length} tokens, {torch.get_num_threads()} threads; {versions()}")
+    used = versions(torch.device("cpu"))
+    print(f"batch {arguments.batch_size}, {arguments.length} tokens, {torch.get_num_threads()} threads; {used}")
     print_table(("model, format", "size", "latency", "perplexity"), rows)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        content = {"arguments": asdict(arguments), "versions": versions(), "results": results}
+        content = {"arguments": asdict(arguments), "versions": used, "results": results}
         (output / "results.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
@@ -157,6 +171,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     check_choices(arguments)
     logging.set_verbosity_error()
     output = check_new_folder(arguments.output_dir) if arguments.output_dir else None
+    arguments.length = default_length(arguments.models) if arguments.length is None else arguments.length
     results = []
     with tempfile.TemporaryDirectory() as temporary:
         for kind in arguments.formats:

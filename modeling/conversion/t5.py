@@ -170,6 +170,24 @@ def to_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
         module.float().load_state_dict(before)
 
 
+def check_shapes(weights: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
+    """Check that T5's weights fit a Synthesizer.
+
+    Args:
+        weights: The weights, with the names of the Synthesizer.
+        own: The initial weights of the Synthesizer.
+
+    Raises:
+        ValueError: If overridden fields change the shape of a weight.
+    """
+    for name, tensor in own.items():
+        if name in weights and weights[name].shape != tensor.shape:
+            raise ValueError(
+                f"{name!r} has shape {tuple(weights[name].shape)} in T5 and would have {tuple(tensor.shape)}: the "
+                "shapes of T5's weights cannot be overridden."
+            )
+
+
 def load_t5(source: str | os.PathLike | PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """The T5 model in a folder or on the Hub; a model is returned as it is.
 
@@ -215,9 +233,17 @@ def synthesizer_from_t5(
     )
     config = convert_t5_config(t5.config, tied_head=tied, **overrides)
     model = SynthesizerForConditionalGeneration(config)
+    own = model.state_dict()
+    check_shapes(state_dict, own)
+    others = sorted(name for name in state_dict.keys() ^ own.keys() if ".self_attn." not in name)
+    if others:
+        raise ValueError(
+            f"{others[0]!r} is {'not' if others[0] in own else 'only'} in T5: fields that add weights to T5's or "
+            "remove some, outside of self-attention, cannot be overridden."
+        )
     mixed = any(len(config.get_text_config(**{s: True}).attention_components) > 1 for s in ("encoder", "decoder"))
     if mixed or config.attention_components != ["vanilla"]:
-        state_dict = add_components(state_dict, model.state_dict(), config)
+        state_dict = add_components(state_dict, own, config)
     to_dtype(model, dtype or t5.dtype)
     model.load_state_dict(state_dict)
     model.generation_config = t5.generation_config

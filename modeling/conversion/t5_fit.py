@@ -25,7 +25,7 @@ from ..layers.synthetic_logits import DenseLogits, FactorizedDenseLogits, Factor
 from ..modeling_synthesizer import SynthesizerForConditionalGeneration, SynthesizerStack
 from ..recorded_inputs import record_inputs
 from ..synthesizer_layers import SynthesizerAttention
-from .t5 import convert_t5_config, load_t5, synthesizer_from_t5, to_dtype
+from .t5 import check_shapes, convert_t5_config, load_t5, synthesizer_from_t5, to_dtype
 
 
 #: The attention components that can be fitted.
@@ -192,12 +192,7 @@ def _with_weights_of(
     student = SynthesizerForConditionalGeneration(config)
     weights = teacher.state_dict()
     own = student.state_dict()
-    for name, tensor in own.items():
-        if name in weights and weights[name].shape != tensor.shape:
-            raise ValueError(
-                f"{name!r} has shape {tuple(weights[name].shape)} in T5 and would have {tuple(tensor.shape)}: the "
-                "shapes of T5's weights cannot be overridden."
-            )
+    check_shapes(weights, own)
     student.load_state_dict({name: weights.get(name, tensor) for name, tensor in own.items()})
     return student
 

@@ -196,8 +196,13 @@ def _version(package: str) -> str:
         return ""
 
 
-def versions() -> str:
-    """Versions of the installed packages and of Python, and the device, for reports."""
+def versions(device: torch.device | None = None) -> str:
+    """Versions of the installed packages and of Python, and the device, for reports.
+
+    Args:
+        device: What was used; by default the GPU, if there is one.
+    """
     packages = ", ".join(filter(None, map(_version, ("transformers", "torch", "datasets", "tokenizers"))))
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return f"{packages}, Python {platform.python_version()}, on {device}"
+    on_gpu = torch.cuda.is_available() if device is None else device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if on_gpu else platform.machine()
+    return f"{packages}, Python {platform.python_version()}, on {name}"

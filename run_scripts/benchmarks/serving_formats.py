@@ -1,14 +1,16 @@
 """Masked language models in the formats in which they can be served on a CPU."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
-from ..base.errors import UserError
+from ..base.errors import UserError, report_unreadable
+from ..base.sequence_limits import longest_sequence
 from ..base.shipped_files import MODEL_CARDS
+from ..base.trained_model import load_trained
 from ..metrics import load_metric
 from ..training.language_modeling import row_losses
 
@@ -46,8 +48,9 @@ Call = Callable[[Inputs], torch.Tensor]
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a shipped configuration, or the folder itself."""
-    return MODEL_CARDS / name if (MODEL_CARDS / name / "config.json").is_file() else Path(name)
+    """The folder itself, or that of a shipped configuration."""
+    shipped = MODEL_CARDS / name
+    return shipped if (shipped / "config.json").is_file() and not Path(name).is_dir() else Path(name)
 
 
 def is_configuration(name: str) -> bool:
@@ -58,18 +61,30 @@ def is_configuration(name: str) -> bool:
 
 
 def load(name: str) -> PreTrainedModel:
-    """A checkpoint, or a model with random weights from a configuration.
+    """A checkpoint, or a model with random weights from a configuration, in float32.
 
     Raises:
-        UserError: If there is neither.
+        UserError: If there is neither, or the checkpoint is no masked language model.
     """
-    try:
-        if is_configuration(name):
-            torch.manual_seed(0)
-            return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder_of(name))).eval()
-        return AutoModelForMaskedLM.from_pretrained(name).eval()
-    except (OSError, ValueError) as error:
-        raise UserError(f"no masked language model can be loaded from {name!r}: {error}") from error
+    if not is_configuration(name):
+        return load_trained(AutoModelForMaskedLM, name).float()  # ONNX Runtime lacks operators in bfloat16
+    with report_unreadable(name):
+        torch.manual_seed(0)
+        return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder_of(name))).float().eval()
+
+
+def default_length(names: Iterable[str]) -> int:
+    """128 tokens, or the most that all models take.
+
+    Raises:
+        UserError: If a configuration cannot be loaded.
+    """
+    length = 128
+    for name in names:
+        with report_unreadable(name):
+            config = AutoConfig.from_pretrained(folder_of(name) if is_configuration(name) else name)
+        length = min(length, longest_sequence(config) or length)
+    return length
 
 
 def _torch_call(model: PreTrainedModel) -> Call:

@@ -248,7 +248,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
     args, model = trainer.args, transformers_model(trainer.accelerator.unwrap_model(trainer.model))
     config = model.config
     repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
-    name = (repo_id or str(Path(args.output_dir).resolve())).rpartition("/")[2]
+    name = Path(repo_id or Path(args.output_dir).resolve()).name
     results = last_evaluation(trainer.state.log_history, facts.metrics)
     test_names = {f"test_{key}": key for key in facts.metrics}
     tested = {test_names[key]: value for key, value in facts.test_results.items() if key in test_names}
@@ -390,7 +390,8 @@ def snippet(task: str, model: str, needs_code: bool, mask: str | None, text_pair
     """
     options = ", trust_remote_code=True" if needs_code else ""
     text = '{"text": "This is a text.", "text_pair": "This is another one."}' if text_pairs else '"This is a text."'
-    return textwrap.dedent(SNIPPETS[task]).strip().format(model=model, options=options, mask=mask, text=text)
+    name = Path(model).as_posix()  # backslashes of Windows would be escape sequences
+    return textwrap.dedent(SNIPPETS[task]).strip().format(model=name, options=options, mask=mask, text=text)
 
 
 def architecture(model: PreTrainedModel) -> str:

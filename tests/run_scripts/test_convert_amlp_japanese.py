@@ -92,12 +92,15 @@ def test_classification_with_their_names_of_classes(tmp_path):
     assert model.config.id2label == {0: "sport", 1: "film", 2: "news"}
 
 
-def test_card_and_files(source, tmp_path):
-    convert(source, tmp_path / "out")
+def test_card_and_files(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    convert(source, "models/out")
+    (tmp_path / "models" / "out").rename("out")
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert (card.data.license, card.data.language, card.data.pipeline_tag) == ("mit", "ja", "fill-mask")
     assert "github.com/tanreinama/aMLP-japanese" in card.text and "What differs from the paper" in card.text
-    assert str(tmp_path) not in card.text and "{{" not in card.text and "{title}" not in card.text
+    assert str(tmp_path) not in card.text and "{{" not in card.text
+    assert "\n# out\n" in card.text and 'model="models/out")' in card.text
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.safetensors", "config.json", "tokenizer.json", "modeling_amlp.py"}
     assert not any("conversion" in name or "japanese" in name for name in names)
@@ -112,6 +115,15 @@ def test_wrong_names_of_classes(content, tmp_path):
     with pytest.raises(SystemExit, match=r"does not name the model's 3 classes: .* integer from 0 to 2\.$"):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_card_of_the_folder_that_one_is_in(tmp_path, monkeypatch):
+    source = write_source(tmp_path, "squad_output")
+    (tmp_path / "answers").mkdir()
+    monkeypatch.chdir(tmp_path / "answers")
+    convert(source, ".")
+    text = Path("README.md").read_text(encoding="utf-8")
+    assert "\n# answers\n" in text and text.count('from_pretrained(".")') == 2
 
 
 def test_the_card_of_a_classifier_that_a_user_has_trained(tmp_path, capsys):

@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,17 +64,31 @@ def test_dtype_and_missing_tokenizer(source, tmp_path, capsys):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out", dtype="auto").dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("arguments", [[], ["--fit", "random", "--calibration_file", "text.txt"]])
+def test_a_sentencepiece_model_needs_its_package(source, tmp_path, arguments, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    monkeypatch.setattr("tokenmixers.run_scripts.convert_t5.synthesizer_from_t5", None)  # the weights come later
+    (source / "spiece.model").write_bytes(b"a vocabulary")
+    with pytest.raises(SystemExit, match=r"t5' is a spiece\.model, .*: pip install sentencepiece"):
+        run(source, tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--config_overrides", "hidden_size=32"], r"shape \(9, 8\) in T5 and would have \(9, 32\): the shapes"),
+        (["--config_overrides", "num_hidden_layers=2"], "layers.1.* is not in T5: fields that add weights"),
+        (["--config_overrides", "position_embedding_type=none"], "bias.weight' is only in T5: fields that add"),
         (["--attention_components", "random"], "cannot start as the same function"),
         (["--dtype", "int3"], "'int3' is not a floating"),
         (["--mixture", "product"], "mixture"),
     ],
 )
 def test_wrong_arguments(source, tmp_path, arguments, message):
-    with pytest.raises(SystemExit, match=message):
+    with pytest.raises(SystemExit, match=message) as error:
         run(source, tmp_path / "out", *arguments)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 

@@ -87,15 +87,25 @@ def test_a_photograph_through_the_pipeline(source, picture, tmp_path, capsys):
     torch.testing.assert_close(torch.tensor([scores[label] for label in LABELS]), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_card_and_files(source, tmp_path):
-    convert(source, tmp_path / "out")
+def test_card_and_files(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    convert(source, "models/../out")
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.license == "mit" and card.data.pipeline_tag == "image-classification"
     assert "`gmlp_nano16_64.test`" in card.text and "64 pixels" in card.text
     assert str(tmp_path) not in card.text
+    assert "\n# out\n" in card.text and 'model="models/../out")' in card.text  # what loads from here
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.safetensors", "config.json", "preprocessor_config.json", "modeling_gmlp.py"}
     assert "image_processing_timm.py" in names  # which preprocessor_config.json names, for those without this package
+
+
+def test_the_card_of_the_folder_that_one_is_in(source, tmp_path, monkeypatch):
+    (tmp_path / "nano").mkdir()
+    monkeypatch.chdir(tmp_path / "nano")
+    convert(source, ".")
+    text = Path("README.md").read_text()
+    assert "\n# nano\n" in text and 'model=".")' in text
 
 
 def test_a_single_file_and_labels_from_a_file(source, tmp_path, capsys):
@@ -178,6 +188,27 @@ def test_squashed_images(source, picture, tmp_path):
     prepared = TimmImageProcessorPil.from_pretrained(tmp_path / "out")(picture, return_tensors="pt").pixel_values[0]
     expected = np.asarray(picture.resize((64, 64), Image.Resampling.BICUBIC), dtype=np.float32) / 127.5 - 1
     np.testing.assert_allclose(prepared.permute(1, 2, 0), expected, atol=1e-5)
+
+
+def test_labels_after_a_byte_order_mark(source, tmp_path):
+    (tmp_path / "labels.txt").write_text("a\nb\nc\n", encoding="utf-8-sig")
+    convert(source, tmp_path / "out", "--labels", str(tmp_path / "labels.txt"))
+    assert AutoModelForImageClassification.from_pretrained(tmp_path / "out").config.id2label == dict(enumerate("abc"))
+
+
+@pytest.mark.parametrize("content", ['{"cat": 0, "dog": 1, "admiral": 2}', "5", '[["cat"], "dog", "admiral"]'])
+def test_labels_of_another_form(content, source, tmp_path):
+    (tmp_path / "labels.json").write_text(content)
+    with pytest.raises(SystemExit, match=r"labels\.json' cannot be read: the JSON must be a list of names, or map"):
+        convert(source, tmp_path / "out", "--labels", str(tmp_path / "labels.json"))
+
+
+def test_a_card_whose_metadata_cannot_be_read(source, tmp_path):
+    change_settings(source, license=None)
+    (source / "README.md").write_text("---\nlicense: [\n---\n")
+    with pytest.raises(SystemExit, match=r"README\.md' cannot be read .*: give --source_license"):
+        convert(source, tmp_path / "out")
+    convert(source, tmp_path / "out", "--source_license", "mit")
 
 
 def test_labels_that_cannot_be_read(source, tmp_path):

@@ -229,6 +229,29 @@ def test_the_guides_export_runs_without_the_package(call, guide_code):
     assert call(WITHOUT_THE_PACKAGE.format(code=load + code)).strip()
 
 
+OWN_NAMES = ["outputs/run/gmlp", "/somewhere/gmlp/", "outputs\\\\gmlp", "gmlp", "me/gmlp", ".", "outputs/moved"]
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_the_card_of_a_moved_folder_names_the_repository(name, checkpoint, tmp_path, monkeypatch):
+    code = 'pipeline("fill-mask", model={0})\nAutoModel.from_pretrained(\n    {0}, dtype="auto")\n'
+    folder = checkpoint.rename(tmp_path / "moved")
+    monkeypatch.chdir(folder)
+    head = "---\nlicense: mit\nbase_model: timm/gmlp\n---\n# gmlp\n\n```python\n"
+    for quoted in (f'"{name}"', f"'{name}'"):
+        (folder / "README.md").write_text(head + code.format(quoted) + "```\n")
+        for source in (".", str(folder)):
+            card = collect_files(source, "you/mine")["README.md"].decode()
+            assert card == head + code.format('"you/mine"') + "```\n"
+
+
+def test_the_code_of_a_card_keeps_the_names_of_other_models(checkpoint):
+    code = 'AutoModel.from_pretrained("timm/gmlp")\nload(model="outputs/teacher")\nprint("gmlp")\n'
+    card = f'---\nbase_model: timm/gmlp\n---\n# gmlp\n\nIn a text model="x/gmlp" stays.\n\n```python\n{code}```\n'
+    (checkpoint / "README.md").write_text(card)
+    assert collect_files(str(checkpoint), "you/mine")["README.md"].decode() == card
+
+
 def refused(*arguments: object) -> str:
     with pytest.raises(UserError) as error:
         push(*arguments)

@@ -1,6 +1,7 @@
 import functools
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,13 @@ import sys
 import datasets
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, TorchAoConfig
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    TorchAoConfig,
+)
 
 import tokenmixers
 from tokenmixers import AMLPConfig, SynthesizerConfig
@@ -17,6 +24,7 @@ from tokenmixers.run_scripts import serving_formats
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks.serving_formats import (
     REQUIRED,
+    default_length,
     is_configuration,
     load,
 )
@@ -154,8 +162,49 @@ def test_weights_in_an_older_format_are_used(checkpoint, tmp_path):
     assert torch.equal(loaded.model.embed_tokens.weight, model.model.embed_tokens.weight)
     assert not is_configuration(str(tmp_path / "model"))
     (tmp_path / "model" / "pytorch_model.bin").rename(tmp_path / "model" / "adapter.bin")
-    with pytest.raises(UserError, match="no masked language model can be loaded"):
+    with pytest.raises(UserError, match=r"model' cannot be loaded"):
         load(str(tmp_path / "model"))
+
+
+def test_the_default_length_fits_all_models(checkpoint, tmp_path, capsys):
+    AMLPConfig(**{**SIZES, "max_position_embeddings": 12}, vocab_size=50).save_pretrained(tmp_path / "amlp")
+    SynthesizerConfig(**SIZES, attention_components=["vanilla"]).save_pretrained(tmp_path / "synthesizer")
+    assert default_length([str(checkpoint)]) == 16
+    assert default_length([str(checkpoint), str(tmp_path / "amlp")]) == 12
+    assert default_length([str(tmp_path / "synthesizer")]) == 128
+    serving_formats.main(["--models", str(checkpoint), "--formats", "float32", "--rounds", "1"])
+    assert "batch 1, 16 tokens," in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"nothing' cannot be loaded"):
+        default_length([str(tmp_path / "nothing")])
+
+
+def test_a_checkpoint_of_another_task_is_refused(checkpoint, tmp_path):
+    AutoModelForSequenceClassification.from_pretrained(checkpoint).save_pretrained(tmp_path / "classifier")
+    with pytest.raises(UserError, match=r"classifier' has no weights for .*: it was not trained for this task"):
+        run(tmp_path / "classifier", formats=["float32"])
+
+
+def test_a_folder_comes_before_a_shipped_configuration_of_its_name(checkpoint, tmp_path, monkeypatch):
+    shutil.copytree(checkpoint, tmp_path / "gmlp-base")
+    assert is_configuration("gmlp-base")
+    monkeypatch.chdir(tmp_path)
+    (result,) = run("gmlp-base", formats=["float32"])
+    assert not result["random_weights"]
+    assert result["parameters"] == AutoModelForMaskedLM.from_pretrained(checkpoint).num_parameters()
+
+
+def test_checkpoints_in_bfloat16_are_converted_from_float32(checkpoint, tmp_path):
+    AutoModelForMaskedLM.from_pretrained(checkpoint, dtype=torch.bfloat16).save_pretrained(tmp_path / "half")
+    assert load(str(tmp_path / "half")).dtype == torch.float32
+    AutoModelForMaskedLM.from_pretrained(tmp_path / "half").config.save_pretrained(tmp_path / "configuration")
+    assert load(str(tmp_path / "configuration")).dtype == torch.float32
+
+
+def test_the_report_names_the_cpu(checkpoint, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
+    run(checkpoint, formats=["float32"])
+    assert f", on {platform.machine()}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -181,7 +230,7 @@ def test_mistakes(checkpoint, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"body": "a text"}')
     with pytest.raises(UserError, match="the validation data has no column 'text'; it has 'body'"):
         run(checkpoint, formats=["float32"], validation_file=tmp_path / "rows.jsonl")
-    with pytest.raises(UserError, match="no masked language model"):
+    with pytest.raises(UserError, match=r"nothing' cannot be loaded"):
         run(tmp_path / "nothing", formats=["float32"])
     with pytest.raises(UserError, match="'float8' is unknown"):
         run(checkpoint, formats=["float8"])

@@ -1,6 +1,8 @@
+import platform
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+import torch
 
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base import reporting
@@ -45,3 +47,10 @@ def test_versions_are_those_of_the_packages_that_are_there(monkeypatch):
 
     monkeypatch.setattr(reporting, "version", version)
     assert versions().startswith("transformers 1.0, torch 1.0, tokenizers 1.0, Python ")
+
+
+def test_the_device_that_was_used_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
+    assert versions().endswith(", on a GPU") and versions(torch.device("cuda")).endswith(", on a GPU")
+    assert versions(torch.device("cpu")).endswith(f", on {platform.machine()}")

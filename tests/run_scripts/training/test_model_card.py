@@ -1,6 +1,6 @@
 import json
 import re
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
@@ -191,6 +191,12 @@ def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, cap
     exec(compile(code, task, "exec"), {})
     assert capsys.readouterr().out.strip()
     assert "trust" not in snippet(task, "model", needs_code=False, mask="[MASK]")
+
+
+def test_a_path_of_windows_has_no_escape_sequences(monkeypatch):
+    monkeypatch.setattr("tokenmixers.run_scripts.training.model_card.Path", PureWindowsPath)
+    for name in ("outputs\\new", "outputs/new"):
+        assert 'model="outputs/new")' in snippet("fill-mask", name, needs_code=False, mask="[MASK]")
 
 
 @pytest.mark.parametrize("components, has_limit", [(["vanilla"], False), (["vanilla", "random"], True)])
