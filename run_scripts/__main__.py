@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from tokenmixers import __version__
 
 from .base.commands import COMMANDS, GROUPS, describe, module_of
+from .base.output import escape_unencodable
 
 
 USAGE = """usage: tokenmixers COMMAND [arguments]
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: With status 2 if there is no such command; otherwise as the command ends.
     """
+    escape_unencodable()
     command, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if command in ("-h", "--help"):
         print(overview())

@@ -34,6 +34,11 @@ class ClassifyArguments:
         check_ranges(self, ("at least 1", "count top_k"))
 
 
+def _title(label: int | None, names: list[str]) -> str:
+    """What an image is called; -1 is the label of rows whose class is not given, as in test splits of the Hub."""
+    return "an image" if label is None or label < 0 else f"an image of class {names[label]!r}"
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((ClassifyArguments,), argv)
@@ -51,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
                 raise UserError(f"the file {arguments.data!r} has no column {column!r} of type {kind.__name__}.")
         names = rows.features["label"].names
         rows = rows.cast_column("image", datasets.Image(decode=False))
-        images = [(f"an image of class {names[row['label']]!r}", row["image"]) for row in rows]
+        images = [(_title(row["label"], names), row["image"]) for row in rows]
     with report_bad_data():
         opened = [(title, open_image(image)) for title, image in images]
     model = load_trained(AutoModelForImageClassification, arguments.model)

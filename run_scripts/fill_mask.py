@@ -12,6 +12,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import parse_arguments
 from .base.errors import UserError, report_unreadable
 from .base.ranges import check_ranges
+from .base.sequence_limits import longest_text
 from .base.trained_model import load_trained
 
 
@@ -35,13 +36,17 @@ def main(argv: list[str] | None = None) -> None:
         tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     if tokenizer.mask_token is None:
         raise UserError(f"the tokenizer of {arguments.model!r} has no mask token.")
+    longest = longest_text(model.config, tokenizer)
     for text in arguments.text:
         if text.count(tokenizer.mask_token) != 1:
             raise UserError(f"{text!r} needs exactly one {tokenizer.mask_token}.")
+        length = len(tokenizer(text, verbose=False)["input_ids"])
+        if longest is not None and length > longest:
+            raise UserError(f"{text!r} has {length} tokens, and the model takes {longest}: shorten it.")
     fill = pipeline("fill-mask", model=model, tokenizer=tokenizer)
     for text in arguments.text:
         print(text)
-        for filling in fill(text, top_k=arguments.top_k):
+        for filling in fill(text, top_k=min(arguments.top_k, model.config.vocab_size)):
             print(f"  {filling['score']:6.1%}  {filling['token_str']}")
 
 

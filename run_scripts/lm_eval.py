@@ -12,12 +12,40 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.errors import UserError
 from .base.optional_packages import import_optional
+from .base.output import escape_unencodable
 from .base.shipped_files import LM_EVAL_TASKS
+
+
+@contextmanager
+def _texts_begin_with_cls(model_class: Any) -> Iterator[None]:
+    """For tokenizers without BOS and EOS, such as BERT's, let texts begin after [CLS], as rows of `run_clm` do.
+
+    Args:
+        model_class: The harness's class of Transformers' models, which would begin them after `None`.
+    """
+    kept = model_class.prefix_token_id
+
+    def prefix_token_id(model: Any) -> int:
+        found = kept.fget(model)
+        found = model.tokenizer.cls_token_id if found is None else found
+        if found is None:
+            raise UserError(
+                "the tokenizer has neither BOS nor EOS nor [CLS] for a text to begin after: add prefix_token_id=ID "
+                "to --model_args."
+            )
+        return found
+
+    model_class.prefix_token_id = property(prefix_token_id)
+    try:
+        yield
+    finally:
+        model_class.prefix_token_id = kept
 
 
 @contextmanager
@@ -42,6 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     Raises:
         UserError: If lm-evaluation-harness is not installed, or an argument, file or model is wrong.
     """
+    escape_unencodable()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
     )
@@ -51,12 +80,13 @@ def main(argv: list[str] | None = None) -> None:
         parser.print_help()
         return
     import_optional("lm_eval", "eval", "this command")  # first, so that the message names the package
+    models = import_optional("lm_eval.models.huggingface", "eval", "this command")
     harness = import_optional("lm_eval.__main__", "eval", "this command")
     if not any(argument.partition("=")[0] == "--include_path" for argument in given):
         given += ["--include_path", str(LM_EVAL_TASKS)]
     kept, sys.argv = sys.argv, ["lm_eval", *given]  # it takes no arguments itself
     try:
-        with _report_wrong_calls():
+        with _report_wrong_calls(), _texts_begin_with_cls(models.HFLM):
             harness.cli_evaluate()
     finally:
         sys.argv = kept

@@ -25,7 +25,16 @@ from .base.arguments import check_output_folder, parse_arguments
 from .base.errors import UserError, report_unreadable
 from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
+from .base.trained_model import check_folder
 from .studies.measures import spatial_matrices
+
+
+#: Fonts with Japanese, Chinese and Korean characters on Linux, macOS and Windows.
+CJK_FONTS = (
+    *("Noto Sans CJK JP", "Noto Sans JP", "IPAexGothic", "IPAGothic", "Hiragino Sans", "Yu Gothic", "MS Gothic"),
+    *("Noto Sans CJK SC", "WenQuanYi Zen Hei", "PingFang SC", "Microsoft YaHei"),
+    *("Noto Sans CJK KR", "NanumGothic", "Apple SD Gothic Neo", "Malgun Gothic"),
+)
 
 
 @dataclass
@@ -50,6 +59,15 @@ def _pyplot():
     from matplotlib import pyplot
 
     return pyplot
+
+
+def _families() -> list[str]:
+    """Matplotlib's font families, and what is installed of those for the characters that its own font lacks."""
+    pyplot = _pyplot()
+    from matplotlib import font_manager
+
+    installed = {*font_manager.get_font_names()}
+    return [*pyplot.rcParams["font.family"], *(name for name in CJK_FONTS if name in installed)]
 
 
 def _panels(count: int, columns: int, width: float, height: float, **options):
@@ -89,10 +107,11 @@ def draw_image_filters(matrices: list[torch.Tensor], grid: tuple[int, int], file
         matrices: Spatial weights; a class token's rows and columns are left out.
         grid: Rows and columns of patches.
         file: The file to write.
-        columns: Tokens per layer.
+        columns: Tokens per layer, all if there are fewer.
     """
     rows, width = grid
-    picks = [round((index + 0.5) / columns * rows * width) for index in range(columns)]
+    columns = min(columns, rows * width)
+    picks = [int((index + 0.5) / columns * rows * width) for index in range(columns)]
     figure, axes = _panels(len(matrices) * columns, columns, 1.5, 1.5 * rows / width, sharex=True, sharey=True)
     for index, axis in enumerate(axes):
         layer, token = index // columns, picks[index % columns]
@@ -126,13 +145,14 @@ def draw_toeplitzness(matrices: list[torch.Tensor], grid: tuple[int, int] | None
 def draw_attention(maps: list[torch.Tensor], tokens: list[str], file: Path, columns: int) -> None:
     """The attention weights of every layer; rows are queries, columns are keys."""
     side = max(2.2, 0.16 * len(tokens))
-    figure, axes = _panels(len(maps), columns, side, side)
-    for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
-        axis.imshow(weights.numpy(), cmap="Blues", vmin=0)
-        axis.set_title(f"layer {layer}", fontsize=9)
-        axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
-        axis.set_yticks(range(len(tokens)), tokens, fontsize=6)
-    _save(figure, file)
+    with _pyplot().rc_context({"font.family": _families()}):
+        figure, axes = _panels(len(maps), columns, side, side)
+        for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
+            axis.imshow(weights.numpy(), cmap="Blues", vmin=0)
+            axis.set_title(f"layer {layer}", fontsize=9)
+            axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
+            axis.set_yticks(range(len(tokens)), tokens, fontsize=6)
+        _save(figure, file)
 
 
 def attention_maps(model: PreTrainedModel, tokenizer, text: str, text_pair: str | None) -> tuple[list, list[str]]:
@@ -143,7 +163,7 @@ def attention_maps(model: PreTrainedModel, tokenizer, text: str, text_pair: str 
         attentions = model.eval()(**inputs, output_attentions=True).attentions
     if not attentions:
         raise UserError(f"--text: {type(model).__name__} has no attention to draw.")
-    return [weights[0, 0] for weights in attentions], tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    return [weights[0, 0].float() for weights in attentions], tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -153,6 +173,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.format not in ("png", "svg", "pdf"):
         raise UserError(f"--format {arguments.format!r} is unknown; choose png, svg or pdf.")
     folder = check_output_folder(arguments.output_dir)
+    check_folder(arguments.model)
     with report_unreadable(arguments.model):
         model = AutoModel.from_pretrained(arguments.model)
     matrices = spatial_matrices(model)

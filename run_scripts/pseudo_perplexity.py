@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from glob import escape
 from typing import Any
 
 import torch
@@ -83,13 +82,14 @@ class Scorer:
 
     def __init__(self, arguments: PseudoPerplexityArguments):
         self.arguments, name = arguments, arguments.model
+        # First: for a checkpoint without a tokenizer, as those of images, Transformers asks for packages instead.
+        self.model = load_trained(AutoModelForMaskedLM, name).to("cuda" if torch.cuda.is_available() else "cpu")
         with report_unreadable(name):
             self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
             if self.tokenizer.mask_token is None:
                 raise UserError(f"the tokenizer of {name!r} has no mask token: give a masked language model.")
         if arguments.within_word_l2r and not self.tokenizer.is_fast:
             raise UserError(f"--within_word_l2r needs a fast tokenizer, and that of {name!r} is none.")
-        self.model = load_trained(AutoModelForMaskedLM, name).to("cuda" if torch.cuda.is_available() else "cpu")
 
     def __call__(self, texts: list[tuple[str, str]]) -> list[Score]:
         """Scores of texts; each comes with its place, for messages.
@@ -130,7 +130,7 @@ def read_texts(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]]:
 
 
 def _texts_of_file(file: str, column: str) -> Iterator[tuple[str, str]]:
-    rows = load_files([escape(file)])
+    rows = load_files([file])
     if column not in rows.column_names:
         columns = ", ".join(map(repr, rows.column_names))
         raise UserError(f"the file {file!r} has no column {column!r}; it has {columns}.")

@@ -5,6 +5,7 @@ other module of the package, and `pipeline("question-answering", ..., trust_remo
 uses the same functions.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,13 @@ from transformers.pipelines.base import ChunkPipeline
 
 #: The score of a context in which no token can be an answer: finite, because JSON has no infinity.
 LOWEST_SCORE = float(np.finfo(np.float32).min)
+
+
+#: Characters of scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Japanese and Chinese.
+WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff]"
+)
 
 
 class Window(NamedTuple):
@@ -156,11 +164,23 @@ def _extended_to_words(
     extents = {key: extent for key, extent in extents.items() if len(contexts[key[0]][slice(*extent)].split()) == 1}
     return [
         [
-            extents.get((example, word), own) if own[1] > own[0] else own
+            _extended(own, extents.get((example, word), own), contexts[example]) if own[1] > own[0] else own
             for own, word in zip(window, window_words, strict=True)
         ]
         for window, window_words, example in zip(offsets, words, examples, strict=True)
     ]
+
+
+def _extended(own: list[int], word: list[int], context: str) -> list[int]:
+    """The offsets of a token's word, or of its part between characters of scripts without spaces."""
+    if WITHOUT_SPACES.search(context, *word) is None:
+        return word
+    start, end = own
+    while start > word[0] and WITHOUT_SPACES.search(context, start - 1, start + 1) is None:
+        start -= 1
+    while end < word[1] and WITHOUT_SPACES.search(context, end - 1, end + 1) is None:
+        end += 1
+    return [start, end]
 
 
 def answer_tokens(offsets: Sequence[Sequence[int]], start: int, end: int) -> tuple[int, int] | None:

@@ -21,6 +21,7 @@ from transformers import HfArgumentParser
 from .commands import called_command, docstring_of
 from .config_overrides import merge_overrides
 from .errors import UserError, refuse_arguments
+from .output import escape_unencodable
 from .ranges import check_ranges
 from .shipped_files import RECIPES, find_shipped
 
@@ -157,6 +158,7 @@ def parse_arguments(
     Raises:
         UserError: If the recipe is missing, malformed, or has an unknown key, or if an argument is unknown or refused.
     """
+    escape_unencodable()  # here for `python -m`, which does not run `__main__.py`
     command = called_command()
     parser = HfArgumentParser(
         dataclass_types,

@@ -1,8 +1,27 @@
 """Checkpoints of models that were trained for a task."""
 
+from pathlib import Path
+
 from transformers import PreTrainedModel
 
 from .errors import UserError, report_unreadable
+
+
+def check_folder(name: str) -> None:
+    """Refuse the name of a missing folder, for which Transformers would ask the Hub, several times without a network.
+
+    Args:
+        name: Folder or Hub id.
+
+    Raises:
+        UserError: If it looks like a Hub id, but its first part is a folder here, which lacks the second.
+    """
+    path = Path(name)
+    if name.count("/") == 1 and not path.exists() and path.parent.is_dir():
+        raise UserError(
+            f"there is no {path.name!r} in the folder {str(path.parent)!r}: correct {name!r}, or run where "
+            "there is no such folder if it is a Hub id."
+        )
 
 
 def load_trained(auto_class: type, name: str) -> PreTrainedModel:
@@ -15,6 +34,7 @@ def load_trained(auto_class: type, name: str) -> PreTrainedModel:
     Raises:
         UserError: If it cannot be loaded, or lacks weights, such as those of a head, which would be random.
     """
+    check_folder(name)
     with report_unreadable(name):
         model, report = auto_class.from_pretrained(name, output_loading_info=True)
     if missing := sorted(report["missing_keys"]):

@@ -4,7 +4,7 @@ import lzma
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,12 @@ def load_files(patterns: list[str], streaming: bool = False, builder: str | None
     if len(builders) > 1:
         raise UserError(f"the files {patterns} are of different kinds ({', '.join(sorted(builders))}): give one kind.")
     (builder,) = builders
+    # Drops a byte order mark, as other builders do anyway; `datasets` ignores it for compressed files.
+    options: dict[str, Any] = {"encoding": "utf-8-sig"} if builder == "text" else {}
     try:
-        return datasets.load_dataset(builder, data_files=files, split="train", streaming=streaming)
+        return datasets.load_dataset(
+            builder, data_files=list(map(escape, files)), split="train", streaming=streaming, **options
+        )
     except READ_ERRORS as error:
         if _is_without_rows(error):
             raise UserError(f"the files {patterns} have no rows.") from error
@@ -107,12 +111,14 @@ def _is_without_rows(error: BaseException) -> bool:
 def find_files(patterns: list[str]) -> list[str]:
     """The files that match glob patterns, those of each pattern in alphabetical order.
 
+    A pattern that is the name of a file is this file.
+
     Raises:
         UserError: If a pattern matches no file.
     """
     files = []
     for pattern in patterns:
-        found = sorted(glob(pattern, recursive=True))
+        found = glob(escape(pattern)) or sorted(glob(pattern, recursive=True))
         if not found:
             raise UserError(f"there is no file {pattern!r}.")
         files += found

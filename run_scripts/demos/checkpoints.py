@@ -12,6 +12,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..base.errors import UserError, report_unreadable
 from ..base.sequence_limits import longest_text
+from ..base.trained_model import check_folder
 
 
 class TaskName(NamedTuple):
@@ -98,6 +99,7 @@ def load_checkpoint(name: str, trust_remote_code: bool = False) -> Checkpoint:
     """
     if not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise UserError(f"there is no folder {name!r}: give the folder of a checkpoint or a Hub id.")
+    check_folder(name)
     options = {"trust_remote_code": trust_remote_code}
     with report_unreadable(name):
         config = AutoConfig.from_pretrained(name, **options)

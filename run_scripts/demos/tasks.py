@@ -125,7 +125,9 @@ def answer(checkpoint: Checkpoint, values: Mapping[str, Any]) -> Answer:
 
 def _pipeline(checkpoint: Checkpoint, name: str) -> Pipeline:
     processor = "image_processor" if name == "image-classification" else "tokenizer"
-    return pipeline(name, model=checkpoint.model, **{processor: checkpoint.processor})
+    # Without a device it moves the model to an accelerator of its own choice, away from the inputs of the maps.
+    device = checkpoint.model.device
+    return pipeline(name, model=checkpoint.model, device=device, **{processor: checkpoint.processor})
 
 
 def encode(checkpoint: Checkpoint, text: str, pair: str | None = None, room: int = 0) -> BatchEncoding:

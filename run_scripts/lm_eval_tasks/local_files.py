@@ -23,8 +23,11 @@ def _read(
         raise ValueError(f"there is no file {file!r}.")
     if Path(file).suffix not in BUILDERS:
         raise ValueError(f"the file {file!r} is of no known kind. Known endings: {', '.join(BUILDERS)}.")
+    builder = BUILDERS[Path(file).suffix]
+    # Drops a byte order mark, as other builders do by themselves.
+    options: dict[str, Any] = {"encoding": "utf-8-sig"} if builder == "text" else {}
     try:
-        rows = datasets.load_dataset(BUILDERS[Path(file).suffix], data_files=escape(file), split="train")
+        rows = datasets.load_dataset(builder, data_files=escape(file), split="train", **options)
     except (ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:
         raise ValueError(f"the file {file!r} is damaged or has no rows: {error.__cause__ or error}") from error
     missing = [column for column in columns if column not in rows.column_names]

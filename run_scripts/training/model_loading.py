@@ -26,6 +26,7 @@ from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.shipped_files import MODEL_CARDS
+from ..base.trained_model import check_folder
 from .run_folder import kept_tokenizer
 
 
@@ -67,6 +68,8 @@ def _named_config(arguments: ModelArguments) -> PreTrainedConfig:
     name = arguments.model_name_or_path or arguments.config_name
     if (MODEL_CARDS / name / "config.json").is_file():
         name = MODEL_CARDS / name
+    else:
+        check_folder(name)
     try:
         return AutoConfig.from_pretrained(name, **arguments.hub_arguments())
     except (OSError, ValueError, StrictDataclassError) as error:

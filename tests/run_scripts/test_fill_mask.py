@@ -30,3 +30,17 @@ def test_a_model_without_a_head_is_refused(checkpoint):
 def test_asks_for_one_mask(checkpoint):
     with pytest.raises(SystemExit, match=r"'no gap' needs exactly one \[MASK\]"):
         fill_mask.main(["--model", checkpoint, "--text", "no gap"])
+
+
+def test_there_are_as_many_fillings_as_tokens(checkpoint, capsys):
+    fill_mask.main(["--model", checkpoint, "--top_k", "100000", "--text", "the [MASK]"])
+    vocab_size = GMLPForMaskedLM.from_pretrained(checkpoint).config.vocab_size
+    assert len(capsys.readouterr().out.splitlines()) == 1 + vocab_size
+
+
+def test_a_text_longer_than_the_model_is_refused_before_the_first_is_filled(checkpoint, capsys):
+    with pytest.raises(
+        SystemExit, match=r"error: '\[MASK\] the the .*' has \d+ tokens, and the model takes 11: shorten"
+    ):
+        fill_mask.main(["--model", checkpoint, "--text", "the [MASK]", "[MASK]" + " the" * 12])
+    assert capsys.readouterr().out == ""

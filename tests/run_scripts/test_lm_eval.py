@@ -13,6 +13,7 @@ import torch
 from tokenmixers import train_unigram_tokenizer
 from tokenmixers.run_scripts.base.shipped_files import LM_EVAL_TASKS
 from tokenmixers.run_scripts.lm_eval import main
+from tokenmixers.run_scripts.lm_eval_tasks.local_files import texts
 
 
 TEXTS = [
@@ -156,6 +157,27 @@ def test_encoder_decoders(checkpoint, evaluate):
         predicted = logits.double().log_softmax(-1)
         expected = sum(predicted[index, label].item() for index, label in enumerate(labels))
         assert float(answer[0][0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_texts_begin_after_cls_without_bos_and_eos(checkpoint, evaluate):
+    model, tokenizer, folder = checkpoint("GMLPForCausalLM")
+    tokenizer = train_unigram_tokenizer(TEXTS * 9, 60, 64, show_progress=False)
+    tokenizer.save_pretrained(folder)
+    _, answers = evaluate(folder, "local_perplexity", [{"text": TEXTS[1]}], ",add_bos_token=False")
+    ids = [tokenizer.cls_token_id, *tokenizer(TEXTS[1], add_special_tokens=False)["input_ids"]]
+    assert len(ids) <= LENGTH + 1
+    assert float(answers[0][0]) == pytest.approx(log_likelihood(model, ids, len(ids) - 1), rel=1e-5)
+    tokenizer.cls_token = None
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(
+        SystemExit, match=r"^error: the tokenizer has neither BOS nor EOS nor \[CLS\].* prefix_token_id=ID"
+    ):
+        evaluate(folder, "local_perplexity", [{"text": TEXTS[1]}])
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo", encoding="utf-8-sig")
+    assert texts(str(tmp_path / "a.txt"))["test"]["text"][:] == ["one", "two"]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The command `tokenmixers`, in fresh processes, as its users start it."""
 
+import io
 import os
 import re
 import subprocess
@@ -49,6 +50,14 @@ def test_help_is_there_at_once_and_imports_no_torch():
 def test_version(capsys):
     command_line.main(["--version"])
     assert capsys.readouterr().out == f"tokenmixers {tokenmixers.__version__}\n"
+
+
+def test_output_that_cannot_encode_a_text_has_escapes(monkeypatch):
+    output = io.TextIOWrapper(io.BytesIO(), "cp1252")  # redirected on Windows
+    monkeypatch.setattr(sys, "stdout", output)
+    command_line.main(["--version"])
+    print("\u2603", flush=True)
+    assert output.buffer.getvalue().split()[-1] == b"\\u2603"
 
 
 def test_pyproject_installs_it():

@@ -42,12 +42,32 @@ def test_draws_image_filters(tmp_path, tiny_config, randomise, pooling):
     assert is_png(tmp_path / "pictures" / "spatial_filters.png")
 
 
-def test_draws_attention(tmp_path):
+def test_all_patches_are_drawn_for_as_many_columns(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plot_spatial_weights, "_save", lambda figure, file: drawn.append(figure))
+    plot_spatial_weights.draw_image_filters([torch.randn(6, 6)], (3, 2), tmp_path / "a.png", columns=9)
+    titles = [axis.get_title() for axis in drawn[0].axes]
+    assert titles == [f"patch ({row}, {column})" for row in range(3) for column in range(2)]
+
+
+def test_text_has_the_fonts_that_are_installed(tmp_path, monkeypatch):
+    from matplotlib import rcParams
+
+    monkeypatch.setattr(plot_spatial_weights, "CJK_FONTS", ("No Such Font", "STIXGeneral"))
+    fonts, drawn = list(rcParams["font.family"]), []
+    monkeypatch.setattr(plot_spatial_weights, "_save", lambda figure, file: drawn.append(figure))
+    plot_spatial_weights.draw_attention([torch.rand(1, 1)], ["東"], tmp_path / "a.png", 1)
+    assert drawn[0].axes[0].get_xticklabels()[0].get_fontfamily() == [*fonts, "STIXGeneral"]
+    assert rcParams["font.family"] == fonts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_draws_attention(tmp_path, dtype):
     tokenizer = train_unigram_tokenizer(["the gate mixes tokens"] * 9, 40, model_max_length=16, show_progress=False)
     tokenizer.save_pretrained(tmp_path / "model")
     sizes = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "max_position_embeddings": 16}
     config = AMLPConfig(vocab_size=len(tokenizer), attention_size=4, **sizes)
-    model = AMLPForMaskedLM(config)
+    model = AMLPForMaskedLM(config).to(dtype)
     model.save_pretrained(tmp_path / "model")
     arguments = ["--model", str(tmp_path / "model"), "--output_dir", str(tmp_path / "pictures")]
     plot_spatial_weights.main([*arguments, "--text", "the gate", "--text_pair", "tokens", "--format", "svg"])
@@ -55,7 +75,7 @@ def test_draws_attention(tmp_path):
     maps, tokens = plot_spatial_weights.attention_maps(model.model, tokenizer, "the gate", "tokens")
     assert len(maps) == 2
     assert all(weights.shape == (len(tokens), len(tokens)) for weights in maps)
-    torch.testing.assert_close(maps[0].sum(-1), torch.ones(len(tokens)))
+    torch.testing.assert_close(maps[0].sum(-1), torch.ones(len(tokens)), rtol=0, atol=torch.finfo(dtype).eps)
 
 
 def test_refuses_what_it_cannot_draw(tmp_path, tiny_config):

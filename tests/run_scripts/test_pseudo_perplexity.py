@@ -144,6 +144,16 @@ def test_special_tokens_of_the_text_are_seen_but_not_scored(checkpoint, tokenize
     assert found["pseudo_log_likelihood"] == pytest.approx(sum(scores[index - 1] for index in scored), rel=1e-5)
 
 
+def test_a_byte_order_mark_is_no_text(checkpoint, tmp_path):
+    _, folder = checkpoint()
+    for name, encoding in (("plain.txt", "utf-8"), ("marked.txt", "utf-8-sig")):
+        (tmp_path / name).write_text("\n".join(TEXTS), encoding=encoding)
+    plain, marked = (
+        main(["--model", folder, "--file", str(tmp_path / f"{name}.txt")]) for name in ("plain", "marked")
+    )
+    assert marked == plain
+
+
 BAD = [
     (["--text", "a", "--file", "b.txt"], "give either --text, --file or --pairs"),
     ([], "give either --text, --file or --pairs"),
@@ -158,6 +168,7 @@ BAD = [
         r"number.jsonl, row 2: the column 'text' holds 3",
     ),
     (["--file", "{folder}/blank.txt"], r"hold no text"),
+    (["--file", "{folder}/binary.txt"], r"cannot be read as text: 'utf-8' codec can't decode byte 0xff in position 2"),
     (["--file", "{folder}/none.txt"], r"there is no file"),
     (["--file", "{folder}/rows.jsonl"], r"has no column 'text'; it has 'sentence'"),
     (["--pairs", "{folder}/rows.jsonl"], r"line 1: there is no column 'sentence_good'; the columns are 'sentence'"),
@@ -176,6 +187,7 @@ def test_wrong_calls(arguments, sentence, checkpoint, tmp_path):
     files["blank.jsonl"] = '{"sentence_good": "", "sentence_bad": "a"}'
     for name, content in files.items():
         (tmp_path / name).write_text(content)
+    (tmp_path / "binary.txt").write_bytes(b"a\n\xff")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit, match=sentence):
         main(["--model", model, *(argument.format(folder=tmp_path) for argument in arguments)])
@@ -200,6 +212,9 @@ def test_models_that_predict_no_masked_tokens(tiny_model, tokenizer, tmp_path):
     with pytest.raises(SystemExit, match=r"cannot be loaded"):
         main(["--model", str(tmp_path / "nothing"), "--text", "a"])
     decoder = train_unigram_tokenizer(TEXTS * 9, 40, 64, show_progress=False, kind="decoder")
+    tiny_model("GMLPForImageClassification").save_pretrained(tmp_path / "images")
+    with pytest.raises(SystemExit, match=r"images' (cannot be loaded|has no weights for)(?!.*sentencepiece)"):
+        main(["--model", str(tmp_path / "images"), "--text", "a"])
     tiny_model("GMLPForMaskedLM", vocab_size=40).save_pretrained(tmp_path)
     decoder.save_pretrained(tmp_path)
     with pytest.raises(SystemExit, match=r"has no mask token: give a masked language model"):

@@ -303,13 +303,15 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
     run_image_classification.main(command())
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["bottom", "top"])})
     file = Path(shutil.copy(pictures / "validation" / "top" / "1.png", tmp_path))
-    rows = {"image": [Image.open(file)], "label": [1]}
-    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "one.parquet")
+    rows = {"image": [Image.open(file)] * 3, "label": [1, -1, None]}  # two without a class
+    parquet = tmp_path / "a b" / "some[1].parquet"
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(parquet)
     capsys.readouterr()
     classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])
     assert f"{file}: top " in capsys.readouterr().out
-    classify_images.main(["--model", str(tmp_path / "run"), "--data", str(tmp_path / "one.parquet")])
-    assert "an image of class 'top': top " in capsys.readouterr().out
+    classify_images.main(["--model", str(tmp_path / "run"), "--data", str(parquet)])
+    titles = [line.partition(": top ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert titles == ["an image of class 'top'", "an image", "an image"]
     file.write_bytes(file.read_bytes()[:60])
     with pytest.raises(SystemExit, match=f"error: the image '{file}' cannot be read: "):
         classify_images.main(["--model", str(tmp_path / "run"), "--images", str(file)])

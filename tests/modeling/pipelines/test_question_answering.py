@@ -158,6 +158,18 @@ def test_tokens_stand_for_their_text_or_their_word(tokenizers):
             assert [text for text, piece in zip(texts, pieces, strict=True) if piece] == list(filter(None, pieces))
 
 
+def test_words_end_where_a_script_without_spaces_begins():
+    context = "富士山は日本にある高さ3776メートルの山 gates ประเทศไทย"
+    tokenizer = tokenmixers.train_unigram_tokenizer([context, "37 76 gate s"] * 9, 90, None, show_progress=False)
+    words = [(i, i + len(word)) for word in ("3776", "gates") for i in [context.index(word)]]
+    aligned, alone = (
+        encode_windows(tokenizer, ["a"], [context], 128, 4, 8, align)["offsets"][0] for align in (True, False)
+    )
+    assert sum(start <= first < end for first, _ in alone for start, end in words) > len(words)  # of several tokens
+    for found, (first, behind) in zip(aligned, alone, strict=True):
+        assert tuple(found) == next((w for w in words if w[0] <= first and behind <= w[1]), (first, behind))
+
+
 def test_a_tokenizer_without_words_is_not_aligned(tokenizers):
     backend = type(tokenizers["encoder"].backend_tokenizer).from_str(tokenizers["encoder"].backend_tokenizer.to_str())
     backend.pre_tokenizer = None

@@ -45,6 +45,13 @@ def test_every_checkpoint_answers_and_has_a_picture(family, task, demo_checkpoin
         assert each.grid is not None or (len(each.rows), len(each.columns)) == tuple(each.weights.shape[2:])
 
 
+def test_the_model_stays_where_the_inputs_of_its_maps_are(demo_checkpoint, monkeypatch):
+    monkeypatch.setattr("transformers.pipelines.base.is_torch_mps_available", lambda *_: True)  # as on a Mac
+    checkpoint = demo_checkpoint("GMLP", "fill-mask")
+    assert answer(checkpoint, VALUES["fill-mask"]).maps
+    assert checkpoint.model.device == torch.device("cpu")
+
+
 def test_fillings_are_the_most_probable_tokens(demo_checkpoint):
     checkpoint = demo_checkpoint("GMLP", "fill-mask")
     found = answer(checkpoint, VALUES["fill-mask"])

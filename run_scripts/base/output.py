@@ -1,0 +1,13 @@
+"""Standard output that takes any text."""
+
+import io
+import sys
+
+
+def escape_unencodable() -> None:
+    """Write what standard output cannot encode as escapes, as standard error does, instead of raising.
+
+    Redirected output on Windows has the encoding of its locale, which lacks most characters.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":  # others are the user's choice
+        sys.stdout.reconfigure(errors="backslashreplace")
