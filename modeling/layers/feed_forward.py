@@ -95,11 +95,11 @@ class FeedForward(nn.Module):
             intermediate = self.activation(self.up_proj(hidden_states))
         intermediate = self.dropout(intermediate)
         # Float16 models keep the last matrix in float32 (`_keep_in_fp32_modules`), because its sums overflow in T5.
-        weight, device = getattr(self.down_proj, "weight", None), intermediate.device.type
-        is_plain = isinstance(weight, torch.Tensor) and weight.is_floating_point()  # not quantized
+        weight_dtype = getattr(getattr(self.down_proj, "weight", None), "dtype", torch.int8)  # none if quantized
+        device = intermediate.device.type
         has_autocast = device != "meta" and torch.is_autocast_enabled(device)  # which would cast back
-        if is_plain and not has_autocast and weight.element_size() > intermediate.element_size():
-            intermediate = intermediate.to(weight.dtype)
+        if weight_dtype.is_floating_point and weight_dtype.itemsize > intermediate.element_size() and not has_autocast:
+            intermediate = intermediate.to(weight_dtype)
         return self.down_proj(intermediate)
 
     def extra_repr(self) -> str:

@@ -14,10 +14,10 @@ def check_folder(name: str) -> None:
         name: Folder or Hub id.
 
     Raises:
-        UserError: If it looks like a Hub id, but its first part is a folder here, which lacks the second.
+        UserError: If it looks like a Hub id, but its first part is a folder of models here, which lacks the second.
     """
     path = Path(name)
-    if name.count("/") == 1 and not path.exists() and path.parent.is_dir():
+    if name.count("/") == 1 and not path.exists() and any(path.parent.glob("*/config.json")):
         raise UserError(
             f"there is no {path.name!r} in the folder {str(path.parent)!r}: correct {name!r}, or run where "
             "there is no such folder if it is a Hub id."

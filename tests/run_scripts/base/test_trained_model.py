@@ -21,12 +21,15 @@ from tokenmixers.run_scripts.training.model_loading import load_config
 def test_a_mistyped_folder_is_not_looked_for_on_the_hub(load, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "outputs" / "gmlp").mkdir(parents=True)
+    (tmp_path / "outputs" / "gmlp" / "config.json").touch()
     with pytest.raises(SystemExit, match=r"error: there is no 'gmpl' in the folder 'outputs': correct 'outputs/gmpl'"):
         load("outputs/gmpl")
 
 
-@pytest.mark.parametrize("name", ["outputs/gmlp", "user/gmpl", "gmpl"])
+@pytest.mark.parametrize("name", ["outputs/gmlp", "user/gmpl", "google/gmpl", "gmpl"])
 def test_folders_and_hub_ids_are_looked_for(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "outputs" / "gmlp").mkdir(parents=True)
+    (tmp_path / "outputs" / "gmlp" / "config.json").touch()
+    (tmp_path / "google" / "notes").mkdir(parents=True)  # no model
     check_folder(name)
