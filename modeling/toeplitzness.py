@@ -42,7 +42,7 @@ def toeplitzness(matrix: torch.Tensor, grid: tuple[int, int] | None = None) -> f
     Returns:
         A number in [0, 1]; 1 for a constant matrix.
     """
-    matrix = matrix.detach().double()
+    matrix = matrix.detach().cpu().double()  # MPS has no float64
     variation = (matrix - matrix.mean()).square().sum()
     residual = (matrix - toeplitz_projection(matrix, grid)).square().sum()
     return 1.0 if variation == 0 else float(1 - residual / variation)

@@ -45,5 +45,5 @@ def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
 
 def resampled(tensor: torch.Tensor, dim: int, rows: torch.Tensor) -> torch.Tensor:
     """`tensor` interpolated along `dim`: `rows`, `(new, old)`, makes each new entry of the old ones."""
-    rows = rows.to(tensor.device)
+    rows = rows.to(torch.promote_types(tensor.dtype, torch.float32)).to(tensor.device)  # MPS has no float64
     return (tensor.detach().to(rows.dtype).movedim(dim, -1) @ rows.mT).movedim(-1, dim).to(tensor.dtype).contiguous()

@@ -90,8 +90,9 @@ class SpatialProjection(nn.Module):
     @torch.no_grad()
     def resample(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
         """Replace full weights `W` by `rows W columns`, and `b` by `rows b`; see `grid_interpolation`."""
-        rows, columns = rows.to(self.weight.device), columns.to(self.weight.device)
-        weight = rows @ self.weight.to(rows.dtype) @ columns
+        dtype = torch.promote_types(self.weight.dtype, torch.float32)  # MPS has no float64
+        rows, columns = (matrix.to(dtype).to(self.weight.device) for matrix in (rows, columns))
+        weight = rows @ self.weight.to(dtype) @ columns
         self._replace(weight.to(self.weight.dtype), (rows @ self.bias.to(rows.dtype)).to(self.bias.dtype))
 
     def _replace(self, weight: torch.Tensor, bias: torch.Tensor) -> None:

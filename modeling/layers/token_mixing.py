@@ -57,11 +57,12 @@ class TokenMixingMLP(nn.Module):
             columns: Shape `(n, new n)`.
         """
         device, dtype = self.weight_in.device, self.weight_in.dtype
-        rows, columns = rows.to(device), columns.to(device)
+        precise = torch.promote_types(dtype, torch.float32)  # MPS has no float64
+        rows, columns = (matrix.to(precise).to(device) for matrix in (rows, columns))
         self._replace(
-            (self.weight_in.to(columns.dtype) @ columns).to(dtype),
-            (rows @ self.weight_out.to(rows.dtype)).to(dtype),
-            (rows @ self.bias_out.to(rows.dtype)).to(dtype),
+            (self.weight_in.to(precise) @ columns).to(dtype),
+            (rows @ self.weight_out.to(precise)).to(dtype),
+            (rows @ self.bias_out.to(precise)).to(dtype),
         )
 
     def _replace(self, weight_in: torch.Tensor, weight_out: torch.Tensor, bias_out: torch.Tensor) -> None:
