@@ -302,7 +302,7 @@ def read_reports(folder: Path) -> dict[str, Analysis]:
         UserError: If one is no report of a study, or a result of `--quick`.
     """
     found = {}
-    for file in sorted(folder.glob("*.json")):
+    for file in sorted(folder.glob("*.json"), key=lambda file: file.stem):  # settings after their study
         report = read_report(file)
         if report["setting"] == "quick":
             raise UserError(f"{file} is a result of --quick, which decides nothing: it has no place on the page.")

@@ -116,16 +116,23 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
 def test_the_verdicts_follow_from_the_runs(report):
     page = (STUDIES / "README.md").read_text()
     for claim in report["definition"]["claims"]:
-        row = next(line for line in page.splitlines() if line.startswith(f"| {claim['claim']}"))
+        rows = (line for line in page.splitlines() if line.startswith(f"| {claim['claim']}"))
+        row = next(line for line in rows if f" {named(report['study'], report)} |" in line)
         verdict, differences = expected(report, claim)
         assert row.endswith(f"**{verdict}** |"), (claim, differences)
         assert all(difference in row for difference in differences), (row, differences)
 
 
+def named(name: str, report: dict, before: str = "") -> str:
+    """A name with the study's setting."""
+    return name if report["setting"] == "default" else f"{name}, {before}{report['setting']}"
+
+
 def section_of(report: dict) -> str:
     """The text about a study on the page."""
     sections = re.split(r"^## ", (STUDIES / "README.md").read_text(), flags=re.MULTILINE)
-    return next(part for part in sections if part.startswith(f"{report['definition']['title']}\n"))
+    title = named(report["definition"]["title"], report, "setting ")
+    return next(part for part in sections if part.startswith(f"{title}\n"))
 
 
 def cells(text: str, label: str) -> list[str]:
