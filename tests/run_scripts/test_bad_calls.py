@@ -330,7 +330,7 @@ TEXTS = [
     (
         ("serving_formats",),
         "--models folder --formats float32",
-        "no masked language model can be loaded",
+        "'folder' cannot be loaded",
     ),
     (("convert_t5",), "--source bert", "'bert' cannot be converted: Only 't5' and 'mt5'"),
     (("convert_t5",), "--source negative_size", "cannot be converted: `hidden_size` must be at least 1, got -3"),
