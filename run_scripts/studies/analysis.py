@@ -40,7 +40,7 @@ class Analysis:
         first = self.study.seeds[0]
         found = {
             run["learning_rate"]: run
-            for run in self._runs.get((task.name, contestant), ())
+            for run in self._started(task, contestant)
             if run["seed"] == first and run["learning_rate"] in task.learning_rates
         }
 
@@ -60,11 +60,25 @@ class Analysis:
             return None
         return list(tried)[-1]
 
+    def start_learning_rate(self, task: Task, contestant: str) -> float | None:
+        """The best learning rate of the task whose models are finetuned, `None` if there is none."""
+        return None if task.starts_from is None else self.learning_rate(self.study.tasks[task.starts_from], contestant)
+
+    def can_start(self, task: Task, contestant: str) -> bool:
+        """Whether it is known which models a task finetunes, if it finetunes."""
+        return task.starts_from is None or self.start_learning_rate(task, contestant) is not None
+
     def runs(self, task: Task, contestant: str) -> dict[int, Mapping[str, Any]]:
         """The runs with the chosen learning rate, by seed."""
         rate = self.learning_rate(task, contestant)
-        found = self._runs.get((task.name, contestant), ())
+        found = self._started(task, contestant)
         return {run["seed"]: run for run in found if rate is not None and run["learning_rate"] == rate}
+
+    def _started(self, task: Task, contestant: str) -> list[Mapping[str, Any]]:
+        """The runs of a contestant, without those that finetune models of another learning rate than the best."""
+        start = self.start_learning_rate(task, contestant)
+        found = self._runs.get((task.name, contestant), ())
+        return [run for run in found if run.get("start_learning_rate") == start]
 
     def results(self, task: Task, contestant: str, at: int | None = None, of: str | None = None) -> dict[int, float]:
         """The results by seed.

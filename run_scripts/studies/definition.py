@@ -19,7 +19,8 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
   for differences of logarithms, else `value`. `budgets` (task): steps whose results are in the table too.
 - `plateau` (task): a number, or the name of a result, that a contestant has to surpass, otherwise its claims stay
   undecided.
-- `starts_from` (task): name of an earlier task: its models of the same contestant and seed are finetuned.
+- `starts_from` (task): name of an earlier task: its models of the same contestant and seed are finetuned, with
+  the best of its learning rates.
 - `measures` (task): what `measures.py` measures in the weights.
 - `claims`: see `claims.py`.
 """

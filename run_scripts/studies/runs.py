@@ -195,7 +195,7 @@ class Executor:
         ready = {}
         for run in waiting:
             start = self._start_of(run, analysis)
-            if start is None and self._needs(run) is not None:
+            if start is not None and start not in self.records:
                 continue
             ready[run if start is None or self.workspace.record(start) is not None else start] = None
         return list(ready)
@@ -213,26 +213,21 @@ class Executor:
     def _recipe(self, run: Run) -> dict[str, Any]:
         return self.workspace.recipe(run, self._start_of(run, self._analysis()))
 
-    def _needs(self, run: Run) -> str | None:
-        return self.study.tasks[run.task].starts_from
-
     def _start_of(self, run: Run, analysis: Analysis) -> Run | None:
-        """The finished run whose model a run finetunes."""
-        start = self._needs(run)
-        if start is None:
+        """The run whose model a run finetunes."""
+        start = self.study.tasks[run.task].starts_from
+        if start is None or run.start_learning_rate is None:
             return None
-        rate = analysis.learning_rate(self.study.tasks[start], run.contestant)
-        found = Run(start, run.contestant, rate or 0.0, run.seed)
-        return found if found in self.records else None
+        return _run(analysis, self.study.tasks[start], run.contestant, run.start_learning_rate, run.seed)
 
     def remaining(self) -> Counter[tuple[str, str]]:
         """How many runs are still to do, by task and contestant; those with more seeds, once it is known which."""
-        first = {*self.study.seeds}
-        done = Counter((run.task, run.contestant) for run in self.records if run.seed in first)
+        analysis = self._analysis()
         left: Counter[tuple[str, str]] = Counter()
         for task in self.study.tasks.values():
             runs = len(task.learning_rates) + len(self.study.seeds) - 1
-            left += Counter({(task.name, name): runs - done[task.name, name] for name in task.contestants})
+            done = Counter(run.contestant for run in _planned(analysis, task) if run in self.records)
+            left += Counter({(task.name, name): runs - done[name] for name in task.contestants})
         if not left and self.study.more_seeds:
             left.update((run.task, run.contestant) for run in self._more_runs() if run not in self.records)
         return left
@@ -328,14 +323,20 @@ def _training(task: Task, contestant: str) -> Any:
     return json.loads(json.dumps([task.command, task.recipe(contestant), task.data, task.tokenizer, task.metric]))
 
 
+def _run(analysis: Analysis, task: Task, contestant: str, learning_rate: float, seed: int) -> Run:
+    """A run; one that finetunes starts from the model with the best learning rate."""
+    return Run(task.name, contestant, learning_rate, seed, analysis.start_learning_rate(task, contestant))
+
+
 def _planned(analysis: Analysis, task: Task) -> list[Run]:
     """All runs of a task that are known by now: every learning rate with the first seed, then the other seeds."""
     first, *others = analysis.study.seeds
-    runs = [Run(task.name, name, rate, first) for name in task.contestants for rate in task.learning_rates]
-    for name in task.contestants:
+    ready = [name for name in task.contestants if analysis.can_start(task, name)]
+    runs = [_run(analysis, task, name, rate, first) for name in ready for rate in task.learning_rates]
+    for name in ready:
         rate = analysis.learning_rate(task, name)
         if rate is not None:
-            runs += [Run(task.name, name, rate, seed) for seed in others]
+            runs += [_run(analysis, task, name, rate, seed) for seed in others]
     return runs
 
 
@@ -350,7 +351,7 @@ def _more_runs(analysis: Analysis) -> list[Run]:
         (task, name) for task in tasks.values() for name in task.contestants if (task.name, name) in close
     ]
     return [
-        Run(task.name, name, rate, seed)
+        _run(analysis, task, name, rate, seed)
         for seed in analysis.study.more_seeds
         for task, name in runs
         if (rate := analysis.learning_rate(task, name)) is not None

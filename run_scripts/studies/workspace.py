@@ -56,11 +56,15 @@ class Run:
     contestant: str
     learning_rate: float
     seed: int
+    start_learning_rate: float | None = None
+    """The learning rate of the run whose model is finetuned."""
 
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"{self.contestant.replace(' ', '_').replace('/', '_')}_lr{self.learning_rate:g}_seed{self.seed}"
+        contestant = self.contestant.replace(" ", "_").replace("/", "_")
+        start = "" if self.start_learning_rate is None else f"_from_lr{self.start_learning_rate:g}"
+        return f"{contestant}_lr{self.learning_rate:g}{start}_seed{self.seed}"
 
     def __str__(self) -> str:
         return f"{self.task}: {self.contestant}, learning rate {self.learning_rate:g}, seed {self.seed}"
@@ -68,7 +72,8 @@ class Run:
 
 def run_of(record: Mapping[str, Any]) -> Run:
     """The run of a record in a report."""
-    return Run(record["task"], record["contestant"], record["learning_rate"], record["seed"])
+    values = record["task"], record["contestant"], record["learning_rate"], record["seed"]
+    return Run(*values, record.get("start_learning_rate"))
 
 
 class Workspace:
@@ -236,9 +241,10 @@ class Workspace:
         """What a report says of a finished run, `None` if it is not finished.
 
         Returns:
-            `task`, `contestant`, `learning_rate`, `seed`; `result`, the metric after the last step, `None` if the
-            training diverged; `evaluations`, pairs of step and metric; `steps`; `seconds` of training without
-            evaluations; `plateau`, and `measures`, by name pairs of step and value, as far as the task has them.
+            `task`, `contestant`, `learning_rate`, `seed`; `start_learning_rate` if the run finetunes; `result`, the
+            metric after the last step, `None` if the training diverged; `evaluations`, pairs of step and metric;
+            `steps`; `seconds` of training without evaluations; `plateau`, and `measures`, by name pairs of step and
+            value, as far as the task has them.
         """
         folder, task = self.run_folder(run), self.study.tasks[run.task]
         record: dict[str, Any] = {
@@ -247,6 +253,8 @@ class Workspace:
             "learning_rate": run.learning_rate,
             "seed": run.seed,
         }
+        if run.start_learning_rate is not None:
+            record["start_learning_rate"] = run.start_learning_rate
         results = finished_results(str(folder))
         if results is None:
             return self._diverged(run, record)

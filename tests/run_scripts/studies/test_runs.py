@@ -197,10 +197,32 @@ def test_models_that_others_finetune_are_trained_again_elsewhere(execute, traine
     assert (last["task"], last["contestant"], last["seed"]) == ("finetune", "wide net", 2)
     folder = elsewhere(tmp_path / "part", whole, runs=whole["runs"][:-1])
     report = execute(changes, folder=folder)
-    assert calls(trainer)[before:] == ["tokenizer", "wide_net_lr0.01_seed2", "tokenizer", "wide_net_lr0.01_seed2"]
+    last_two = "wide_net_lr0.01_seed2", "wide_net_lr0.01_from_lr0.01_seed2"
+    assert calls(trainer)[before:] == ["tokenizer", last_two[0], "tokenizer", last_two[1]]
     assert sorted(map(json.dumps, report["runs"])) == sorted(map(json.dumps, whole["runs"]))
-    recipe = yaml.safe_load((folder / "finetune" / "wide_net_lr0.01_seed2.yaml").read_text())
-    assert recipe["model_name_or_path"] == str(folder / "pretrain" / "wide_net_lr0.01_seed2")
+    recipe = yaml.safe_load((folder / "finetune" / f"{last_two[1]}.yaml").read_text())
+    assert recipe["model_name_or_path"] == str(folder / "pretrain" / last_two[0])
+
+
+def test_models_are_finetuned_again_if_an_added_learning_rate_is_the_best_of_pretraining(execute, trainer, tmp_path):
+    second = {"starts_from": "first", "learning_rates": [0.1]}
+    claims = [{**DEFINITION["claims"][0], "task": "second"}]
+    rates = [0.1, 0.02]
+    execute({"tasks": {"first": {"learning_rates": rates}, "second": second}, "claims": claims})
+    before = len(calls(trainer))
+    changes = {"tasks": {"first": {"learning_rates": [*rates, 0.01]}, "second": second}, "claims": claims}
+    report = execute(changes)
+    pretrained = [f"{name}_lr0.01_seed{seed}" for seed in (1, 2) for name in ("plain", "wide_net")]
+    finetuned = [f"{name}_lr0.1_from_lr0.01_seed{seed}" for seed in (1, 2) for name in ("plain", "wide_net")]
+    assert sorted(calls(trainer)[before:]) == sorted(pretrained + finetuned)
+    starts = [run["start_learning_rate"] for run in report["runs"] if run["task"] == "second"]
+    assert starts == [0.01] * 4
+    assert len(list((tmp_path / "out" / "second").glob("*_from_lr0.02_seed*/trainer_state.json"))) == 4  # not touched
+    # A report of another machine may hold both.
+    old = [{**run, "start_learning_rate": 0.02, "result": 1.0} for run in report["runs"] if run["task"] == "second"]
+    analysis = Analysis({**report, "runs": [*report["runs"], *old]})
+    used = analysis.runs(analysis.study.tasks["second"], "plain")
+    assert {seed: run["start_learning_rate"] for seed, run in used.items()} == {1: 0.01, 2: 0.01}
 
 
 def test_another_build_of_the_same_versions_goes_on(execute, tmp_path):
@@ -307,7 +329,7 @@ def test_finetuning_starts_from_the_model_of_the_same_seed(execute, tmp_path):
     claim = {"claim": "", "source": "", "task": "second", "better": "wide net", "than": "plain"}
     report = execute({"tasks": tasks, "claims": [claim]})
     assert sum(run["task"] == "second" for run in report["runs"]) == 4
-    recipe = yaml.safe_load((tmp_path / "out" / "second" / "plain_lr0.1_seed2.yaml").read_text())
+    recipe = yaml.safe_load((tmp_path / "out" / "second" / "plain_lr0.1_from_lr0.01_seed2.yaml").read_text())
     assert recipe["model_name_or_path"] == str(tmp_path / "out" / "first" / "plain_lr0.01_seed2")
     assert "tokenizer_name" not in recipe and recipe["config_overrides"] == {}
 
