@@ -14,7 +14,7 @@ from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .inputs.attention_maps import causal_order, move_padding_right, visible_keys
 from .inputs.caches import update_cache_without_keys
 from .inputs.token_layout import TokenLayout
-from .layers.attention import attention_from_logits, shared_attention
+from .layers.attention import attention_from_logits, shared_attention, split_heads
 from .layers.feed_forward import FeedForward
 from .layers.rms_norm import SynthesizerRMSNorm
 from .layers.synthetic_logits import COMPONENTS, TOKEN_DEPENDENT, ComponentMixture
@@ -79,9 +79,9 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         Returns:
             Shape `(batch, queries, hidden_size)`, and the weights if the implementation is `"eager"`.
         """
-        queries = self._heads(self.q_proj(hidden_states)) if self.has_queries else None
-        values = self._heads(self.v_proj(hidden_states))
-        keys = self._heads(self.k_proj(hidden_states)) if self.has_keys else None
+        queries = split_heads(self.q_proj(hidden_states), self.head_dim) if self.has_queries else None
+        values = split_heads(self.v_proj(hidden_states), self.head_dim)
+        keys = split_heads(self.k_proj(hidden_states), self.head_dim) if self.has_keys else None
         if past_key_values is not None:
             if keys is not None:
                 keys, values = past_key_values.update(keys, values, self.layer_idx)
@@ -105,9 +105,6 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
             output, weights = attention_from_logits(logits, values, mask, dropout)
         output = output.reshape(*hidden_states.shape[:-1], -1)
         return self.o_proj(output), weights if eager else None
-
-    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
-        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _logits(
         self,
@@ -203,13 +200,13 @@ class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `(batch, queries, hidden_size)` to `(batch, keys, hidden_size)`."""
-        queries = self._heads(self.q_proj(hidden_states))
+        queries = split_heads(self.q_proj(hidden_states), self.head_dim)
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
             keys, values = layer.keys, layer.values  # of the encoder, the same for all decoding steps
         else:
-            keys = self._heads(self.k_proj(encoder_hidden_states))
-            values = self._heads(self.v_proj(encoder_hidden_states))
+            keys = split_heads(self.k_proj(encoder_hidden_states), self.head_dim)
+            values = split_heads(self.v_proj(encoder_hidden_states), self.head_dim)
             if past_key_values is not None:
                 keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
                 past_key_values.is_updated[self.layer_idx] = True
@@ -224,9 +221,6 @@ class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
             **kwargs,
         )
         return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1)), weights
-
-    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
-        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
 def _clamp_to_float16(hidden_states: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from ...configuration.configuration_synthesizer import SynthesizerConfig
 from ..inputs.attention_maps import causal_order, visible_keys
 from ..inputs.token_layout import TokenLayout
+from ..layers.attention import split_heads
 from ..layers.synthetic_logits import DenseLogits, FactorizedDenseLogits, FactorizedRandomLogits, RelativePositionBias
 from ..modeling_synthesizer import SynthesizerForConditionalGeneration, SynthesizerStack
 from ..recorded_inputs import record_inputs
@@ -233,7 +234,7 @@ def _forward(model: SynthesizerForConditionalGeneration, batch: Batch) -> None:
 def attention_weights(attention: SynthesizerAttention, inputs: AttentionInputs) -> torch.Tensor:
     """The attention weights of a `vanilla` self-attention, `(batch, heads, queries, keys)`, in float32."""
     queries, keys = (
-        projection(inputs.hidden_states).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+        split_heads(projection(inputs.hidden_states), attention.head_dim)
         for projection in (attention.q_proj, attention.k_proj)
     )
     return _log_softmax(queries @ keys.mT, inputs).exp()
@@ -487,7 +488,7 @@ def _distil_batch(
 def _new_log_weights(attention: SynthesizerAttention, inputs: AttentionInputs) -> torch.Tensor:
     hidden_states, queries = inputs.hidden_states, None
     if attention.has_queries:
-        queries = attention.q_proj(hidden_states).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+        queries = split_heads(attention.q_proj(hidden_states), attention.head_dim)
     (component,) = attention.components.values()
     return _log_softmax(component(inputs.layout, hidden_states=hidden_states, queries=queries), inputs)
 

@@ -8,6 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 
+def split_heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Map `(batch, tokens, heads * head_dim)` to `(batch, heads, tokens, head_dim)`."""
+    return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
 def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Softmax over the last dimension, computed in float32 (or float64) and returned in `dtype`."""
     # In bfloat16 the operator computes in float32 itself, and stores less for the backward pass.

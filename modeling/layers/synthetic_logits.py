@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig
 from ..inputs.attention_maps import query_positions, relative_positions
 from ..inputs.entries_by_position import first_entries, number_of_tiles, query_entries, query_key_entries, resized
 from ..inputs.token_layout import TokenLayout
+from .attention import split_heads
 
 
 Resize = Callable[[torch.Tensor, int], torch.Tensor]
@@ -162,8 +163,7 @@ class _DenseFirstLayer(nn.Module):
     def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
         if self.first_proj is None:
             return F.relu(queries)  # type: ignore[arg-type]  # not `None` in this case
-        first = F.relu(self.first_proj(hidden_states))
-        return first.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return split_heads(F.relu(self.first_proj(hidden_states)), self.head_dim)
 
 
 class PerHeadLinear(nn.Module):
