@@ -28,7 +28,7 @@ from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.losses import with_loss_divisor
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
-from .heads.task_head import ModelMixin
+from .heads.task_head import ModelMixin, require
 from .inputs.attention_maps import query_positions, visible_keys
 from .inputs.attention_masks import interface_mask
 from .inputs.caches import mask_for_generate
@@ -278,11 +278,6 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         return added.to(device) if isinstance(added, torch.Tensor) else added  # a `device_map` may split them
 
 
-def _require(condition: bool, model: nn.Module, wanted: str) -> None:
-    if not condition:
-        raise ValueError(f"{type(model).__name__} needs a configuration with {wanted}.")
-
-
 class SynthesizerModel(SynthesizerPreTrainedModel):
     """The Synthesizer without a head: encoder, decoder or both, as the configuration says.
 
@@ -427,7 +422,7 @@ class _EncoderHead(ModelMixin):
 
     def __init__(self, config: SynthesizerConfig):
         encoder_only = not (config.is_decoder or config.is_encoder_decoder)
-        _require(encoder_only, self, "`is_decoder=False` and `is_encoder_decoder=False`, an encoder")
+        require(encoder_only, self, "`is_decoder=False` and `is_encoder_decoder=False`, an encoder")
         super().__init__(config)
 
 
@@ -494,7 +489,7 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
     create_masks_for_generate = staticmethod(mask_for_generate)
 
     def __init__(self, config: SynthesizerConfig):
-        _require(config.is_encoder_decoder, self, "`is_encoder_decoder=True`")
+        require(config.is_encoder_decoder, self, "`is_encoder_decoder=True`")
         super().__init__(config)
         self.model = SynthesizerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

@@ -20,6 +20,12 @@ else:
     ModelMixin = object
 
 
+def require(condition: bool, model: nn.Module, wanted: str) -> None:
+    """Raise `ValueError` if the configuration of a model is not as `wanted`."""
+    if not condition:
+        raise ValueError(f"{type(model).__name__} needs a configuration with {wanted}.")
+
+
 class TaskHead(ModelMixin):
     """A head, made by `_build_head`, on the backbone `self.model`."""
 
@@ -29,14 +35,10 @@ class TaskHead(ModelMixin):
     accepts_loss_kwargs = True  # `Trainer` passes `num_items_in_batch`
 
     def __init__(self, config: PreTrainedConfig):
-        needed = f"{type(self).__name__} needs a configuration with "
-        if config.is_decoder != self.is_decoder:
-            raise ValueError(
-                f"{needed}`is_decoder={self.is_decoder}`, {'a decoder' if self.is_decoder else 'an encoder'}."
-            )
-        if (config.image_size is not None) != self.reads_images:
-            size = "`image_size` set, e.g. to 224" if self.reads_images else "`image_size=None`, for text"
-            raise ValueError(f"{needed}{size}; got {config.image_size}.")
+        kind = "a decoder" if self.is_decoder else "an encoder"
+        require(config.is_decoder == self.is_decoder, self, f"`is_decoder={self.is_decoder}`, {kind}")
+        size = "`image_size` set, e.g. to 224" if self.reads_images else "`image_size=None`, for text"
+        require((config.image_size is not None) == self.reads_images, self, f"{size}; got {config.image_size}")
         super().__init__(config)
         self.model = self.backbone_class(config)
         self._build_head(config)
