@@ -13,15 +13,21 @@ class ImageInputs(BackboneConfigMixin):
     num_channels: int
     classifier_pooling: Literal["cls", "mean"]
     max_position_embeddings: int
+    num_hidden_layers: int
     apply_layernorm: bool = True
     reshape_hidden_states: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """As of any configuration, but without the default stages of backbones."""
-        stages = self.stage_names  # type: ignore[attr-defined]  # set in `__post_init__`
+        stages = self.stage_names
         defaults = {"stage_names": stages, "out_features": stages[-1:], "out_indices": [len(stages) - 1]}
         fields = super().to_dict().items()
         return {key: value for key, value in fields if key not in defaults or value != defaults[key]}
+
+    def set_stages(self, out_features: list[str] | None, out_indices: list[int] | None = None) -> None:
+        """Name the stages of a backbone, and choose those that it returns: by default the last."""
+        self.stage_names = ["stem", *(f"stage{index + 1}" for index in range(self.num_hidden_layers))]
+        self.set_output_features_output_indices(out_features, out_indices)
 
     @property
     def patch_grid(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from huggingface_hub.dataclasses import strict
@@ -87,21 +87,13 @@ def check_activation(name: str) -> None:
         raise ValueError(f"`hidden_act` must be one of {', '.join(ACT2FN)}; got {name!r}.")
 
 
-def check_inherited(config: PreTrainedConfig, further: Mapping[str, Any]) -> None:
-    """Check what all configurations of Transformers have: the type of the weights, labels, the kind of problem.
-
-    Args:
-        config: Before `PreTrainedConfig.__post_init__`, which reads these.
-        further: The arguments of `__post_init__`.
-
-    Raises:
-        ValueError: If one of them is impossible.
-    """
+def _check_common_fields(config: PreTrainedConfig, num_labels: Any) -> None:
+    """Check fields of all configurations, before `PreTrainedConfig.__post_init__` reads them."""
     if config.dtype is not None:
         _check_dtype(config.dtype)
-    count, names = further.get("num_labels"), config.id2label
-    if count is not None and not (hasattr(count, "__index__") and count >= 1):  # also one of NumPy
-        raise ValueError(f"`num_labels` must be an integer of at least 1, got {count!r}.")
+    if num_labels is not None and not (hasattr(num_labels, "__index__") and num_labels >= 1):  # also one of NumPy
+        raise ValueError(f"`num_labels` must be an integer of at least 1, got {num_labels!r}.")
+    names = config.id2label
     if names is not None and not (isinstance(names, dict) and names and all(map(_is_index, names))):
         raise ValueError(f"`id2label` must be a dictionary from the index of every class to its name, got {names!r}.")
     if config.problem_type not in (None, *PROBLEM_TYPES):
@@ -124,9 +116,8 @@ class ValidatedConfig(ImageInputs, SelfContainedConfig):
     """Base class of all configurations, with the checks of the fields that all have."""
 
     def __post_init__(self, **kwargs: Any) -> None:
-        check_inherited(self, kwargs)
-        self.stage_names = ["stem", *(f"stage{index + 1}" for index in range(self.num_hidden_layers))]
-        self.set_output_features_output_indices(kwargs.pop("out_features", None), kwargs.pop("out_indices", None))
+        _check_common_fields(self, kwargs.get("num_labels"))
+        self.set_stages(kwargs.pop("out_features", None), kwargs.pop("out_indices", None))
         if self.image_size is not None:
             self.set_image_size(self.image_size)
         super().__post_init__(**kwargs)

@@ -29,7 +29,7 @@ class ImageBackbone(BackboneMixin, TaskHead):
             hidden_size)` with the class token, if there is one.
 
     Raises:
-        ValueError: For stages that there are not, or in another order, and for images of another size.
+        ValueError: For unknown stages, stages in another order, and images of another size.
     """
 
     reads_images = True
@@ -41,8 +41,7 @@ class ImageBackbone(BackboneMixin, TaskHead):
     def __init__(self, config: PreTrainedConfig):
         if len(config.stage_names) != config.num_hidden_layers + 1:  # changed since the configuration was made
             is_last = config.out_features == config.stage_names[-1:]
-            config.stage_names = ["stem", *(f"stage{index + 1}" for index in range(config.num_hidden_layers))]
-            config.set_output_features_output_indices(None if is_last else config.out_features, None)
+            config.set_stages(None if is_last else config.out_features)
         super().__init__(config)
         self.num_features = [config.hidden_size] * len(config.stage_names)
 
