@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .configuration.auto_classes import FAMILIES
+from .configuration.auto_classes import FAMILIES, IMAGE_PROCESSORS
 
 
 if TYPE_CHECKING:  # type checkers know nothing of names that are loaded when first used
@@ -86,10 +86,9 @@ def _register_image_processors(auto: ModuleType) -> None:
 
     if not is_vision_available():
         return
+    classes = {backend: _load(name) for backend, name in IMAGE_PROCESSORS.items()}
     for family in FAMILIES.values():
-        classes = {backend: _load(name) for backend, name in family.image_processors.items()}
-        if classes:
-            auto.AutoImageProcessor.register(_load(family.config), image_processor_classes=classes, exist_ok=True)
+        auto.AutoImageProcessor.register(_load(family.config), image_processor_classes=classes, exist_ok=True)
 
 
 def _register_no_video_processors(auto: ModuleType) -> None:
@@ -97,8 +96,7 @@ def _register_no_video_processors(auto: ModuleType) -> None:
     # whether to run the checkpoint's code for it. In Transformers 5.17 entries are classes, later classes by backend.
     by_backend = any(isinstance(names, dict) for names in auto.VIDEO_PROCESSOR_MAPPING_NAMES.values())
     for family in FAMILIES.values():
-        if family.image_processors:
-            auto.VIDEO_PROCESSOR_MAPPING.register(_load(family.config), {} if by_backend else None, exist_ok=True)
+        auto.VIDEO_PROCESSOR_MAPPING.register(_load(family.config), {} if by_backend else None, exist_ok=True)
 
 
 def _register_pipelines(pipelines: ModuleType) -> None:

@@ -5,7 +5,12 @@ Data only: importing this module imports neither torch nor transformers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+
+
+# It resizes, then crops the centre, with Pillow. There is no other class for torchvision.
+IMAGE_PROCESSORS = {"pil": "TimmImageProcessorPil", "torchvision": "TimmImageProcessorPil"}
+"""Backend -> name of the class in `tokenization/` that prepares images for all families."""
 
 
 @dataclass(frozen=True)
@@ -15,58 +20,38 @@ class Family:
     Attributes:
         config: Name of the configuration class in `configuration/configuration_<model_type>.py`.
         models: Auto class name -> model class name in `modeling/modeling_<model_type>.py`.
-        image_processors: Backend -> class in `tokenization/` that prepares images for the family; empty for
-            families that read text alone.
     """
 
     config: str
     models: dict[str, str]
-    image_processors: dict[str, str] = field(default_factory=dict)
 
 
-def _encoder_heads(prefix: str) -> dict[str, str]:
-    return {
-        "AutoModel": f"{prefix}Model",
-        "AutoModelForPreTraining": f"{prefix}ForMaskedLM",
-        "AutoModelForMaskedLM": f"{prefix}ForMaskedLM",
-        "AutoModelForSequenceClassification": f"{prefix}ForSequenceClassification",
-        "AutoModelForTokenClassification": f"{prefix}ForTokenClassification",
-        "AutoModelForMultipleChoice": f"{prefix}ForMultipleChoice",
-        "AutoModelForQuestionAnswering": f"{prefix}ForQuestionAnswering",
-    }
-
-
-# Resizes, then crops the centre, with Pillow; there is no other one for torchvision.
-_CROPPING_PROCESSORS = {"pil": "TimmImageProcessorPil", "torchvision": "TimmImageProcessorPil"}
-
-
-def _text_and_image_family(prefix: str) -> Family:
+def _family(prefix: str, **decoders: str) -> Family:
+    """A family for text and images; `decoders` has its decoders by Auto class."""
     return Family(
         config=f"{prefix}Config",
         models={
-            **_encoder_heads(prefix),
+            "AutoModel": f"{prefix}Model",
+            "AutoModelForPreTraining": f"{prefix}ForMaskedLM",
+            "AutoModelForMaskedLM": f"{prefix}ForMaskedLM",
+            "AutoModelForSequenceClassification": f"{prefix}ForSequenceClassification",
+            "AutoModelForTokenClassification": f"{prefix}ForTokenClassification",
+            "AutoModelForMultipleChoice": f"{prefix}ForMultipleChoice",
+            "AutoModelForQuestionAnswering": f"{prefix}ForQuestionAnswering",
             "AutoModelForImageClassification": f"{prefix}ForImageClassification",
             "AutoBackbone": f"{prefix}Backbone",
+            **decoders,
         },
-        image_processors=_CROPPING_PROCESSORS,
     )
 
 
-def _with_decoder(family: Family, causal_lm: str) -> Family:
-    return replace(family, models={**family.models, "AutoModelForCausalLM": causal_lm})
-
-
 FAMILIES: dict[str, Family] = {
-    "gmlp": _with_decoder(_text_and_image_family("GMLP"), "GMLPForCausalLM"),
-    "amlp": _with_decoder(_text_and_image_family("AMLP"), "AMLPForCausalLM"),
-    "mlp_mixer": _text_and_image_family("MLPMixer"),
-    "synthesizer": Family(
-        config="SynthesizerConfig",
-        models={
-            **_text_and_image_family("Synthesizer").models,
-            "AutoModelForCausalLM": "SynthesizerForCausalLM",
-            "AutoModelForSeq2SeqLM": "SynthesizerForConditionalGeneration",
-        },
-        image_processors=_CROPPING_PROCESSORS,
+    "gmlp": _family("GMLP", AutoModelForCausalLM="GMLPForCausalLM"),
+    "amlp": _family("AMLP", AutoModelForCausalLM="AMLPForCausalLM"),
+    "mlp_mixer": _family("MLPMixer"),
+    "synthesizer": _family(
+        "Synthesizer",
+        AutoModelForCausalLM="SynthesizerForCausalLM",
+        AutoModelForSeq2SeqLM="SynthesizerForConditionalGeneration",
     ),
 }
