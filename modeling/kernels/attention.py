@@ -61,7 +61,7 @@ def products_or_sdpa(
     samples = _samples_at_once(query, key.shape[2], dropout)
     is_special = has_additive_mask or kwargs.get("output_attentions") or kwargs.get("cache") is not None
     if is_special or not _takes_products(query, key.shape[2], samples):
-        output, _ = sdpa_attention_forward(
+        return sdpa_attention_forward(
             module,
             query,
             key,
@@ -73,7 +73,6 @@ def products_or_sdpa(
             is_causal=is_causal,
             **kwargs,
         )
-        return output, None
     if hides_later_tokens:
         # Further keys are the unused room of a static cache.
         key, value = key[:, :, :length], value[:, :, :length]
@@ -126,8 +125,9 @@ def _is_sdpa_unrestricted() -> bool:
 
 
 def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:
-    """All samples where weights are stored for a backward pass, and with dropout: a checkpointed layer, which runs
-    with and without gradients, has to draw the same random numbers.
+    """Number of samples to compute together: all if weights are stored for a backward pass, and with dropout.
+
+    A checkpointed layer runs with and without gradients, and has to draw the same random numbers.
     """
     batch, *of_a_sample = query.shape[:3]
     if torch.is_grad_enabled() or is_in_graph(query) or dropout > 0:
