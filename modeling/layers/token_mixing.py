@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
+from ..inputs.entries_by_position import resampled
 from ..inputs.token_layout import TokenLayout
 
 
@@ -56,14 +57,8 @@ class TokenMixingMLP(nn.Module):
             rows: Shape `(new n, n)`.
             columns: Shape `(n, new n)`.
         """
-        device, dtype = self.weight_in.device, self.weight_in.dtype
-        precise = torch.promote_types(dtype, torch.float32)  # MPS has no float64
-        rows, columns = (matrix.to(precise).to(device) for matrix in (rows, columns))
-        self._replace(
-            (self.weight_in.to(precise) @ columns).to(dtype),
-            (rows @ self.weight_out.to(precise)).to(dtype),
-            (rows @ self.bias_out.to(precise)).to(dtype),
-        )
+        weight_out, bias_out = resampled(self.weight_out, 0, rows), resampled(self.bias_out, 0, rows)
+        self._replace(resampled(self.weight_in, 1, columns.mT), weight_out, bias_out)
 
     def _replace(self, weight_in: torch.Tensor, weight_out: torch.Tensor, bias_out: torch.Tensor) -> None:
         for name, value in (("weight_in", weight_in), ("weight_out", weight_out), ("bias_out", bias_out)):
