@@ -25,7 +25,7 @@ from .heads.classification import MultipleChoiceHead, SequenceClassificationHead
 from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
-from .heads.losses import with_loss_divisor
+from .heads.losses import IGNORED_LABEL, with_loss_divisor
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
 from .heads.task_head import ModelMixin, require
@@ -537,9 +537,7 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
             return_dict=True,
             **kwargs,
         )
-        kept = kept_tokens(logits_to_keep)
-        logits = self.compute_logits(outputs.last_hidden_state[:, kept, :])
-        loss = None
+        logits, loss = self.compute_logits(outputs.last_hidden_state[:, kept_tokens(logits_to_keep), :]), None
         if labels is not None:
             counted = with_loss_divisor(labels, kwargs)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
@@ -565,7 +563,7 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
         if start is None or pad is None:
             raise ValueError("Making decoder inputs from labels needs `decoder_start_token_id` and `pad_token_id`.")
         shifted = torch.cat([torch.full_like(labels[..., :1], start), labels[..., :-1]], dim=-1)
-        return shifted.masked_fill(shifted == -100, pad)
+        return shifted.masked_fill(shifted == IGNORED_LABEL, pad)
 
 
 __all__ = [

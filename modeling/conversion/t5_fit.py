@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ...configuration.configuration_synthesizer import SynthesizerConfig
+from ..heads.losses import IGNORED_LABEL
 from ..inputs.attention_maps import causal_order, visible_keys
 from ..inputs.token_layout import TokenLayout
 from ..layers.attention import split_heads
@@ -227,7 +228,7 @@ def _forward(model: SynthesizerForConditionalGeneration, batch: Batch) -> None:
     if "labels" in batch:
         labels = batch.pop("labels")
         batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
-        batch.setdefault("decoder_attention_mask", (labels != -100).long())
+        batch.setdefault("decoder_attention_mask", (labels != IGNORED_LABEL).long())
     model.model(**batch, use_cache=False)
 
 
