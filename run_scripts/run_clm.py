@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase, Trainer
 
 import tokenmixers  # noqa: F401  (registers the models)
 
+from ..modeling.heads.losses import IGNORED_LABEL
 from ..modeling.inputs.token_layout import longest_sequence
 from .base.arguments import ModelArguments
 from .base.training_arguments import ScriptTrainingArguments
@@ -45,7 +46,7 @@ def _label(
     if "seq_idx" in batch:  # the first token of a document has no context
         starts = torch.diff(batch["seq_idx"], prepend=torch.full((len(rows), 1), -1)) != 0
         predicted = predicted & ~starts
-    batch["labels"] = batch["input_ids"].masked_fill(~predicted, -100)
+    batch["labels"] = batch["input_ids"].masked_fill(~predicted, IGNORED_LABEL)
     return batch
 
 

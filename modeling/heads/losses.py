@@ -61,7 +61,7 @@ def label_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, num_items_in
         num_items_in_batch: Number of labels in the whole step, by default in this batch. Of soft labels the Trainer
             counts every element, `classes` for each row.
     """
-    logits, labels = _at_least_float32(logits), labels.to(logits.device)
+    logits, labels = at_least_float32(logits), labels.to(logits.device)
     if labels.is_floating_point() and labels.shape == logits.shape:
         total = F.cross_entropy(logits, labels.to(logits.dtype), reduction="sum")
         return total * labels.shape[-1] / loss_divisor(labels.numel(), num_items_in_batch, total.device)
@@ -100,7 +100,7 @@ def classification_loss(
             config.problem_type = "multi_label_classification"
     if config.problem_type == "single_label_classification":
         return label_cross_entropy(pooled_logits, labels, num_items_in_batch)
-    logits = _at_least_float32(pooled_logits)
+    logits = at_least_float32(pooled_logits)
     labels = labels.to(logits).reshape(logits.shape)
     if config.problem_type == "regression":
         total = F.mse_loss(logits, labels, reduction="sum")
@@ -144,5 +144,6 @@ def position_labels(positions: torch.Tensor, length: int) -> torch.Tensor:
     return positions.where((positions >= 0) & (positions < length), IGNORED_LABEL)
 
 
-def _at_least_float32(logits: torch.Tensor) -> torch.Tensor:
+def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
+    """The same in float32, or in float64 if it is."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_unreadable
 from ..base.sequence_limits import longest_sequence
 from ..base.shipped_files import MODEL_CARDS
@@ -192,5 +193,5 @@ def perplexity_of(call: Call, rows: list[dict[str, torch.Tensor]]) -> float:
     for row in rows:
         inputs = {key: row[key] for key in ("input_ids", "attention_mask")}
         losses.append(row_losses(call(inputs), row["labels"]).sum().item())
-        counts.append(int((row["labels"] != -100).sum()))
+        counts.append(int((row["labels"] != IGNORED_LABEL).sum()))
     return load_metric("token_perplexity").compute(predictions=losses, references=counts)["perplexity"]

@@ -19,6 +19,7 @@ from transformers import (
 
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Candidate, Case, Group, Inputs, model_candidate, synchronise
@@ -159,7 +160,7 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
     masked.load_state_dict(everywhere.state_dict())
     by_kind = {"logits of masked tokens": masked, "logits of all tokens": everywhere}
     ids = tokens(config.vocab_size, sizes.batch_size, length)
-    labels = ids.masked_fill(torch.rand(ids.shape) > 0.15, -100)
+    labels = ids.masked_fill(torch.rand(ids.shape) > 0.15, IGNORED_LABEL)
     labels[:, 0] = ids[:, 0]  # every row has a label
     facts = {"batch": sizes.batch_size, "length": length}
     for name in ("gmlp-base, MLM step", "gmlp-base, MLM step, layers checkpointed"):
@@ -174,7 +175,7 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
         ]
         sparse, _ = candidates
         # Saved: a multiplication and an addition for each weight, once forward and twice backward.
-        sparse.flops -= 3 * 2 * (labels == -100).sum().item() * config.hidden_size * config.vocab_size
+        sparse.flops -= 3 * 2 * (labels == IGNORED_LABEL).sum().item() * config.hidden_size * config.vocab_size
         yield Group(name, candidates, facts)
     if not case.compiled:
         small = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "vocab_size": 4096}

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from .loading import Split, iterate_rows
 from .row_seeds import ROW_NUMBER
@@ -26,7 +27,7 @@ def pad_rows(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> 
         `labels`, -1 in `seq_idx` and 1 in `special_tokens_mask`.
     """
     pad = tokenizer.pad_token_id or 0  # without a padding token any id: the attention mask excludes it
-    fills = {"input_ids": pad, "labels": -100, "special_tokens_mask": 1, "seq_idx": -1, "offset_mapping": 0}
+    fills = {"input_ids": pad, "labels": IGNORED_LABEL, "special_tokens_mask": 1, "seq_idx": -1, "offset_mapping": 0}
     columns = {name: [row[name] for row in rows] for name in rows[0] if name != ROW_NUMBER}
     batch = {}
     for name, values in columns.items():
@@ -63,7 +64,7 @@ def precompute_labels(split: Split, collator: Callable[[list[dict[str, Any]]], d
     rows, labelled = [], 0
     for number, row in enumerate(iterate_rows(split, "validation")):
         batch = collator([{**row, ROW_NUMBER: number}])
-        labelled += int((batch["labels"] != -100).sum())
+        labelled += int((batch["labels"] != IGNORED_LABEL).sum())
         tokens = batch["attention_mask"][0].bool() if "attention_mask" in batch else slice(None)
         columns = {"input_ids": batch["input_ids"][0][tokens].numpy(), "labels": batch["labels"][0].numpy()}
         columns = {name: ids.astype(np.int32) for name, ids in columns.items()}  # smaller than lists

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from transformers import DataCollatorForLanguageModeling
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.ranges import check_ranges
 from .collators import pad_rows
 
@@ -85,7 +86,7 @@ class MaskingCollator(DataCollatorForLanguageModeling):
             masked = self._whole_word_mask(words, (choice < self.mlm_probability) & ~excluded)
         else:
             masked = (choice < self.mlm_probability) & (special == 0)
-        labels = np.where(masked, input_ids, -100)
+        labels = np.where(masked, input_ids, IGNORED_LABEL)
         as_mask = masked & (replacement < self.mask_replace_prob)
         as_random = masked & ~as_mask & (replacement < self.mask_replace_prob + self.random_replace_prob)
         random_ids = (token * len(self.tokenizer)).astype(np.int64)

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ...modeling.heads.losses import IGNORED_LABEL
+
 
 def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of `<extra_id_0>`, `<extra_id_1>`, ... as far as the tokenizer has them.
@@ -191,7 +193,7 @@ class DataCollatorForSpanCorruption:
         inputs, targets = zip(*(self._corrupt(row["input_ids"], generator) for row, generator in pairs), strict=True)
         input_ids = self._pad(inputs, self.tokenizer.pad_token_id, self.input_length, "input_length")
         attention_mask = self._pad([[1] * len(row) for row in inputs], 0, self.input_length, "input_length")
-        labels = self._pad(targets, -100, self.target_length, "target_length")
+        labels = self._pad(targets, IGNORED_LABEL, self.target_length, "target_length")
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
     def _corrupt(

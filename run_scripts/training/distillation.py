@@ -19,7 +19,7 @@ from transformers.trainer_utils import TrainOutput
 from transformers.utils import ModelOutput
 
 from ...modeling.heads.language_modeling import MaskedLMHead
-from ...modeling.heads.losses import IGNORED_LABEL, Items, loss_divisor, position_labels
+from ...modeling.heads.losses import IGNORED_LABEL, Items, at_least_float32, loss_divisor, position_labels
 from ..base.arguments import check_output_folder
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
@@ -176,10 +176,6 @@ def hard_losses(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(student, teacher.argmax(dim=-1), reduction="none")
 
 
-def _float32(logits: torch.Tensor) -> torch.Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
 class Distillation:
     """What a student learns from a teacher: for classifiers, of texts, images and choices, and for regression.
 
@@ -244,8 +240,8 @@ class Distillation:
             batch: The model's inputs and the labels.
             items: Number of labels in the whole step, as for the task's loss; those of this batch by default.
         """
-        student, labels = _float32(outputs.logits), batch["labels"]
-        losses = self.losses(student, _float32(teacher))
+        student, labels = at_least_float32(outputs.logits), batch["labels"]
+        losses = self.losses(student, at_least_float32(teacher))
         if labels.is_floating_point():  # soft labels, of which every element counts, or scores
             share = labels.numel() / max(len(losses), 1)
             return losses.sum() * share / loss_divisor(labels.numel(), items, losses.device)
@@ -302,7 +298,7 @@ class TokenDistillation(Distillation):
             student = student[predicted]
         if self.recorder is not None:
             self.recorder.logits = None
-        losses = self.losses(_float32(student[:, : self.vocabulary]), _float32(teacher))
+        losses = self.losses(at_least_float32(student[:, : self.vocabulary]), at_least_float32(teacher))
         return losses.sum() / loss_divisor(predicted.sum(), items)
 
 
@@ -353,7 +349,7 @@ class AnswerDistillation(Distillation):
         padding, losses = ~_real_tokens(batch), []
         is_pair = isinstance(items, torch.Tensor) and items.shape[-1:] == (2,)
         for index, name in enumerate(("start", "end")):
-            logits = _float32(outputs[f"{name}_logits"]), _float32(teacher[:, index])
+            logits = at_least_float32(outputs[f"{name}_logits"]), at_least_float32(teacher[:, index])
             student, target = (values.masked_fill(padding, _PADDING_LOGIT) for values in logits)
             counted = position_labels(batch[f"{name}_positions"], padding.shape[1]) != IGNORED_LABEL
             divisor = loss_divisor(counted.sum(), items[index] if is_pair else items)

@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_unreadable
 from ..base.sequence_limits import longest_sequence
 from ..data.text_pairs import rows_of_length
@@ -108,7 +109,7 @@ def build_trainer(
 
 def generated_texts(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Generated ids, padded with -100 or the padding token, as texts of one line."""
-    ids = np.where(ids == -100, tokenizer.pad_token_id, ids)
+    ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
     return [one_line(text) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 

@@ -19,6 +19,7 @@ from transformers import (
     set_seed,
 )
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.arguments import ModelArguments, parse_arguments
 from ..base.errors import UserError, report_bad_data
 from ..base.reporting import print_plan, print_table
@@ -34,6 +35,7 @@ from .hyperparameter_grid import Comparison, GridArguments, run_command
 from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import fitting_tokenizer, load_config
 from .run_folder import checkpoint_to_resume
+from .teacher_outputs import supports_seq_idx
 from .trainer import ScriptTrainer, train_and_evaluate
 
 
@@ -132,7 +134,7 @@ def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         Shape `(batch,)`, in nats.
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
-    labelled = labels != -100
+    labelled = labels != IGNORED_LABEL
     losses = F.cross_entropy(logits[labelled].float(), labels[labelled], reduction="none")
     return torch.zeros(len(labels), device=losses.device).index_add_(0, labelled.nonzero()[:, 0], losses)
 
@@ -154,7 +156,7 @@ def next_token_perplexity(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def _perplexity(losses: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    tokens = (labels != -100).sum(axis=-1)
+    tokens = (labels != IGNORED_LABEL).sum(axis=-1)
     return load_metric("token_perplexity").compute(predictions=losses, references=tokens)
 
 
@@ -171,7 +173,7 @@ def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> floa
         ids, special = (_flat(batch, name) for name in ("input_ids", "special_tokens_mask"))
         counts += np.bincount(ids[special == 0], minlength=vocab_size)
     labels = _flat(evaluation.with_format("arrow")[:], "labels")
-    labels = labels[labels != -100]
+    labels = labels[labels != IGNORED_LABEL]
     loss = -np.log((counts[labels] + 1) / (counts.sum() + vocab_size)).sum()
     return load_metric("token_perplexity").compute(predictions=[loss], references=[len(labels)])["perplexity"]
 
@@ -213,7 +215,7 @@ def build_trainer(
     Raises:
         UserError: If the model does not support `seq_idx`, which the rows have.
     """
-    if "seq_idx" in (evaluation.column_names or ()) and not getattr(model, "_supports_seq_idx", False):
+    if "seq_idx" in (evaluation.column_names or ()) and not supports_seq_idx(model):
         raise UserError(
             f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
             "Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
