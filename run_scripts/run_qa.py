@@ -31,12 +31,7 @@ from .metrics import load_metric
 from .training.distillation import AnswerDistillation, DistillationArguments
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import (
-    build_model,
-    fitting_tokenizer,
-    load_config,
-    sequence_length,
-)
+from .training.model_loading import build_model, fitting_tokenizer, load_config, sequence_length
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import find_teacher
 from .training.trainer import ScriptTrainer, train_and_evaluate

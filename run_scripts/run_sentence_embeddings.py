@@ -26,12 +26,7 @@ from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
-from .data.sentence_pairs import (
-    SentencePairArguments,
-    iterate_sentences,
-    load_evaluation_pairs,
-    load_training_pairs,
-)
+from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_evaluation_pairs, load_training_pairs
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import fitting_tokenizer, load_config, sequence_length

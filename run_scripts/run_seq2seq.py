@@ -32,13 +32,7 @@ from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.reporting import print_plan, print_table
 from .base.training_arguments import GenerationTrainingArguments, check_has_work
-from .data.text_pairs import (
-    SPLITS,
-    Seq2SeqDataArguments,
-    iterate_pair_texts,
-    load_pairs,
-    tokenize_pairs,
-)
+from .data.text_pairs import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, tokenize_pairs
 from .metrics import load_metric
 from .training.distillation import TokenDistillation, TokenDistillationArguments
 from .training.generation import (

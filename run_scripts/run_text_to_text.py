@@ -19,12 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    PreTrainedTokenizerBase,
-    Seq2SeqTrainingArguments,
-    set_seed,
-)
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, Seq2SeqTrainingArguments, set_seed
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -48,12 +43,7 @@ from .metrics.task_scores import SCORES
 from .training.generation import build_trainer, print_truncation, set_generation, text_lengths
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts
-from .training.model_loading import (
-    build_model,
-    fitting_tokenizer,
-    freeze_embeddings,
-    load_config,
-)
+from .training.model_loading import build_model, fitting_tokenizer, freeze_embeddings, load_config
 from .training.run_folder import checkpoint_to_resume
 from .training.text_to_text import (
     MEAN_OF_TASKS,

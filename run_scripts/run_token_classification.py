@@ -46,13 +46,7 @@ from .metrics import load_metric
 from .training.classification import ClassificationTrainer, unseen_labels
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import (
-    build_model,
-    fitting_tokenizer,
-    load_config,
-    sequence_length,
-    set_label_names,
-)
+from .training.model_loading import build_model, fitting_tokenizer, load_config, sequence_length, set_label_names
 from .training.run_folder import checkpoint_to_resume
 from .training.trainer import ScriptTrainer, train_and_evaluate
 

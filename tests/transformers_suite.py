@@ -29,12 +29,7 @@ from tests.generation.test_utils import GenerationTesterMixin as _NoGenerationTe
 from tests.test_backbone_common import BackboneTesterMixin  # noqa: E402
 from tests.test_configuration_common import ConfigTester  # noqa: E402
 from tests.test_fsdp_mixin import FSDPTesterMixin  # noqa: E402
-from tests.test_modeling_common import (  # noqa: E402
-    ModelTesterMixin,
-    floats_tensor,
-    ids_tensor,
-    random_attention_mask,
-)
+from tests.test_modeling_common import ModelTesterMixin, floats_tensor, ids_tensor, random_attention_mask  # noqa: E402
 from tests.test_pipeline_mixin import PipelineTesterMixin  # noqa: E402
 from tests.test_tensor_parallel_mixin import TensorParallelTesterMixin  # noqa: E402
 from tests.test_training_mixin import TrainingTesterMixin  # noqa: E402

@@ -9,11 +9,7 @@ import datasets
 import numpy as np
 import torch
 from PIL import Image
-from transformers import (
-    AutoImageProcessor,
-    CLIPImageProcessorPil,
-    PreTrainedConfig,
-)
+from transformers import AutoImageProcessor, CLIPImageProcessorPil, PreTrainedConfig
 
 from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-from transformers import (
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedTokenizerBase
 
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError

@@ -7,17 +7,11 @@ import sys
 import pytest
 import torch
 
-from tokenmixers import (
-    GMLPConfig,
-    GMLPForMaskedLM,
-)
+from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts import benchmark
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import experiments, timing, workloads
-from tokenmixers.run_scripts.benchmarks.timing import (
-    Group,
-    model_candidate,
-)
+from tokenmixers.run_scripts.benchmarks.timing import Group, model_candidate
 
 
 @pytest.fixture

@@ -22,12 +22,7 @@ from tokenmixers import AMLPConfig, SynthesizerConfig
 from tokenmixers.configuration.auto_classes import FAMILIES
 from tokenmixers.run_scripts import serving_formats
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.benchmarks.serving_formats import (
-    REQUIRED,
-    default_length,
-    is_configuration,
-    load,
-)
+from tokenmixers.run_scripts.benchmarks.serving_formats import REQUIRED, default_length, is_configuration, load
 from tokenmixers.run_scripts.data.masking import MaskingCollator
 from tokenmixers.run_scripts.data.packing import row_encoder, tokenize
 from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator

@@ -1,12 +1,6 @@
 import pytest
 import torch
-from transformers import (
-    BertConfig,
-    MT5Config,
-    MT5ForConditionalGeneration,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import BertConfig, MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 from tokenmixers import SynthesizerForConditionalGeneration
 from tokenmixers.modeling.conversion.t5 import (

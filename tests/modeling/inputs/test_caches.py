@@ -6,12 +6,7 @@ from torch.nn import functional as F
 from transformers import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import DynamicLayer
 
-from tokenmixers import (
-    AMLPForCausalLM,
-    GMLPForCausalLM,
-    SynthesizerForCausalLM,
-    SynthesizerForConditionalGeneration,
-)
+from tokenmixers import AMLPForCausalLM, GMLPForCausalLM, SynthesizerForCausalLM, SynthesizerForConditionalGeneration
 
 
 LENGTH = 14

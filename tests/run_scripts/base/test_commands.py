@@ -4,14 +4,7 @@ from pathlib import Path
 import pytest
 
 from tokenmixers import run_scripts
-from tokenmixers.run_scripts.base.commands import (
-    COMMANDS,
-    GROUPS,
-    TRAINING_COMMANDS,
-    describe,
-    file_of,
-    module_of,
-)
+from tokenmixers.run_scripts.base.commands import COMMANDS, GROUPS, TRAINING_COMMANDS, describe, file_of, module_of
 
 
 FOLDER = Path(run_scripts.__file__).parent
