@@ -8,7 +8,7 @@ import datasets
 
 from ..base.errors import UserError
 from .loading import DatasetArguments, limited
-from .table_files import Row, Table, load_split, read_table
+from .table_files import Row, Table, load_own_split, load_split, read_table
 
 
 @dataclass
@@ -87,8 +87,7 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
     if arguments.train_file is not None:
         tables = [read_table(file) for file in arguments.train_file]
     else:
-        name, config = arguments.dataset_name, arguments.dataset_config_name
-        tables = [load_split(name, config, arguments.train_split, token)]
+        tables = [load_own_split(arguments, "train", token)]
     columns = arguments.pair_columns
     rows = [texts for table in tables for texts in _texts_of(table, columns, arguments)]
     if not rows:

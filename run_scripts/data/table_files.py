@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 
 from ..base.errors import UserError
-from .loading import load_named
+from .loading import DatasetArguments, load_named
 
 
 Row = dict[str, Any]
@@ -160,6 +160,12 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
     return Table(
         f"{name}, {split}", list(_named_rows(load_named(name, config_name, split, token=token, **options))), "row"
     )
+
+
+def load_own_split(arguments: DatasetArguments, split: str, token: str | None = None) -> Table:
+    """The `"train"`, `"validation"` or `"test"` split of the arguments' data set, see `load_split`."""
+    name = getattr(arguments, f"{split}_split")
+    return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
 
 
 def _named_rows(rows: datasets.Dataset) -> Iterator[tuple[int, Row]]:

@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTo
 from ..base.errors import UserError
 from .glue import CLASSIFIED, GlueTask, TextTask, columns, find_task
 from .loading import DatasetArguments
-from .table_files import Table, load_split, read_table
+from .table_files import Table, load_own_split, read_table
 
 
 @dataclass
@@ -73,16 +73,11 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
             for split in splits
         }
     if arguments.dataset_name is not None:
-        return {split: {"": _load_own_split(arguments, split, token)} for split in splits}
+        return {split: {"": load_own_split(arguments, split, token)} for split in splits}
     for split in splits:
         if own[split] is None:
             raise UserError(f"--{split}_file is missing.")
     return {split: {"": read_table(own[split])} for split in splits}
-
-
-def _load_own_split(arguments: TextClassificationArguments, split: str, token: str | None) -> Table:
-    name = getattr(arguments, f"{split}_split")
-    return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
 
 
 def own_task(arguments: TextClassificationArguments, train: Table | None, config: PreTrainedConfig) -> TextTask:

@@ -202,6 +202,7 @@ def pairs_of(
     if not len(rows):
         raise UserError(f"{name} has no rows.")
     columns = {column: _split_name(rows, column, name) for column in (source, target)}
+    read = sorted({outer for outer, *_ in columns.values()})
 
     def convert(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
         pairs: dict[str, list] = {column: [] for column in FEATURES}
@@ -224,11 +225,11 @@ def pairs_of(
                 pairs["references"].append(texts[target])
         return pairs
 
-    pairs = rows.select_columns(sorted({outer for outer, *_ in columns.values()})).map(
+    pairs = rows.select_columns(read).map(
         convert,
         batched=True,
         with_indices=True,
-        remove_columns=sorted({outer for outer, *_ in columns.values()}),
+        remove_columns=read,
         features=FEATURES,
         desc=f"reading {name}",
     )
