@@ -1,4 +1,4 @@
-"""Files of code in the folder of a checkpoint: whole at every moment, and never in the place of a user's own."""
+"""Files of code in the folder of a checkpoint: written atomically, and never over a user's own files."""
 
 import os
 import shutil

@@ -142,7 +142,7 @@ class Run:
                     return
                 self.group(cell, case, group)
             except Exception as error:
-                # A GPU is lent for a short time: one failure must not end the run, which fails in the end.
+                # Time on a GPU is short: a failure is reported, and the other groups are measured first.
                 if not self.arguments.gpu:
                     raise
                 name = group.name if group else "a group that cannot be built"

@@ -66,12 +66,12 @@ def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, f
         `precision`, `recall` and `f1` over all entities, `f1_TYPE` of every type among the labels, and the `accuracy`
         of the tags. Scores without any entities are 0.
     """
-    asked = prediction.label_ids != IGNORED_LABEL
+    labelled = prediction.label_ids != IGNORED_LABEL
     if not marks_entities(set(names)):
-        tags = {"predictions": prediction.predictions[asked], "references": prediction.label_ids[asked]}
+        tags = {"predictions": prediction.predictions[labelled], "references": prediction.label_ids[labelled]}
         return load_metric("accuracy").compute(**tags)
     predicted, labels = (
-        [[names[tag] for tag in row[mask]] for row, mask in zip(tags, asked, strict=True)]
+        [[names[tag] for tag in row[mask]] for row, mask in zip(tags, labelled, strict=True)]
         for tags in (prediction.predictions, prediction.label_ids)
     )
     found = load_metric("seqeval").compute(predictions=predicted, references=labels)

@@ -1,1 +1,1 @@
-"""Tokenizers of the kind the papers used, trained on your own text."""
+"""What prepares inputs: training of tokenizers, the tokenizer of aMLP-japanese, timm's image processor."""

@@ -161,7 +161,7 @@ def add_components(
 
 
 def to_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Change the type of the weights, but in float16 of those that T5 keeps in float32, whose products overflow."""
+    """Convert the weights. Those that T5 keeps in float32 do not become float16: their products overflow."""
     names = (model._keep_in_fp32_modules or ()) if dtype == torch.float16 else ()
     kept = [module for name, module in model.named_modules() if name.rpartition(".")[2] in names]
     weights = [module.float().state_dict() for module in kept]

@@ -151,7 +151,7 @@ def perplexity(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def next_token_perplexity(prediction: EvalPrediction) -> dict[str, float]:
-    """The same from `next_token_row_losses`: nothing is asked about the first token."""
+    """The same from `next_token_row_losses`: the first token of a row has no prediction."""
     return _perplexity(prediction.predictions, prediction.label_ids[:, 1:])
 
 

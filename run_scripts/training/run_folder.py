@@ -136,7 +136,7 @@ class GridFolder:
             UserError: If it holds something else, or runs with other settings.
         """
         if not (self.path / GRID_SETTINGS).is_file():
-            if self.path.is_dir() and not all(map(self._is_of_a_start, self.path.iterdir())):
+            if self.path.is_dir() and not all(map(self._may_be_left_over, self.path.iterdir())):
                 raise UserError(f"{str(self.path)!r} is not empty and holds no runs of this kind. Choose another.")
             return
         before = json.loads((self.path / GRID_SETTINGS).read_text(encoding="utf-8"))
@@ -148,8 +148,8 @@ class GridFolder:
                 )
 
     @staticmethod
-    def _is_of_a_start(path: Path) -> bool:
-        """Whether a file or folder may be all that a grid left that was killed before its first run trained."""
+    def _may_be_left_over(path: Path) -> bool:
+        """Whether a grid that is killed before its first run trains can leave this file or folder."""
         return path.name == f"_{GRID_SETTINGS}" or (path.is_dir() and not any(path.iterdir()))
 
     def kept_tokenizer(self) -> str | None:
