@@ -37,11 +37,10 @@ SECONDS_TO_WAIT = 10
 #: Calls of each alternative, if the time allows.
 MOST_CALLS = 15
 
-_CHOICES: dict[str, str] = {}
+#: What `measure` found in this process, by number of threads and name.
+_CHOICES: dict[tuple[int, str], str] = {}
 #: Seconds that each comparison of this process took.
 _SPENT: list[float] = []
-#: What `measure` found, by number of threads and name.
-_MEASURED: dict[int, dict[str, str]] = {}
 
 
 def cache_file() -> Path:
@@ -49,8 +48,10 @@ def cache_file() -> Path:
     return Path(constants.HF_HOME) / "tokenmixers" / "kernels.json"
 
 
-def fastest(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> str:
-    """The name of the fastest alternative on this machine.
+def measure(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> bool:
+    """Whether an alternative is faster than the reference on this machine. From then on `choice` says which.
+
+    Nothing is measured where tensors have no values, e.g. under `FakeTensorMode`: the answer is then no.
 
     Args:
         name: What is compared.
@@ -58,31 +59,22 @@ def fastest(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[],
             as `"reference"`.
 
     Returns:
-        `"reference"` unless another alternative needs at most 0.85 of its time.
-    """
-    key = f"{machine()}; {name}"
-    if key not in _CHOICES:
-        _CHOICES[key] = _kept_or_measured(key, make_alternatives)
-        logger.info("%s: %s", key, _CHOICES[key])
-    return _CHOICES[key]
-
-
-def measure(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> bool:
-    """Whether an alternative is faster than the reference (see `fastest`). From then on `choice` says which.
-
-    Nothing is measured where tensors have no values, e.g. under `FakeTensorMode`: the answer is then no.
+        Whether another alternative needs at most 0.85 of the reference's time.
     """
     if _get_current_dispatch_mode() is not None:
         return False
-    found = _MEASURED.setdefault(torch.get_num_threads(), {})
-    found[name] = fastest(name, make_alternatives)
-    return found[name] != REFERENCE
+    key = torch.get_num_threads(), name
+    if key not in _CHOICES:
+        entry = f"{machine()}; {name}"
+        _CHOICES[key] = _kept_or_measured(entry, make_alternatives)
+        logger.info("%s: %s", entry, _CHOICES[key])
+    return _CHOICES[key] != REFERENCE
 
 
 @torch.compiler.assume_constant_result
 def choice(name: str) -> str:
     """The alternative that `measure` found with the number of threads in use, or the reference. Measures nothing."""
-    return _MEASURED.get(torch.get_num_threads(), {}).get(name, REFERENCE)
+    return _CHOICES.get((torch.get_num_threads(), name), REFERENCE)
 
 
 def machine() -> str:

@@ -20,7 +20,6 @@ from tokenmixers.modeling.kernels import fourier, linear, measurement
 def fresh(tmp_path, monkeypatch):
     """No choice has been made, and the cache folder is empty."""
     monkeypatch.setattr(measurement, "_CHOICES", {})
-    monkeypatch.setattr(measurement, "_MEASURED", {})
     monkeypatch.setattr(measurement, "_SPENT", [])
     monkeypatch.setattr(measurement.constants, "HF_HOME", str(tmp_path / "home"))
 
@@ -36,21 +35,26 @@ def alternatives(reference=0.0, other=0.0, calls=None):
     return lambda: {"other": lambda: run("other", other), "reference": lambda: run("reference", reference)}
 
 
+def measured(name, make_alternatives):
+    measurement.measure(name, make_alternatives)
+    return measurement.choice(name)
+
+
 def test_the_faster_one_is_taken_and_the_reference_in_doubt():
-    assert measurement.fastest("a", alternatives(reference=0.004, other=0.001)) == "other"
-    assert measurement.fastest("b", alternatives(reference=0.001, other=0.004)) == "reference"
-    assert measurement.fastest("c", alternatives(reference=0.01, other=0.0095)) == "reference"
+    assert measured("a", alternatives(reference=0.004, other=0.001)) == "other"
+    assert measured("b", alternatives(reference=0.001, other=0.004)) == "reference"
+    assert measured("c", alternatives(reference=0.01, other=0.0095)) == "reference"
 
 
 def test_one_comparison_takes_a_fraction_of_a_second():
     start = time.perf_counter()
-    measurement.fastest("slow", alternatives(reference=0.03, other=0.03))
+    measured("slow", alternatives(reference=0.03, other=0.03))
     assert time.perf_counter() - start < 8 * 0.03 + measurement.TIME_LIMIT + 0.2
 
 
 def test_all_comparisons_of_a_process_take_about_a_second(monkeypatch):
     monkeypatch.setattr(measurement, "SECONDS_IN_ALL", 0.05)
-    choices = {name: measurement.fastest(name, alternatives(reference=0.01, other=0.001)) for name in "abcd"}
+    choices = {name: measured(name, alternatives(reference=0.01, other=0.001)) for name in "abcd"}
     assert choices["a"] == "other" and choices["d"] == "reference"
     kept = {key.rpartition("; ")[2] for key in json.loads(measurement.cache_file().read_text())}
     assert "a" in kept and "d" not in kept  # to be measured by another process
@@ -78,7 +82,7 @@ def test_processes_that_start_together_choose_alike():
         "spec = util.spec_from_file_location('measurement', sys.argv[2])\n"
         "module = util.module_from_spec(spec); spec.loader.exec_module(module)\n"
         "slow, own = (lambda: time.sleep(0.01)), (lambda: None)\n"
-        "print(module.fastest('a', lambda: {'reference': slow, sys.argv[3]: own}))"
+        "module.measure('a', lambda: {'reference': slow, sys.argv[3]: own}); print(module.choice('a'))"
     )
     command = [sys.executable, "-c", program, measurement.constants.HF_HOME, measurement.__file__]
     processes = [subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True) for number in range(2)]
@@ -92,24 +96,24 @@ def test_an_alternative_that_does_not_work_loses():
         raise RuntimeError("not for this processor")
 
     alternatives = {"reference": lambda: time.sleep(0.001), "other": fails}
-    assert measurement.fastest("a", lambda: alternatives) == "reference"
+    assert measured("a", lambda: alternatives) == "reference"
     with pytest.raises(RuntimeError, match="not for this"):
-        measurement.fastest("b", lambda: {"reference": fails})
+        measured("b", lambda: {"reference": fails})
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "null"])
 def test_a_broken_file_is_replaced(content):
     measurement.cache_file().parent.mkdir(parents=True)
     measurement.cache_file().write_text(content)
-    assert measurement.fastest("a", alternatives(0.004, 0.001)) == "other"
+    assert measured("a", alternatives(0.004, 0.001)) == "other"
     assert list(json.loads(measurement.cache_file().read_text()).values()) == ["other"]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setattr(measurement.constants, "HF_HOME", str(tmp_path / "file"))
-    assert measurement.fastest("a", alternatives(0.004, 0.001)) == "other"
-    assert measurement.fastest("a", lambda: pytest.fail("measured again")) == "other"
+    assert measured("a", alternatives(0.004, 0.001)) == "other"
+    assert measured("a", lambda: pytest.fail("measured again")) == "other"
 
 
 def test_a_file_system_without_locks(monkeypatch):
@@ -117,7 +121,7 @@ def test_a_file_system_without_locks(monkeypatch):
         raise NotImplementedError("FileSystem does not appear to support flock")
 
     monkeypatch.setattr(measurement.FileLock, "acquire", acquire)
-    assert measurement.fastest("a", alternatives(0.004, 0.001)) == "other"
+    assert measured("a", alternatives(0.004, 0.001)) == "other"
     assert not measurement.cache_file().exists()
 
 
