@@ -54,7 +54,8 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, fitting_tokenizer, load_config, sequence_length, set_label_names
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import Teacher, find_teacher
-from .training.trainer import ScriptTrainer, compare_by_first_set, train_and_evaluate
+from .training.trainer import ScriptTrainer, compare_by_first_set
+from .training.training_run import train_and_evaluate
 
 
 @dataclass

@@ -39,7 +39,8 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, load_config, set_label_names
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import find_teacher
-from .training.trainer import ScriptTrainer, train_and_evaluate
+from .training.trainer import ScriptTrainer
+from .training.training_run import train_and_evaluate
 
 
 logger = logging.get_logger(__name__)

@@ -34,7 +34,8 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, fitting_tokenizer, load_config, sequence_length
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import find_teacher
-from .training.trainer import ScriptTrainer, train_and_evaluate
+from .training.trainer import ScriptTrainer
+from .training.training_run import train_and_evaluate
 
 
 #: Metric in the table -> its type on the Hub. The others are in `eval_results.json` only.

@@ -31,7 +31,7 @@ from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import fitting_tokenizer, load_config, sequence_length
 from .training.run_folder import checkpoint_to_resume
-from .training.trainer import train_and_evaluate
+from .training.training_run import train_and_evaluate
 
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, fitting_tokenizer, load_config
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import Teacher, find_teacher
-from .training.trainer import train_and_evaluate
+from .training.training_run import train_and_evaluate
 
 
 #: What `--metric` adds to the results -> what the Hub calls it.

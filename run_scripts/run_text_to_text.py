@@ -53,7 +53,8 @@ from .training.text_to_text import (
     constant_scores,
     parse_texts,
 )
-from .training.trainer import compare_by_first_set, train_and_evaluate
+from .training.trainer import compare_by_first_set
+from .training.training_run import train_and_evaluate
 
 
 @dataclass

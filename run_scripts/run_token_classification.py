@@ -48,7 +48,8 @@ from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import build_model, fitting_tokenizer, load_config, sequence_length, set_label_names
 from .training.run_folder import checkpoint_to_resume
-from .training.trainer import ScriptTrainer, train_and_evaluate
+from .training.trainer import ScriptTrainer
+from .training.training_run import train_and_evaluate
 
 
 #: What is reported of entities, the most important first. Other tags have an accuracy alone.

@@ -23,7 +23,7 @@ from ..base.ranges import check_ranges
 from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
 from .run_folder import GridFolder, finished_results, write_atomically
-from .trainer import leave_processes
+from .training_run import leave_processes
 
 
 GRID_RESULTS = "grid_results.json"

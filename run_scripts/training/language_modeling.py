@@ -36,7 +36,8 @@ from .model_card import CardArguments, CardFacts, describe_data
 from .model_loading import fitting_tokenizer, load_config
 from .run_folder import checkpoint_to_resume
 from .teacher_outputs import supports_seq_idx
-from .trainer import ScriptTrainer, train_and_evaluate
+from .trainer import ScriptTrainer
+from .training_run import train_and_evaluate
 
 
 Rows = Split | TextStream

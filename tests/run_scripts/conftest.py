@@ -25,7 +25,7 @@ from tokenmixers.run_scripts.small_data import (
     python_docs_questions,
     python_docs_summaries,
 )
-from tokenmixers.run_scripts.training import trainer
+from tokenmixers.run_scripts.training import training_run
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -68,7 +68,7 @@ def history_is_drawn():
 def _history_is_an_empty_file(request, monkeypatch):
     """Drawing it takes as long as all else in a tiny run."""
     if "history_is_drawn" not in request.fixturenames:
-        monkeypatch.setattr(trainer, "plot_history", lambda history, path: path.touch())
+        monkeypatch.setattr(training_run, "plot_history", lambda history, path: path.touch())
 
 
 @pytest.fixture(scope="module")

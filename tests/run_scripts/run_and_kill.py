@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 import transformers
 
-from tokenmixers.run_scripts.training import model_loading, trainer
+from tokenmixers.run_scripts.training import model_loading, training_run
 
 
 COUNTED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
@@ -159,7 +159,7 @@ def main() -> None:
     model_loading.train_unigram_tokenizer = lambda *_, **__: transformers.AutoTokenizer.from_pretrained(tokenizer)
     for module in ("evaluate", "sacrebleu", *(f"tokenmixers.run_scripts.{script}" for script in scripts)):
         import_module(module)
-    trainer.plot_history = lambda history, path: path.write_bytes(b"")  # drawing takes longer than all else
+    training_run.plot_history = lambda history, path: path.write_bytes(b"")  # drawing takes longer than all else
     with tempfile.TemporaryDirectory() as folder:
         for line in sys.stdin:
             print(json.dumps(run(json.loads(line), Path(folder))), flush=True)

@@ -10,8 +10,9 @@ from transformers import Trainer, TrainerState
 
 from tokenmixers.run_scripts import run_mlm, run_seq2seq
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.training import model_loading, run_folder, trainer
+from tokenmixers.run_scripts.training import model_loading, run_folder, training_run
 from tokenmixers.run_scripts.training.run_folder import UNFINISHED, checkpoint_to_resume
+from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 5, "logging_steps": 1}
@@ -69,14 +70,14 @@ def test_the_evaluation_of_an_epoch_is_made_up_for(run, tmp_path, monkeypatch):
     epoch = ["--eval_strategy", "epoch", "--max_steps", "8", "--max_train_samples", "6", "--save_steps", "1"]
     commands = [[*command, *epoch, "--output_dir", str(folder)] for folder in folders]
     run_mlm.main(commands[0])
-    evaluate, steps = trainer.ScriptTrainer._evaluate, []
+    evaluate, steps = ScriptTrainer._evaluate, []
 
     def kill_at_two(self, *args, **kwargs):
         steps.append(self.state.global_step)
         return kill() if self.state.global_step > 0 else evaluate(self, *args, **kwargs)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(trainer.ScriptTrainer, "_evaluate", kill_at_two)
+        patch.setattr(ScriptTrainer, "_evaluate", kill_at_two)
         run_mlm.main(commands[1])
     assert 0 < steps[-1] < 8 and (folders[1] / f"checkpoint-{steps[-1]}").is_dir()
     run_mlm.main(commands[1])
@@ -127,10 +128,10 @@ def test_the_removal_of_a_checkpoint_is_completed(whole, run):
     [
         (Trainer, "save_metrics"),
         (Trainer, "save_state"),
-        (trainer, "plot_history"),
-        (trainer.ScriptTrainer, "create_model_card"),
-        (trainer, "write_results"),
-        (trainer, "mark_finished"),
+        (training_run, "plot_history"),
+        (ScriptTrainer, "create_model_card"),
+        (training_run, "write_results"),
+        (training_run, "mark_finished"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

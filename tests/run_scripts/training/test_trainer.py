@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, Trainer
@@ -17,7 +16,6 @@ from transformers import AutoModelForMaskedLM, Trainer
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.shipped_files import ACCELERATE
-from tokenmixers.run_scripts.training import trainer
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -173,19 +171,6 @@ def test_the_history_is_drawn_and_kept(command, tmp_path):
     assert (tmp_path / "run" / "history.png").read_bytes().startswith(b"\x89PNG")
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [0, 2, 4]
-
-
-def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
-    """Freeing it may wait for ever, see `leave_processes`."""
-    kept: list = []
-    monkeypatch.setattr(trainer, "_KEPT_PROCESS_GROUPS", kept)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    group = dist.group.WORLD
-    trainer.leave_processes()
-    assert not dist.is_initialized()
-    assert kept == [group]
-    trainer.leave_processes()  # as in a single process
-    assert kept == [group]
 
 
 def test_all_rows_are_evaluated_and_rows_are_grouped_as_by_the_trainer(command, monkeypatch):
