@@ -5,7 +5,8 @@ import torch
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
 from tokenmixers import SynthesizerForConditionalGeneration
-from tokenmixers.modeling.conversion.t5_fit import FITTED_COMPONENTS, MeanAttention, extrapolate, fit_synthesizer
+from tokenmixers.modeling.conversion.mean_attention import MeanAttention, extrapolate
+from tokenmixers.modeling.conversion.t5_fit import FITTED_COMPONENTS, fit_synthesizer
 
 
 VOCABULARY = 50
