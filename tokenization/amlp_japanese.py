@@ -40,8 +40,8 @@ _SYMBOLS = {
     "<U2000U2BFF>": ((0x2000, 0x2BFF),),
 }
 _DECODED = {"<SP>": " ", "<BR>": "\n", "<TAB>": "\t", "<BLOCK>": "▀", "<KIGOU>": "\u01c0", "<U2000U2BFF>": "\u2016"}
-_LONGEST = 3  # characters of a word
-_APART = "\ufdd0"  # a code point that Unicode reserves for internal use
+_LONGEST_WORD = 3  # characters of a word
+_SEPARATOR = "\ufdd0"  # a code point that Unicode reserves for internal use
 
 
 class VocabularyError(ValueError):
@@ -92,7 +92,7 @@ class _Dictionary:
             return False
         if word[0] == "<" and len(word) > 2:
             return not word.startswith("<|byte")
-        if len(word) > _LONGEST:
+        if len(word) > _LONGEST_WORD:
             return False
         return all(self.ids.get(word[:end], len(self.ids)) >= self.ids[word] for end in range(1, len(word)))
 
@@ -131,12 +131,12 @@ class _Variants:
             if form != name:
                 stays = form in self._joining or name not in in_words
                 of_its_kind = self.characters if len(form) == 1 else self.texts
-                of_its_kind[form] = name if stays else f"{_APART}{name}{_APART}"
+                of_its_kind[form] = name if stays else f"{_SEPARATOR}{name}{_SEPARATOR}"
         for form, index in dictionary.ids.items():
             # Only where no word before it can take its first character.
             begins = form[0] in self.characters and form[0] not in self._joining
             if begins and form != names[index] and dictionary.is_taken_word(form):
-                self.texts[form] = f"{_APART}{names[index]}{_APART}"
+                self.texts[form] = f"{_SEPARATOR}{names[index]}{_SEPARATOR}"
 
     def _rename(self, form: str) -> None:
         """Let a variant stand for its token."""
@@ -243,7 +243,7 @@ def amlp_japanese_tokenizer(
     tokenizer.normalizer = _normalizer(dictionary, variants)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(_APART, behavior="removed"),
+            pre_tokenizers.Split(_SEPARATOR, behavior="removed"),
             pre_tokenizers.Split(Regex(_words_pattern(dictionary.words)), behavior="isolated"),
         ]
     )

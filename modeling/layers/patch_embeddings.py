@@ -11,9 +11,8 @@ class PatchEmbeddings(nn.Module):
     def __init__(self, config: PreTrainedConfig):
         super().__init__()
         self.config = config
-        self.projection = nn.Conv2d(
-            config.num_channels, config.hidden_size, kernel_size=config.patch_size, stride=config.patch_size
-        )
+        side = config.patch_size
+        self.projection = nn.Conv2d(config.num_channels, config.hidden_size, kernel_size=side, stride=side)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.hidden_size)) if config.use_class_token else None
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:

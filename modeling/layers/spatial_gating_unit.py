@@ -64,13 +64,11 @@ class SpatialProjection(nn.Module):
         """Mix all tokens, those in the cache first, into the new ones (into all without `layout`)."""
         if layout is None:
             layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1])
-        new_tokens = layout.new_tokens
+        new_tokens, positions = layout.new_tokens, layout.positions
         # Without the unused part of a static cache.
         hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]
         length = hidden_states.shape[1]
-        bias = (
-            self.bias[:length][new_tokens] if layout.positions is None else self.bias[layout.positions[:, new_tokens]]
-        )
+        bias = self.bias[:length][new_tokens] if positions is None else self.bias[positions[:, new_tokens]]
         matrix = self.matrix(length, layout).expand(hidden_states.shape[0], -1, -1)
         return torch.baddbmm(bias[..., None], matrix, hidden_states)
 
@@ -134,9 +132,8 @@ class SpatialGatingUnit(nn.Module):
     ):
         super().__init__()
         self.gate_type = gate_type
-        self.norm = nn.LayerNorm(
-            intermediate_size // 2 if gate_type == "split" else intermediate_size, eps=layer_norm_eps
-        )
+        width = intermediate_size // 2 if gate_type == "split" else intermediate_size
+        self.norm = nn.LayerNorm(width, eps=layer_norm_eps)
         self.spatial_proj = SpatialProjection(max_length, weight_type, is_causal)
 
     def gate_inputs(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
