@@ -28,6 +28,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table, write_predictions
+from .base.trained_model import label_names
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
@@ -120,7 +121,7 @@ def check_classes(config: PreTrainedConfig, names: Sequence[str]) -> None:
     Raises:
         UserError: If it has more or fewer classes, or the same in another order.
     """
-    known = [config.id2label[index] for index in range(config.num_labels)]
+    known = label_names(config)
     if len(known) != len(names):
         raise UserError(
             f"the images have {len(names)} classes, the model has {len(known)}: finetune it first, with --do_train."
@@ -169,7 +170,7 @@ def run_once(
         author=card_args,
         hyper_parameters=augmentation.in_use() | distillation_args.in_use(),
     )
-    classes = [trainer.model.config.id2label[index] for index in range(trainer.model.config.num_labels)]
+    classes = label_names(trainer.model.config)
 
     def write(output: PredictionOutput) -> None:
         write_predictions(Path(args.output_dir) / "predictions.csv", output.predictions, output.label_ids, classes)

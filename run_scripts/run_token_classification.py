@@ -20,7 +20,6 @@ from transformers import (
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
     EvalPrediction,
-    PreTrainedConfig,
     TrainingArguments,
     set_seed,
 )
@@ -32,6 +31,7 @@ from ..modeling.heads.losses import IGNORED_LABEL
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table
+from .base.trained_model import label_names
 from .base.training_arguments import ScriptTrainingArguments, check_has_work
 from .data.loading import limited
 from .data.token_classification import (
@@ -106,7 +106,7 @@ def build(
     for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
         if split in sentences:
             sentences[split] = limited(sentences[split], limit, shuffle=True)
-    names = data_args.tag_names or _known_tags(sentences, config)
+    names = data_args.tag_names or (tag_names(sentences["train"]) if args.do_train else label_names(config))
     all_names = [*names, *_unseen_tags(sentences, names)]
     set_label_names(config, names, args.do_train)
     texts = (" ".join(row["tokens"]) for row in sentences.get("train", ()))
@@ -128,12 +128,6 @@ def build(
         preprocess_logits_for_metrics=best_tags,
     )
     return trainer, TaggedData(sentences, rows, all_names)
-
-
-def _known_tags(sentences: dict[str, datasets.Dataset], config: PreTrainedConfig) -> list[str]:
-    if "train" in sentences:
-        return tag_names(sentences["train"])
-    return [config.id2label[index] for index in range(config.num_labels)]
 
 
 def _unseen_tags(sentences: dict[str, datasets.Dataset], names: Sequence[str]) -> list[str]:

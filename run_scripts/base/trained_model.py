@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from .errors import UserError, report_unreadable
+
+
+def label_names(config: PreTrainedConfig) -> list[str]:
+    """The names of a classifier's labels, in the order of their indices."""
+    return [config.id2label[index] for index in range(config.num_labels)]
 
 
 def check_folder(name: str) -> None:

@@ -8,6 +8,7 @@ import torch
 from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..base.errors import UserError
+from ..base.trained_model import label_names
 from .glue import CLASSIFIED, GlueTask, TextTask, columns, find_task
 from .loading import DatasetArguments
 from .table_files import Table, load_own_split, read_table
@@ -94,10 +95,7 @@ def own_task(arguments: TextClassificationArguments, train: Table | None, config
     texts = columns(*filter(None, (arguments.text_column, arguments.text_pair_column)))
     if arguments.regression:
         return TextTask(texts, None, ("pearson", "spearman"), label_column=arguments.label_column)
-    if train is None:
-        names = [config.id2label[index] for index in range(config.num_labels)]
-    else:
-        names = _classes(train, arguments.label_column)
+    names = label_names(config) if train is None else _classes(train, arguments.label_column)
     if len(names) < 2:
         source = "the model" if train is None else train.source
         raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")

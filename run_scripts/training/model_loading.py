@@ -26,7 +26,7 @@ from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.shipped_files import MODEL_CARDS
-from ..base.trained_model import check_folder
+from ..base.trained_model import check_folder, label_names
 from .run_folder import kept_tokenizer
 
 
@@ -234,7 +234,7 @@ def set_label_names(config: PreTrainedConfig, names: Sequence[str], trained: boo
     Raises:
         UserError: If the model has other labels and will not be trained.
     """
-    known = [config.id2label[index] for index in range(config.num_labels)]
+    known = label_names(config)
     if not trained and known != list(names):
         raise UserError(
             f"the model predicts {', '.join(map(repr, known))}, the data ask for {', '.join(map(repr, names))}: "

@@ -16,6 +16,7 @@ from ..base.arguments import ModelArguments
 from ..base.config_overrides import merge_overrides
 from ..base.errors import UserError
 from ..base.sequence_limits import longest_sequence, longest_text
+from ..base.trained_model import label_names
 from ..data.images import load_image_processor, processed_size
 from ..data.text_stream import TextStream
 from .distillation import IN_OUTPUT_DIR, Distillation, DistillationArguments
@@ -138,7 +139,7 @@ class Teacher:
         Raises:
             UserError: If they are not.
         """
-        known = [self.config.id2label[index] for index in range(self.config.num_labels)]
+        known = label_names(self.config)
         if len(known) == len(names) == 1 or known == list(names):
             return
         if len(known) == len(names) and known == [f"LABEL_{index}" for index in range(len(known))]:
