@@ -46,10 +46,9 @@ class GridArguments:
     )
 
     def __post_init__(self):
-        for name, kind in (("seeds", int), ("learning_rates", float), ("batch_sizes", int)):
-            values = getattr(self, name)
-            if values is not None:
-                setattr(self, name, _read_values(name, values, kind))
+        for name, values in vars(self).items():
+            if values is not None and len(set(values)) < len(values):
+                raise UserError(f"--{name} takes different numbers; got {values!r}.")
         check_ranges(self, ("from 0 to 4294967295", "seeds"), ("a finite number of at least 0", "learning_rates"))
         check_ranges(self, ("at least 1", "batch_sizes"))
 
@@ -57,17 +56,6 @@ class GridArguments:
     def is_used(self) -> bool:
         """Whether there are several runs."""
         return any(values is not None for values in vars(self).values())
-
-
-def _read_values(name: str, values: Any, kind: type) -> list:
-    """Numbers from a command line or a recipe, in which YAML reads 1e-5 as text."""
-    try:
-        read = [kind(value) for value in values]
-    except (TypeError, ValueError) as error:
-        raise UserError(f"--{name} takes a list of numbers, not {values!r}.") from error
-    if not read or len(set(read)) < len(read):
-        raise UserError(f"--{name} takes different numbers; got {values!r}.")
-    return read
 
 
 @dataclass(frozen=True)
