@@ -16,9 +16,10 @@ INCOMPLETE = ".tokenmixers-incomplete-"
 
 def is_generated(path: Path) -> bool:
     """Whether a file is code that was saved here before: generated, copied by a pipeline, or cut off by a kill."""
-    content = path.read_bytes() if path.is_file() else b"a folder, or a link to nothing"
-    beginnings = (GENERATED.encode(), PIPELINE_FILE.read_bytes())
-    return content.startswith(GENERATED.encode()) or any(text.startswith(content) for text in beginnings)
+    if not path.is_file():  # a folder, or a broken link
+        return False
+    content, generated, pipeline = path.read_bytes(), GENERATED.encode(), PIPELINE_FILE.read_bytes()
+    return content.startswith(generated) or generated.startswith(content) or pipeline.startswith(content)
 
 
 def check_names_are_free(names: Iterable[str], target: Path) -> None:
