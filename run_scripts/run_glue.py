@@ -33,7 +33,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments, parse_arguments
 from .base.reporting import print_plan, print_table, write_predictions
-from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
 from .data.glue import GlueTask, TextTask, find_task
 from .data.loading import limited
 from .data.text_classification import (
@@ -125,8 +125,7 @@ def load_experiment(
     if teacher is not None:
         model_args = teacher.student_arguments(model_args)
     config = load_config(model_args)
-    wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
-    tables = load_tables(data_args, [split for split in wanted if wanted[split]], model_args.token)
+    tables = load_tables(data_args, wanted_splits(args), model_args.token)
     train = tables["train"][""] if args.do_train else None
     task = find_task(data_args.task_name) if data_args.task_name else own_task(data_args, train, config)
     if not isinstance(task, GlueTask) and not task.is_regression:

@@ -29,7 +29,7 @@ from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table, write_predictions
 from .base.trained_model import label_names
-from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
 from .data.row_seeds import SeededCollator
@@ -75,8 +75,7 @@ def build(
     if getattr(config, "num_channels", 3) != 3:
         raise UserError(f"num_channels={config.num_channels} is not possible: all images are read as RGB, with three.")
     with args.main_process_first(local=False, desc="loading the images"):
-        wanted = {"train": args.do_train, "validation": args.do_eval}
-        splits = load_images(data_args, [split for split in wanted if wanted[split]], model_args.token)
+        splits = load_images(data_args, wanted_splits(args), model_args.token)
     names = next(iter(splits.values())).features["label"].names
     if args.do_train:
         set_label_names(config, names, trained=True)

@@ -25,7 +25,7 @@ from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
 from .base.reporting import print_plan, print_table
-from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
 from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_evaluation_pairs, load_training_pairs
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
@@ -140,8 +140,8 @@ def build(
     """
     config = load_config(model_args)
     pairs = load_training_pairs(data_args, model_args.token) if args.do_train else None
-    wanted = {"validation": args.do_eval, "test": args.do_predict}
-    held_out = {split: load_evaluation_pairs(data_args, split, model_args.token) for split in wanted if wanted[split]}
+    splits = [split for split in wanted_splits(args) if split != "train"]
+    held_out = {split: load_evaluation_pairs(data_args, split, model_args.token) for split in splits}
     if pairs is not None:
         check_batch(len(pairs), args)
     import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")

@@ -31,8 +31,8 @@ from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.reporting import print_plan, print_table
-from .base.training_arguments import GenerationTrainingArguments, check_has_work
-from .data.text_pairs import SPLITS, Seq2SeqDataArguments, iterate_pair_texts, load_pairs, tokenize_pairs
+from .base.training_arguments import GenerationTrainingArguments, check_has_work, wanted_splits
+from .data.text_pairs import Seq2SeqDataArguments, iterate_pair_texts, load_pairs, tokenize_pairs
 from .metrics import load_metric
 from .training.distillation import TokenDistillation, TokenDistillationArguments
 from .training.generation import (
@@ -176,9 +176,8 @@ def load_rows(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
-    wanted = zip(SPLITS, (args.do_train, args.do_eval, args.do_predict), strict=True)
     with args.main_process_first(local=False, desc="loading the texts"):
-        loaded = {name: load_pairs(data_args, name, model_args.token) for name, needed in wanted if needed}
+        loaded = {name: load_pairs(data_args, name, model_args.token) for name in wanted_splits(args)}
     texts = iterate_pair_texts(loaded["train"][0]) if model_args.train_tokenizer is not None else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, "encoder-decoder")
     source_length, target_length = text_lengths(data_args, config, tokenizer)

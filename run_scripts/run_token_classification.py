@@ -32,7 +32,7 @@ from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table
 from .base.trained_model import label_names
-from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
 from .data.loading import limited
 from .data.token_classification import (
     TokenClassificationArguments,
@@ -101,8 +101,7 @@ def build(
         UserError: If anything the user gave is missing or does not fit.
     """
     config = load_config(model_args)
-    wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
-    sentences = load_sentences(data_args, [split for split in wanted if wanted[split]], model_args.token)
+    sentences = load_sentences(data_args, wanted_splits(args), model_args.token)
     for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
         if split in sentences:
             sentences[split] = limited(sentences[split], limit, shuffle=True)

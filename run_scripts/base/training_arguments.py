@@ -265,6 +265,12 @@ def check_has_work(args: TrainingArguments, *jobs: str) -> None:
         raise UserError(f"there is nothing to do: give {known}.")
 
 
+def wanted_splits(args: TrainingArguments) -> list[str]:
+    """Those of `"train"`, `"validation"` and `"test"` that a run reads: what it trains, evaluates and predicts."""
+    wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
+    return [split for split in wanted if wanted[split]]
+
+
 @dataclass(repr=False)
 class GenerationTrainingArguments(ScriptTrainingArguments, Seq2SeqTrainingArguments):
     """The same for sequence-to-sequence models: evaluation generates texts by default."""

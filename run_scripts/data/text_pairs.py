@@ -22,7 +22,6 @@ FEATURES = datasets.Features(
         "references": datasets.List(datasets.Value("string")),
     }
 )
-SPLITS = ("train", "validation", "test")
 _DIALOGUE_LINE = re.compile(r"(\d+) (.*)")
 _PERSONA = ("your persona:", "partner's persona:")
 
@@ -93,7 +92,7 @@ def load_pairs(
 
     Args:
         arguments: Names the data.
-        split: One of `SPLITS`.
+        split: `"train"`, `"validation"` or `"test"`.
         token: Hub token.
 
     Returns:
