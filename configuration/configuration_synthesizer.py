@@ -406,10 +406,9 @@ class SynthesizerConfig(ValidatedConfig):
             raise ValueError(f"`mixture='sigmoid'` mixes two components, but `{name}` is {components}: use 'softmax'.")
 
     def _validate_numbers(self) -> None:
-        positive = "num_decoder_layers num_attention_heads head_dim factorized_random_rank cross_attention_num_heads "
-        positive += "decoder_num_attention_heads decoder_head_dim decoder_max_position_embeddings "
-        positive += "cross_attention_head_dim"
-        check_least(self, 1, *positive.split())
+        check_least(self, 1, "num_decoder_layers", "num_attention_heads", "head_dim", "factorized_random_rank")
+        check_least(self, 1, "decoder_num_attention_heads", "decoder_head_dim", "decoder_max_position_embeddings")
+        check_least(self, 1, "cross_attention_num_heads", "cross_attention_head_dim")
         check_rates(self, "attention_dropout")
         check_not_negative(self, "initializer_factor", "random_initializer_range")
         if self.image_size is None:

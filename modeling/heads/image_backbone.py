@@ -35,7 +35,7 @@ class ImageBackbone(BackboneMixin, TaskHead):
     reads_images = True
     main_input_name = "pixel_values"
     input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
-    # What checkpoints of image classifiers have besides.
+    # Weights of image classifiers that backbones do not have.
     _keys_to_ignore_on_load_unexpected = [r"^classifier\.", r"^(model\.)?pooler\."]
 
     def __init__(self, config: PreTrainedConfig):

@@ -19,11 +19,11 @@ from .conditions import is_compiled_for_cpu, is_in_graph
 from .measurement import REFERENCE, choice, measure
 
 
-#: Weights, over batch, heads, queries and keys, from which on products are taken.
+#: Fewest attention weights (batch x heads x queries x keys) that are computed by products.
 FEWEST_WEIGHTS = 2**15
-#: Weights up to which each layer stores them for a backward pass: 32 MiB per layer.
+#: Most attention weights that a layer stores for a backward pass: 32 MiB.
 MOST_WEIGHTS = 2**24
-#: Weights that are computed at once without gradients: larger blocks of memory are asked of the system anew.
+#: Most attention weights that are computed at once without gradients: larger blocks of memory are not reused.
 WEIGHTS_AT_ONCE = 2**22
 _Tensor = TypeVar("_Tensor", torch.Tensor, torch.Tensor | None)
 COMPARISON = "attention in bfloat16, 12 heads, 256 tokens"

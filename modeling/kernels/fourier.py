@@ -15,7 +15,7 @@ from .conditions import is_compiled_for_cpu, is_in_graph
 from .measurement import REFERENCE, choice, measure
 
 
-#: Lengths at which the two are compared. Sequences take what is faster for the longest of these that is not longer.
+#: Lengths at which both ways are timed. A sequence takes the faster one at the longest of these that it reaches.
 LENGTHS = (1024, 2048, 4096)
 
 

@@ -22,11 +22,11 @@ from .conditions import is_compiled_for_cpu, is_dense_cpu_float32, is_float32_ex
 from .measurement import REFERENCE, choice, measure
 
 
-#: Weights of the smallest layer: for smaller ones, checks and calls take as long as the product.
+#: Fewest weights of a layer with a kernel: in smaller layers, checks and calls take as long as the product.
 FEWEST_WEIGHTS = 400_000
-#: Rows from which on the convolution can be taken, and below which the inner product can be.
+#: Fewest rows for the convolution; the inner product is for fewer.
 MANY_ROWS = 64
-#: Multiplications from which on the convolution can be taken.
+#: Fewest multiplications for the convolution.
 FEWEST_MULTIPLICATIONS = 25_000_000
 #: Names of the comparisons.
 FEW, MANY, TRAINING = "linear, 4 rows", "linear, 256 rows", "linear, 256 rows, with gradients"

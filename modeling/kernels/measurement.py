@@ -30,7 +30,7 @@ REFERENCE = "reference"
 WORTHWHILE = 0.85
 #: Seconds for one comparison, the first call of each alternative aside.
 TIME_LIMIT = 0.08
-#: Seconds for all comparisons of a process. Those that come later keep the reference, and are measured another time.
+#: Seconds for all comparisons of a process. Later ones take the reference, and another process measures them.
 SECONDS_IN_ALL = 1.0
 #: Seconds to wait for another process that measures.
 SECONDS_TO_WAIT = 10
