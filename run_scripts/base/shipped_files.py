@@ -7,12 +7,9 @@ from .errors import UserError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
-
 ACCELERATE = Path(__file__).parents[1] / "accelerate"
 
-
 LM_EVAL_TASKS = Path(__file__).parents[1] / "lm_eval_tasks"
-
 
 MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
 

@@ -36,12 +36,10 @@ EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     9: with_and_without_kernels,
 }
 
-
 #: The experiment with growing lengths, whose results are curves.
 GROWTH = 6
 #: Number of an experiment -> the distribution that it needs beyond our dependencies.
 PEERS = {1: "timm", 2: "g-mlp-pytorch"}
-
 
 #: What `--gpu` sets, unless another value is given.
 GPU_SETTINGS = {

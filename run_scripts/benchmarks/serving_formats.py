@@ -28,7 +28,6 @@ FORMATS = {
     "openvino-float32": "OpenVINO in float32",
 }
 
-
 #: Format -> the extra of this package with its dependencies, and the modules that it imports.
 REQUIRED = {
     "int8": ("quantize", "torchao"),
@@ -39,10 +38,8 @@ REQUIRED = {
     "openvino-float32": ("edge", "openvino"),
 }
 
-
 #: Parts of the names of token mixing weights, which are no linear layers, so that quantizers leave them out.
 TOKEN_MIXING = ("spatial_proj.weight", "token_mixing.weight", "components")
-
 
 Inputs = dict[str, torch.Tensor]
 Call = Callable[[Inputs], torch.Tensor]

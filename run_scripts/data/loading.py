@@ -19,13 +19,10 @@ from ..base.ranges import check_ranges
 
 Split = datasets.Dataset | datasets.IterableDataset
 
-
 _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
-
 
 #: Exceptions that damaged files cause.
 READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
-
 
 _COMPRESSIONS = {".gz", ".bz2", ".xz"}
 

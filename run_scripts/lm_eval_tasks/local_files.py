@@ -10,7 +10,6 @@ import datasets
 
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
-
 Row = dict[str, Any]
 
 
