@@ -91,7 +91,7 @@ class GMLPConfig(ValidatedConfig):
         "layers.*.proj_in": "colwise_gather_output",
         "layers.*.proj_out": "rowwise_split_input",
     }
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
 
     vocab_size: int = 32000
     hidden_size: int = 512

@@ -227,7 +227,7 @@ class SynthesizerConfig(ValidatedConfig):
 
     model_type = "synthesizer"
     base_model_fsdp_plan = {}  # the two sides of a model have their own
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {
         "d_model": "hidden_size",
         "d_kv": "head_dim",

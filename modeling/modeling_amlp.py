@@ -16,6 +16,7 @@ from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
 from .heads.task_head import TaskHead
 from .inputs.attention_masks import interface_mask
+from .inputs.caches import accept_past_key_values
 from .inputs.token_layout import TokenLayout
 from .mixins.attention_interface import UsesAttentionInterface
 from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
@@ -81,11 +82,12 @@ class AMLPLayer(GMLPLayer):
         self.config = config
         self.attention = AMLPAttention(config)
 
+    @accept_past_key_values
     def forward(
         self,
         hidden_states: torch.Tensor,
         layout: TokenLayout | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Map `(batch, length, hidden_size)` to the same shape."""
@@ -94,11 +96,11 @@ class AMLPLayer(GMLPLayer):
         query, key, value = self.attention.project(residual if self.config.attention_before_norm else hidden_states)
         hidden_states = self.activation(self.proj_in(hidden_states))
         gates = None
-        if past_key_values is not None:
+        if cache is not None:
             # Transformers' caches expect one update per layer, so keys and values are concatenated.
             gates = self.sgu.gate_inputs(hidden_states, layout)[:, None]
             gates = gates.to(key.dtype)  # under autocast GPUs normalise in float32, and a cache has one type
-            gates, both = past_key_values.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
+            gates, both = cache.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
         attention_mask = None if layout is None else layout.attention_mask
         tiny_attention, _ = self.attention(query, key, value, attention_mask, **kwargs)
@@ -135,11 +137,11 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
-        layout = super()._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
-        mask = interface_mask(self.config, hidden_states, attention_mask, past_key_values, layout.seq_idx)
+        layout = super()._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
+        mask = interface_mask(self.config, hidden_states, attention_mask, cache, layout.seq_idx)
         return layout._replace(attention_mask=mask)
 
 

@@ -22,7 +22,7 @@ from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
-from .inputs.caches import update_cache_without_keys
+from .inputs.caches import CACHE_NAME, accept_past_key_values, update_cache_without_keys
 from .inputs.input_checks import check_cache, check_modality, check_token_types, embed, embed_text
 from .inputs.token_layout import TokenLayout, token_layout
 from .layers.drop_path import DropPath
@@ -53,20 +53,21 @@ class GMLPLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.drop_path = DropPath(config.drop_path_rate)
 
+    @accept_past_key_values
     def forward(
         self,
         hidden_states: torch.Tensor,
         layout: TokenLayout | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Map `(batch, length, hidden_size)` to the same shape."""
         residual = hidden_states
         hidden_states = self.activation(self.proj_in(self.norm(hidden_states)))
         gates = None
-        if past_key_values is not None:
+        if cache is not None:
             gates = self.sgu.gate_inputs(hidden_states, layout)[:, None]
-            gates = update_cache_without_keys(past_key_values, gates, self.layer_idx)[:, 0]
+            gates = update_cache_without_keys(cache, gates, self.layer_idx)[:, 0]
         hidden_states = self.sgu(hidden_states, layout, gate_inputs=gates)
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
@@ -78,7 +79,7 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["GMLPLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _can_record_outputs = {"hidden_states": GMLPLayer}
     _can_compile_fullgraph = True
     _token_mixing_module: type[nn.Module] = SpatialProjection
@@ -127,6 +128,7 @@ class GMLPModel(GMLPPreTrainedModel):
     @merge_with_config_defaults
     @capture_outputs
     @auto_docstring
+    @accept_past_key_values
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -135,7 +137,7 @@ class GMLPModel(GMLPPreTrainedModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         pixel_values: torch.FloatTensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -153,22 +155,20 @@ class GMLPModel(GMLPPreTrainedModel):
             hidden_states = self._embed_text(input_ids, token_type_ids, inputs_embeds)
         else:
             hidden_states = self.embed_patches(pixel_values)
-        check_cache(past_key_values)
+        check_cache(cache)
         if not self.config.is_decoder:
-            past_key_values = None
-        elif past_key_values is None and use_cache:
-            past_key_values = DynamicCache(config=self.config)
-        layout = self._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
+            cache = None
+        elif cache is None and use_cache:
+            cache = DynamicCache(config=self.config)
+        layout = self._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
         hidden_states = self.dropout(hidden_states)
         for layer in self.layers[: self.config.num_hidden_layers]:  # fewer in self-speculative decoding
-            hidden_states = layer(hidden_states, layout=layout, past_key_values=past_key_values, **kwargs)
+            hidden_states = layer(hidden_states, layout=layout, **{CACHE_NAME: cache}, **kwargs)
         hidden_states = self.norm(hidden_states)
         pooled = None
         if pixel_values is not None:
             pooled = pool_patches(hidden_states, attention_mask, getattr(self, "pooler", None))
-        return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
-        )
+        return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled, None, cache)
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:
         """The layout for all layers; `inputs` as in `token_layout`."""

@@ -84,7 +84,7 @@ class MLPMixerModel(MLPMixerPreTrainedModel, GMLPModel):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
         if seq_idx is not None:
@@ -92,7 +92,7 @@ class MLPMixerModel(MLPMixerPreTrainedModel, GMLPModel):
                 "MLP-Mixer does not support `seq_idx`: its token mixing sums over all tokens before the activation, "
                 "so documents in a row cannot be separated. Give each document a row of its own."
             )
-        return super()._token_layout(hidden_states, attention_mask, position_ids, past_key_values, seq_idx)
+        return super()._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
 
 
 class MLPMixerForMaskedLM(MaskedLMHead, MLPMixerPreTrainedModel):

@@ -31,7 +31,7 @@ from .heads.question_answering import QuestionAnsweringHead
 from .heads.task_head import ModelMixin, require
 from .inputs.attention_maps import query_positions, visible_keys
 from .inputs.attention_masks import interface_mask
-from .inputs.caches import mask_for_generate
+from .inputs.caches import CACHE_NAME, accept_past_key_values, mask_for_generate
 from .inputs.input_checks import (
     check_cache,
     check_encoder_states,
@@ -72,7 +72,7 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
     supports_gradient_checkpointing = True
     _no_split_modules = ["SynthesizerLayer"]
     _supports_seq_idx = True
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _keep_in_fp32_modules = ["down_proj"]
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -170,6 +170,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     @merge_with_config_defaults
     @capture_outputs
     @auto_docstring
+    @accept_past_key_values
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -179,7 +180,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         inputs_embeds: torch.FloatTensor | None = None,
         encoder_hidden_states: torch.FloatTensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -197,12 +198,10 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         if encoder_hidden_states is not None:
             shape = embeds.shape[0], self.config.hidden_size
             check_encoder_states(encoder_hidden_states, encoder_attention_mask, *shape)
-        check_cache(past_key_values)
-        past_key_values = self._prepare_cache(past_key_values, use_cache)
-        cache = past_key_values
-        if isinstance(cache, EncoderDecoderCache):
-            cache = cache.self_attention_cache
-        layout = self._token_layout(embeds, attention_mask, position_ids, cache, seq_idx)
+        check_cache(cache)
+        cache = self._prepare_cache(cache, use_cache)
+        own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        layout = self._token_layout(embeds, attention_mask, position_ids, own_cache, seq_idx)
         encoder_mask = None
         if self.has_cross_attention and encoder_hidden_states is not None:
             encoder_mask = create_bidirectional_mask(
@@ -213,12 +212,10 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
             )
         if token_type_ids is not None and self.token_type_embeddings is not None:
             check_token_types(token_type_ids, embeds)
-        more = {"encoder_attention_mask": encoder_mask, "past_key_values": past_key_values}
+        more = {"encoder_attention_mask": encoder_mask, CACHE_NAME: cache}
         embeds = embeds + self._added_embeddings(layout, token_type_ids, embeds.device)
         hidden_states = self._apply_layers(embeds, layout, encoder_hidden_states, **more, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.dropout(self.norm(hidden_states)), past_key_values=past_key_values
-        )
+        return BaseModelOutputWithPastAndCrossAttentions(self.dropout(self.norm(hidden_states)), cache)
 
     def _apply_layers(
         self,
@@ -326,6 +323,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
 
     @can_return_tuple
     @auto_docstring
+    @accept_past_key_values
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -337,7 +335,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         decoder_attention_mask: torch.Tensor | None = None,
         decoder_position_ids: torch.LongTensor | None = None,
         encoder_outputs: tuple[torch.Tensor, ...] | BaseModelOutput | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         decoder_inputs_embeds: torch.FloatTensor | None = None,
         use_cache: bool | None = None,
         pixel_values: torch.FloatTensor | None = None,
@@ -373,13 +371,13 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
                 decoder_inputs_embeds,
                 encoder_hidden_states=encoded[0],
                 encoder_attention_mask=attention_mask,
-                past_key_values=past_key_values,
+                cache=cache,
                 use_cache=use_cache,
                 **kwargs,
             )
             return Seq2SeqModelOutput(
-                last_hidden_state=decoder_outputs.last_hidden_state,
-                past_key_values=decoder_outputs.past_key_values,
+                decoder_outputs.last_hidden_state,
+                getattr(decoder_outputs, CACHE_NAME),
                 decoder_hidden_states=decoder_outputs.hidden_states,
                 decoder_attentions=decoder_outputs.attentions,
                 cross_attentions=decoder_outputs.cross_attentions,
@@ -395,7 +393,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
             token_type_ids,
             position_ids,
             inputs_embeds,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
             **kwargs,
         )
@@ -498,6 +496,7 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
 
     @can_return_tuple
     @auto_docstring
+    @accept_past_key_values
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -505,7 +504,7 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: tuple[torch.Tensor, ...] | BaseModelOutput | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         decoder_inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
@@ -531,7 +530,7 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
             decoder_input_ids=decoder_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             return_dict=True,
@@ -542,9 +541,9 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
             counted = with_loss_divisor(labels, kwargs)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
         return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
+            loss,
+            logits,
+            getattr(outputs, CACHE_NAME),
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
             cross_attentions=outputs.cross_attentions,

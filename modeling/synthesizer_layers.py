@@ -12,7 +12,7 @@ from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
 from .inputs.attention_maps import causal_order, move_padding_right, visible_keys
-from .inputs.caches import update_cache_without_keys
+from .inputs.caches import accept_past_key_values, update_cache_without_keys
 from .inputs.token_layout import TokenLayout
 from .layers.attention import attention_from_logits, shared_attention, split_heads
 from .layers.feed_forward import FeedForward
@@ -64,7 +64,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         hidden_states: torch.Tensor,
         position_bias: torch.Tensor | None,
         layout: TokenLayout,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Mix tokens.
@@ -73,7 +73,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
             hidden_states: Shape `(batch, queries, hidden_size)`.
             position_bias: Added to the mixed logits, `(batch or 1, heads, queries, keys)`.
             layout: Positions of the tokens and what they see.
-            past_key_values: Self-attention cache.
+            cache: Self-attention cache.
             kwargs: Passed to the attention interface.
 
         Returns:
@@ -82,11 +82,11 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         queries = split_heads(self.q_proj(hidden_states), self.head_dim) if self.has_queries else None
         values = split_heads(self.v_proj(hidden_states), self.head_dim)
         keys = split_heads(self.k_proj(hidden_states), self.head_dim) if self.has_keys else None
-        if past_key_values is not None:
+        if cache is not None:
             if keys is not None:
-                keys, values = past_key_values.update(keys, values, self.layer_idx)
+                keys, values = cache.update(keys, values, self.layer_idx)
             else:
-                values = update_cache_without_keys(past_key_values, values, self.layer_idx)
+                values = update_cache_without_keys(cache, values, self.layer_idx)
                 values = values[:, :, : layout.key_length]  # without the unused room of a static cache
         dropout = self.dropout if self.training else 0.0
         eager = self.config._attn_implementation == "eager"
@@ -196,20 +196,20 @@ class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `(batch, queries, hidden_size)` to `(batch, keys, hidden_size)`."""
         queries = split_heads(self.q_proj(hidden_states), self.head_dim)
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+        if cache is not None and cache.is_updated.get(self.layer_idx):
+            layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
             keys, values = layer.keys, layer.values  # of the encoder, the same for all decoding steps
         else:
             keys = split_heads(self.k_proj(encoder_hidden_states), self.head_dim)
             values = split_heads(self.v_proj(encoder_hidden_states), self.head_dim)
-            if past_key_values is not None:
-                keys, values = past_key_values.cross_attention_cache.update(keys, values, self.layer_idx)
-                past_key_values.is_updated[self.layer_idx] = True
+            if cache is not None:
+                keys, values = cache.cross_attention_cache.update(keys, values, self.layer_idx)
+                cache.is_updated[self.layer_idx] = True
         output, weights = self.attention_function()(
             self,
             queries,
@@ -251,6 +251,7 @@ class SynthesizerLayer(GradientCheckpointingLayer):
         )
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
+    @accept_past_key_values
     def forward(
         self,
         hidden_states: torch.Tensor,
@@ -259,21 +260,19 @@ class SynthesizerLayer(GradientCheckpointingLayer):
         *,
         layout: TokenLayout,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """Map `(batch, length, hidden_size)` to the same shape; arguments as in the attention modules."""
-        cache = past_key_values
-        if isinstance(cache, EncoderDecoderCache):
-            cache = cache.self_attention_cache
-        mixed, _ = self.self_attn(self.self_attn_norm(hidden_states), position_bias, layout, cache, **kwargs)
+        own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        mixed, _ = self.self_attn(self.self_attn_norm(hidden_states), position_bias, layout, own_cache, **kwargs)
         hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))
         if self.has_cross_attention and encoder_hidden_states is not None:
             mixed, _ = self.cross_attn(
                 self.cross_attn_norm(hidden_states),
                 encoder_hidden_states,
                 encoder_attention_mask,
-                past_key_values,
+                cache,
                 **kwargs,
             )
             hidden_states = _clamp_to_float16(hidden_states + self.dropout(mixed))

@@ -10,7 +10,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
-from ..inputs.caches import mask_for_generate
+from ..inputs.caches import CACHE_NAME, accept_past_key_values, mask_for_generate
 from ..inputs.input_checks import kept_tokens
 from .losses import is_counted, with_loss_divisor
 from .task_head import TaskHead
@@ -93,6 +93,7 @@ class CausalLMHead(_LanguageModelingHead):
     # `position_ids` is not in the signature because `generate` would pass its own. Users can pass it.
     @can_return_tuple
     @auto_docstring
+    @accept_past_key_values
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -100,7 +101,7 @@ class CausalLMHead(_LanguageModelingHead):
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.LongTensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         seq_idx: torch.Tensor | None = None,
@@ -117,7 +118,7 @@ class CausalLMHead(_LanguageModelingHead):
             attention_mask,
             token_type_ids,
             inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
             seq_idx=seq_idx,
             return_dict=True,
@@ -128,4 +129,5 @@ class CausalLMHead(_LanguageModelingHead):
             shifted = kwargs.get("shift_labels")
             counted = with_loss_divisor(labels[..., 1:] if shifted is None else shifted, kwargs)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
-        return CausalLMOutputWithPast(loss, logits, outputs.past_key_values, outputs.hidden_states, outputs.attentions)
+        cache = getattr(outputs, CACHE_NAME)
+        return CausalLMOutputWithPast(loss, logits, cache, outputs.hidden_states, outputs.attentions)

@@ -11,7 +11,7 @@ def interface_mask(
     config: PreTrainedConfig,
     inputs_embeds: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    past_key_values: Cache | None,
+    cache: Cache | None,
     seq_idx: torch.Tensor | None,
 ) -> Any:
     """The mask that `config._attn_implementation` takes; arguments as in `token_layout`.
@@ -22,18 +22,15 @@ def interface_mask(
     Raises:
         ValueError: If documents are packed and the implementation takes no mask of them.
     """
-    inputs: dict[str, Any] = {
-        "config": config,
-        "inputs_embeds": inputs_embeds,
-        "attention_mask": attention_mask if getattr(config, "mask_padding", True) else None,
-    }
+    inputs = config, inputs_embeds, attention_mask if getattr(config, "mask_padding", True) else None
+    documents: dict[str, Any] = {}
     if seq_idx is not None:
         if "flash" in config._attn_implementation:
             raise ValueError(
                 f"Packed documents (`seq_idx`) are not possible with attn_implementation="
                 f"{config._attn_implementation!r}, which takes no mask of them: use 'sdpa' or 'flex_attention'."
             )
-        inputs["and_mask_function"] = packed_sequence_mask_function(seq_idx)
+        documents["and_mask_function"] = packed_sequence_mask_function(seq_idx)
     if config.is_decoder:
-        return create_causal_mask(**inputs, past_key_values=past_key_values)
-    return create_bidirectional_mask(**inputs)
+        return create_causal_mask(*inputs, cache, **documents)
+    return create_bidirectional_mask(*inputs, **documents)

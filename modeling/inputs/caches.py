@@ -1,67 +1,97 @@
 """How decoders read and update Transformers' `Cache`."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 from transformers import Cache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 
-def cached_lengths(past_key_values: Cache | None, length: int, device: torch.device) -> tuple[int | torch.Tensor, int]:
+CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
+"""Name of the cache in arguments and outputs of the installed Transformers: `past_key_values` before 5.24."""
+
+
+def accept_past_key_values(function: Callable) -> Callable:
+    """Let a function with an argument `cache` take it by its older name as well.
+
+    Its signature has the name that the installed Transformers uses.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if (cache := kwargs.pop("past_key_values", None)) is not None:
+            if kwargs.get("cache") is not None:
+                raise ValueError("`cache` and `past_key_values` are two names of one argument: give one of them.")
+            kwargs["cache"] = cache
+        return function(*args, **kwargs)
+
+    signature = inspect.signature(function)
+    parameters = signature.parameters.values()
+    named = [p.replace(name=CACHE_NAME) if p.name == "cache" else p for p in parameters]
+    wrapper.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+    return wrapper
+
+
+def cached_lengths(cache: Cache | None, length: int, device: torch.device) -> tuple[int | torch.Tensor, int]:
     """Number of tokens in a cache, and number of tokens it returns after an update with `length` more.
 
     Returns:
         The first is a tensor for a static cache in use (a copy, since that cache counts in place). The second includes
         the unused room of a static cache.
     """
-    if past_key_values is None:
+    if cache is None:
         return 0, length
-    past_length = past_key_values.get_seq_length()
+    past_length = cache.get_seq_length()
     if isinstance(past_length, torch.Tensor):
         past_length = past_length.to(device, copy=True)
-    return past_length, past_key_values.get_mask_sizes(length, 0)[0]
+    return past_length, cache.get_mask_sizes(length, 0)[0]
 
 
-def update_cache_without_keys(past_key_values: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
+def update_cache_without_keys(cache: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
     """Store one tensor as keys and as values, in the memory of one.
 
     `layer.values` is `layer.keys` after each update: other code finds two tensors of the expected shape. What acts on
     them one by one (beam search, offloading) makes two of them, until the next update.
 
     Args:
-        past_key_values: The cache. Layers other than Transformers' `DynamicLayer` and `StaticLayer`, and those that
-            were allocated in advance (for export), hold the tensor twice.
+        cache: Layers other than Transformers' `DynamicLayer` and `StaticLayer`, and those that were allocated in
+            advance (for export), hold the tensor twice.
         states: Of the new tokens, shape `(batch, heads, length, width)`.
         layer_idx: Index of the layer.
 
     Returns:
         The states of all tokens, those in the cache first, `(batch, heads, all tokens, width)`.
     """
-    layers: list[Any] = past_key_values.layers
+    layers: list[Any] = cache.layers
     layer = layers[layer_idx] if layer_idx < len(layers) else None
-    layer_class = past_key_values.layer_class_to_replicate if layer is None else type(layer)
+    layer_class = cache.layer_class_to_replicate if layer is None else type(layer)
     was_initialized = layer is not None and layer.is_initialized
     values = states
     if layer_class is DynamicLayer:
         values = states[..., :0]  # nothing to append
         if was_initialized:
             layers[layer_idx].values = layers[layer_idx].keys[..., :0]
-    states = past_key_values.update(states, values, layer_idx)[0]
+    states = cache.update(states, values, layer_idx)[0]
     if layer_class is DynamicLayer or (layer_class is StaticLayer and not was_initialized):
         layers[layer_idx].values = layers[layer_idx].keys
     return states
 
 
+@accept_past_key_values
 def mask_for_generate(
     config: PreTrainedConfig,
     inputs_embeds: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    past_key_values: Cache,
+    cache: Cache,
     **kwargs: Any,
 ) -> torch.Tensor | None:
     """Used as `create_masks_for_generate`: the mask with two dimensions, padded to the length of a static cache."""
     if attention_mask is None:
         return None
-    length = past_key_values.get_mask_sizes(inputs_embeds.shape[1], 0)[0]
+    length = cache.get_mask_sizes(inputs_embeds.shape[1], 0)[0]
     return F.pad(attention_mask, (0, length - attention_mask.shape[1]))

@@ -6,6 +6,8 @@ import torch
 from transformers import Cache, PreTrainedConfig
 from transformers.utils import is_tracing
 
+from .caches import CACHE_NAME
+
 
 def check_length(length: int, max_length: int) -> None:
     """Raise `ValueError` for a sequence that is longer than the model's weights."""
@@ -110,12 +112,10 @@ def check_positions(position_ids: torch.Tensor, shape: tuple[int, int], max_leng
         raise ValueError(f"`position_ids` must be from {limit}; got positions from {low} to {high}.")
 
 
-def check_cache(past_key_values: Any) -> None:
+def check_cache(cache: Any) -> None:
     """Raise `ValueError` for what is neither `None` nor a cache."""
-    if past_key_values is not None and not isinstance(past_key_values, Cache):
-        raise ValueError(
-            f"`past_key_values` must be a cache of Transformers, e.g. `DynamicCache`, got {_kind(past_key_values)}."
-        )
+    if cache is not None and not isinstance(cache, Cache):
+        raise ValueError(f"`{CACHE_NAME}` must be a cache of Transformers, e.g. `DynamicCache`, got {_kind(cache)}.")
 
 
 def check_encoder_states(states: Any, mask: torch.Tensor | None, batch: int, hidden_size: int) -> None:

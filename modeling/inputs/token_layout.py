@@ -44,7 +44,7 @@ def token_layout(
     inputs_embeds: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     position_ids: torch.Tensor | None = None,
-    past_key_values: Cache | None = None,
+    cache: Cache | None = None,
     seq_idx: torch.Tensor | None = None,
 ) -> TokenLayout:
     """Make the `TokenLayout` of a forward pass, without its `attention_mask`.
@@ -57,7 +57,7 @@ def token_layout(
         attention_mask: Non-zero for real tokens, shape `(batch, all tokens)`; `None` without padding. Ignored if
             `config.mask_padding` is false.
         position_ids: Positions of the new tokens, shape `(batch or 1, length)`; counted if `None`.
-        past_key_values: The self-attention cache.
+        cache: The self-attention cache.
         seq_idx: Number of each token's document, shape `(batch, length)`; `None` if a row is one document. Without a
             mask and tokens in a cache, decoders take it from `position_ids`, as Transformers' decoders do.
 
@@ -65,17 +65,17 @@ def token_layout(
         ValueError: If the sequence is too long, a shape is wrong, or `position_ids` contradict the cache.
     """
     batch, length, _ = inputs_embeds.shape
-    new_tokens, key_length = _new_tokens(config, inputs_embeds, past_key_values)
+    new_tokens, key_length = _new_tokens(config, inputs_embeds, cache)
     if position_ids is not None:
         check_positions(position_ids, (batch, length), longest_sequence(config))
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
             seq_idx = _documents(position_ids, batch)
     padding_mask = None
     if attention_mask is not None and getattr(config, "mask_padding", True):
-        padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, past_key_values)
+        padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
     positions, shifted = position_ids, False
     if seq_idx is not None:
-        _check_seq_idx(seq_idx, inputs_embeds, past_key_values)
+        _check_seq_idx(seq_idx, inputs_embeds, cache)
         if position_ids is None:
             positions, shifted = positions_in_documents(seq_idx), True
     elif position_ids is None or key_length > length:
@@ -114,17 +114,17 @@ def longest_sequence(config: PreTrainedConfig) -> int | None:
 
 
 def _new_tokens(
-    config: PreTrainedConfig, inputs_embeds: torch.Tensor, past_key_values: Cache | None
+    config: PreTrainedConfig, inputs_embeds: torch.Tensor, cache: Cache | None
 ) -> tuple[slice | torch.Tensor, int]:
     """`TokenLayout.new_tokens` and `TokenLayout.key_length`."""
     length = inputs_embeds.shape[1]
-    past_length, room = cached_lengths(past_key_values, length, inputs_embeds.device)
+    past_length, room = cached_lengths(cache, length, inputs_embeds.device)
     max_length = longest_sequence(config)
     if isinstance(past_length, int):
         key_length = past_length + length
         if max_length is not None:
             check_length(key_length, max_length)
-        return slice(None) if past_key_values is None else slice(past_length, past_length + length), key_length
+        return slice(None) if cache is None else slice(past_length, past_length + length), key_length
     if max_length is not None and room > max_length:  # otherwise there is no need to wait for the device
         check_length(room if is_tracing(inputs_embeds) else int(past_length) + length, max_length)
         room = max_length
@@ -132,13 +132,13 @@ def _new_tokens(
 
 
 def _padding_mask(
-    attention_mask: torch.Tensor, inputs_embeds: torch.Tensor, key_length: int, past_key_values: Cache | None
+    attention_mask: torch.Tensor, inputs_embeds: torch.Tensor, key_length: int, cache: Cache | None
 ) -> torch.Tensor:
     batch, length, _ = inputs_embeds.shape
     if not isinstance(attention_mask, torch.Tensor):
         raise ValueError(f"`attention_mask` must be a tensor, got a {type(attention_mask).__name__}.")
     mask = attention_mask.to(inputs_embeds.device) != 0
-    if past_key_values is not None and past_key_values.is_compileable:
+    if cache is not None and cache.is_compileable:
         mask = F.pad(mask, (0, key_length - mask.shape[1]))  # of a static cache: hides its unused room, or cuts it off
     if mask.shape != (batch, key_length):
         raise ValueError(
@@ -148,11 +148,11 @@ def _padding_mask(
     return mask
 
 
-def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, past_key_values: Cache | None) -> None:
+def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, cache: Cache | None) -> None:
     expected = tuple(inputs_embeds.shape[:2])
     if seq_idx.shape != expected:
         raise ValueError(f"`seq_idx` has shape {tuple(seq_idx.shape)}, expected {expected}: one number per token.")
-    if past_key_values is not None and past_key_values.get_seq_length():
+    if cache is not None and cache.get_seq_length():
         raise ValueError("`seq_idx` is for whole rows: it cannot be given with tokens in a cache.")
 
 

@@ -70,8 +70,8 @@ TABLE = [
     (BACKBONES, {"input_ids": IDS, "pixel_values": IMAGES}, "`pixel_values` need a model"),
     (SPATIAL, {"input_ids": IDS, "seq_idx": zeros(2, 5)}, SHAPE.format("seq_idx", "2, 5", "2, 6")),
     (("MLPMixerModel",), {"input_ids": IDS, "seq_idx": zeros(2, 6)}, "MLP-Mixer does not support `seq_idx`"),
-    (DECODERS, {"input_ids": IDS, "past_key_values": 3}, "`past_key_values` must be a cache .*got a int"),
-    (DECODERS, {"input_ids": IDS, "past_key_values": ((WORDS,),)}, "`past_key_values` must be a cache .*got a tuple"),
+    (DECODERS, {"input_ids": IDS, "past_key_values": 3}, "must be a cache .*got a int"),
+    (DECODERS, {"input_ids": IDS, "past_key_values": ((WORDS,),)}, "must be a cache .*got a tuple"),
     (DECODERS, {"input_ids": IDS, "logits_to_keep": -1}, "`logits_to_keep` must be an integer .* got -1"),
     (
         DECODERS,

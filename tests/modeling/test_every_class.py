@@ -205,4 +205,4 @@ def test_what_transformers_may_do_with_a_class(name, build):
     assert " ".join(supported) == ATTENTION[family_of(name)]
     assert model.supports_gradient_checkpointing and model._can_compile_fullgraph
     assert model._supports_attention_backend == (family_of(name) == "AMLP")
-    assert set(model._skip_keys_device_placement) == {"past_key_values"}
+    assert set(model._skip_keys_device_placement) == {"past_key_values", "cache"}

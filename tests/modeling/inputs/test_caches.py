@@ -1,12 +1,15 @@
 """Caches of every kind of decoder: masks with a static cache, and one tensor as keys and values."""
 
+from inspect import signature
+
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import Cache, DynamicCache, EncoderDecoderCache, StaticCache
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GPT2Model, StaticCache
 from transformers.cache_utils import DynamicLayer
 
 from tokenmixers import AMLPForCausalLM, GMLPForCausalLM, SynthesizerForCausalLM, SynthesizerForConditionalGeneration
+from tokenmixers.modeling.inputs.caches import CACHE_NAME
 
 
 LENGTH = 14
@@ -67,6 +70,39 @@ def test_masks_with_a_static_cache(name, room, padded, randomise):
                     part = None if given is None else F.pad(given[:, :end], (0, room - end if whole else 0))
                     parts.append(model(ids[:, start:end], attention_mask=part, past_key_values=cache).logits)
                 torch.testing.assert_close(torch.cat(parts, 1)[real], expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+@EVERY_KIND
+def test_both_names_of_the_cache(name, padded, randomise):
+    """Transformers calls it `cache` from 5.24 on, `past_key_values` before."""
+    model, (ids, mask) = build(name, randomise), padded
+    assert CACHE_NAME in signature(model.forward).parameters and CACHE_NAME in signature(GPT2Model.forward).parameters
+    expected = model(ids, attention_mask=mask).logits[:, -1]
+    for argument in ("cache", "past_key_values"):
+        cache = DynamicCache(config=model.config)
+        first = model(ids[:, :4], attention_mask=mask[:, :4], **{argument: cache})
+        assert first[CACHE_NAME] is cache and cache.get_seq_length() == 4
+        found = model(ids[:, 4:], attention_mask=mask, **{argument: cache}).logits[:, -1]
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert model(ids, cache=DynamicCache(), past_key_values=None)[CACHE_NAME].get_seq_length() == 6
+    with pytest.raises(ValueError, match="two names of one argument"):
+        model(ids, cache=cache, past_key_values=cache)
+
+
+@EVERY_KIND
+def test_a_checkpointed_layer_gets_no_cache(name, padded, randomise):
+    """It runs twice, and would store its tokens twice."""
+    model, (ids, mask) = build(name, randomise).train(), padded
+    torch.manual_seed(0)  # for dropout
+    model(ids, attention_mask=mask, labels=ids).loss.backward()
+    expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    torch.manual_seed(0)
+    model(ids, attention_mask=mask, labels=ids, cache=DynamicCache(config=model.config)).loss.backward()
+    for key, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[key])
 
 
 @pytest.mark.slow  # FlexAttention is compiled
