@@ -9,13 +9,14 @@
 """
 
 import difflib
+import functools
 import importlib
 import sys
 from collections.abc import Sequence
 
 from tokenmixers import __version__
 
-from .base.commands import COMMANDS, GROUPS, describe, module_of
+from .base.commands import COMMANDS, GROUPS, TRAINING_COMMANDS, describe, module_of
 from .base.output import escape_unencodable
 
 
@@ -32,6 +33,12 @@ def overview() -> str:
     for title, commands in GROUPS.items():
         lines += [f"{title}:", *(f"  {command:{width}}  {describe(command)}" for command in commands), ""]
     return "\n".join(lines).rstrip()
+
+
+def _report_interruption(command: str, *_: object) -> None:
+    """An exception hook: one sentence for Ctrl-C."""
+    hint = " The same command continues it from its newest checkpoint." if command in TRAINING_COMMANDS else ""
+    print(f"\n{command} was interrupted.{hint}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -51,7 +58,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"tokenmixers {__version__}")
     elif command in COMMANDS:
         sys.argv = [f"tokenmixers {command}", *arguments]  # usage texts name the program by the first
-        importlib.import_module(module_of(command)).main()
+        try:
+            importlib.import_module(module_of(command)).main()
+        except KeyboardInterrupt:
+            # Only the traceback is replaced: Python then ends as by the signal, so that loops of a shell end too.
+            sys.excepthook = functools.partial(_report_interruption, command)
+            raise
     else:
         near = difflib.get_close_matches(command, COMMANDS, n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""

@@ -5,7 +5,10 @@
 
 Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads. The output folder also gets
 `predictions.txt` and `references.txt`, one example a line, and with `--do_predict` the same of the test data, as
-`test_predictions.txt` and `test_references.txt`.
+`test_predictions.txt` and `test_references.txt`. New texts need no references:
+
+    tokenmixers run_seq2seq --model_name_or_path outputs/run --do_predict --test_source_file new.txt \
+        --output_dir outputs/new
 """
 
 from collections.abc import Iterable, Mapping
@@ -82,7 +85,7 @@ class GenerationEvaluation:
     """Turns what `GenerationTrainer` predicts into texts and metrics.
 
     Args:
-        pairs: The examples, with their `references`.
+        pairs: The examples, with their `references`. Without any, texts are written and not scored.
         tokenizer: Decodes.
         arguments: Which metrics; `None` if no texts are generated.
 
@@ -98,7 +101,8 @@ class GenerationEvaluation:
         self.tokenizer = tokenizer
         self.arguments = arguments
         self.signature: str | None = None
-        if arguments is not None:  # the signature says how many references there are, or that this varies
+        if arguments is not None and any(self.references):
+            # The signature says how many references there are, or that this varies.
             some = list({len(texts): texts for texts in self.references}.values())
             _, self.signature = score_texts([texts[0] for texts in some], some, arguments)
 
@@ -108,6 +112,8 @@ class GenerationEvaluation:
         Raises:
             ValueError: If an example has no prediction.
         """
+        if not any(self.references):
+            return {}
         (losses, *generated), labels = in_order(prediction, len(self.references))
         metrics = perplexity(EvalPrediction(losses, labels))
         if generated:
@@ -125,10 +131,9 @@ class GenerationEvaluation:
         (_, *generated), _ = in_order(output, len(self.references))
         if not generated:
             return
-        lines = {
-            "predictions": generated_texts(generated[0], self.tokenizer),
-            "references": ["\t".join(map(one_line, texts)) for texts in self.references],
-        }
+        lines = {"predictions": generated_texts(generated[0], self.tokenizer)}
+        if any(self.references):
+            lines["references"] = ["\t".join(map(one_line, texts)) for texts in self.references]
         for name, texts in lines.items():
             Path(folder, f"{prefix}{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
 
@@ -305,7 +310,12 @@ def predict_test_data(
     output = trainer.predict(rows, metric_key_prefix="test")
     if trainer.is_world_process_zero():
         evaluation.write(output, trainer.args.output_dir, prefix="test_")
+        if trainer.args.predict_with_generate:
+            path = Path(trainer.args.output_dir, "test_predictions.txt")
+            print(f"predictions for the test set: {path}", flush=True)
     metrics = output.metrics | ({"test_bleu_signature": evaluation.signature} if evaluation.signature else {})
+    if not any(evaluation.references):
+        metrics.pop("test_loss")  # of empty targets
     trainer.save_metrics("test", metrics, combined=False)
     return metrics
 
@@ -319,6 +329,7 @@ def report(
     """Print the metrics of all evaluated splits as a table."""
     if "tokens_per_second" in results:
         print(f"{results['tokens_per_second']:,.0f} source tokens a second in training")
+    evaluations = {split: found for split, found in evaluations.items() if any(found[1].references)}
     if not evaluations:
         return
     prefixes = {"validation": "eval", "test": "test"}

@@ -5,16 +5,17 @@
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_token_classification ...
 
 Works for every checkpoint that `AutoModelForTokenClassification` loads. Sentences that are too long for the model are
-cut into pieces: no word is lost, but an entity across a cut counts as two.
+cut into pieces. No word is lost, and the metrics are those of whole sentences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from transformers import (
     AutoModelForTokenClassification,
@@ -56,12 +57,13 @@ from .training.training_run import train_and_evaluate
 METRICS = ("f1", "precision", "recall", "accuracy")
 
 
-def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, float]:
+def tag_metrics(prediction: EvalPrediction, names: Sequence[str], sentences: Sequence[int]) -> dict[str, float]:
     """Scores of entities, or the accuracy where tags mark no entities.
 
     Args:
         prediction: Indices of tags, predictions and labels of shape `(rows, length)`. Labels may be `IGNORED_LABEL`.
         names: The tags.
+        sentences: The sentence of each row. Long sentences have several rows; their entities may go on in the next.
 
     Returns:
         `precision`, `recall` and `f1` over all entities, `f1_TYPE` of every type among the labels, and the `accuracy`
@@ -71,13 +73,22 @@ def tag_metrics(prediction: EvalPrediction, names: Sequence[str]) -> dict[str, f
     if not marks_entities(set(names)):
         tags = {"predictions": prediction.predictions[labelled], "references": prediction.label_ids[labelled]}
         return load_metric("accuracy").compute(**tags)
-    predicted, labels = (
-        [[names[tag] for tag in row[mask]] for row, mask in zip(tags, labelled, strict=True)]
-        for tags in (prediction.predictions, prediction.label_ids)
-    )
+
+    def joined(tags: np.ndarray) -> list[list[str]]:
+        whole: dict[int, list[str]] = {}
+        for sentence, row, mask in zip(sentences, tags, labelled, strict=True):
+            whole.setdefault(sentence, []).extend(names[tag] for tag in row[mask])
+        return list(whole.values())
+
+    predicted, labels = joined(prediction.predictions), joined(prediction.label_ids)
     found = load_metric("seqeval").compute(predictions=predicted, references=labels)
     overall = {name: found.pop(f"overall_{name}") for name in ("precision", "recall", "f1", "accuracy")}
     return overall | {f"f1_{kind}": scores["f1"] for kind, scores in found.items() if scores["number"]}
+
+
+def _metrics_for(rows: datasets.Dataset, names: Sequence[str]) -> Callable[[EvalPrediction], dict[str, float]]:
+    """`tag_metrics` for the rows of one split."""
+    return partial(tag_metrics, names=names, sentences=rows["sentence"])
 
 
 @dataclass
@@ -123,7 +134,7 @@ def build(
         eval_dataset=rows.get("validation"),
         data_collator=DataCollatorForTokenClassification(tokenizer),
         processing_class=tokenizer,
-        compute_metrics=lambda prediction: tag_metrics(prediction, all_names),
+        compute_metrics=_metrics_for(rows["validation"], all_names) if "validation" in rows else None,
         preprocess_logits_for_metrics=best_tags,
     )
     return trainer, TaggedData(sentences, rows, all_names)
@@ -175,8 +186,11 @@ def run_once(
     def write(output: PredictionOutput, split: str = "validation") -> None:
         path = Path(args.output_dir) / f"predictions_{split}.conll"
         write_conll(path, data.sentences[split], data.rows[split], output.predictions, data.names)
+        if split == "test":
+            print(f"predictions for the test set: {path}", flush=True)
 
     def predict() -> dict[str, float]:
+        trainer.compute_metrics = _metrics_for(data.rows["test"], data.names)
         output = trainer.predict(data.rows["test"], metric_key_prefix="test")
         trainer.save_metrics("test", output.metrics, combined=False)
         if trainer.is_world_process_zero():

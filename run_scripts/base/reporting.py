@@ -115,7 +115,7 @@ def write_predictions(path: Path, predictions: np.ndarray, labels: np.ndarray | 
     """
     table: dict[str, Sequence[Any]] = {"index": range(len(predictions))}
     if labels is not None:
-        table["label"] = [names[int(label)] if names else f"{label:g}" for label in labels]
+        table["label"] = [names[int(label)] if names else str(label) for label in labels]
     if names:
         logits = np.asarray(predictions, dtype=np.float64)
         logits -= logits.max(axis=-1, keepdims=True)
@@ -123,7 +123,7 @@ def write_predictions(path: Path, predictions: np.ndarray, labels: np.ndarray | 
         table["prediction"] = [names[index] for index in scores.argmax(axis=-1)]
         table["score"] = [f"{score:.6f}" for score in scores.max(axis=-1)]
     else:
-        table["prediction"] = [f"{number:.6f}" for number in predictions.reshape(-1)]
+        table["prediction"] = list(map(str, predictions.reshape(-1)))  # all digits: metrics can be computed from them
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(table)

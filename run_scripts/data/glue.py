@@ -64,8 +64,10 @@ class TextTask:
         """The index of a class, given its name or index; for regression the score.
 
         Raises:
-            ValueError: If there is no such class, or the number is out of range.
+            ValueError: If there is no such class, the number is out of range, or there are several.
         """
+        if isinstance(value, (list, dict)):
+            raise ValueError(f"the label is {value!r}: a text has one label, a name or a number.")
         if self.labels is None:
             return self._read_score(value)
         names = self.all_labels

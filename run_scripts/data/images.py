@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import torch
 from PIL import Image
+from pyarrow import compute
 from transformers import AutoImageProcessor, CLIPImageProcessorPil, PreTrainedConfig
 
 from ..base.arguments import ModelArguments
@@ -56,6 +57,7 @@ def load_images(
             # All files: otherwise words like "val" in the names of files and folders choose among them.
             files = {"train": "**"}
             split = load_named("imagefolder", None, "train", data_dir=sources[name], data_files=files)
+            _check_folders(split, Path(sources[name]), f"--{name}_dir")
         for column in (arguments.image_column, arguments.label_column):
             if column not in split.column_names:
                 raise UserError(f"the {name} images have no column {column!r}; there are {split.column_names}.")
@@ -73,6 +75,25 @@ def load_images(
         if name in splits:
             splits[name] = limited(splits[name], limit, shuffle=True)
     return splits
+
+
+def _check_folders(images: datasets.Dataset, folder: Path, argument: str) -> None:
+    """Check that every image is in a folder for its class, unless a metadata file names the classes.
+
+    The classes are the names of the images' folders: without this, a folder of training and validation images would be
+    read as one set.
+
+    Raises:
+        UserError: If an image is elsewhere.
+    """
+    column = images.with_format("arrow")[:].column("image") if "image" in images.column_names else None
+    paths = [] if column is None else compute.struct_field(column.combine_chunks(), "path").to_pylist()
+    for found in sorted({Path(path).parent for path in paths}):
+        if found.parent.resolve() != folder.resolve() and not any(folder.rglob("metadata.*")):
+            raise UserError(
+                f"{argument}: {str(folder)!r} must have a folder of images for each class, but there are images in "
+                f"{str(found)!r}."
+            )
 
 
 def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) -> Any:
@@ -107,14 +128,16 @@ def open_image(image: Image.Image | dict[str, Any]) -> Image.Image:
         image: Decoded, or with its `path` or `bytes`, as `datasets` stores it.
 
     Raises:
-        BadDataError: If it is damaged.
+        BadDataError: If it is damaged, or has more than 8 bits per value.
     """
+    name = (None if isinstance(image, Image.Image) else image["path"]) or "without a path"
     if not isinstance(image, Image.Image):
         try:
             image = datasets.Image().decode_example(image)
         except (OSError, ValueError, SyntaxError) as error:  # Pillow raises all of them
-            name = image["path"] or "without a path"
             raise BadDataError(f"the image {name!r} cannot be read: {error}") from error
+    if image.mode.startswith(("I", "F")):  # PIL would clip the values to 255: an image of one colour
+        raise BadDataError(f"the image {name!r} has more than 8 bits per value (mode {image.mode}): convert it to 8.")
     return image.convert("RGB")
 
 

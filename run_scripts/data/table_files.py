@@ -212,7 +212,8 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, Row]]:
                 raise UserError(f"{path}, line {reader.line_num}: not the {len(reader.fieldnames)} columns of line 1.")
             yield reader.line_num, row
     except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: {error}.") from error
+        # The inner reader has counted the line that the outer one did not get.
+        raise UserError(f"{path}, line {reader.reader.line_num}: {error}. Commas separate columns.") from error
 
 
 def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Row]]:

@@ -109,13 +109,15 @@ def _classes(train: Table, column: str) -> list[str]:
     """The labels of training rows in order.
 
     Raises:
-        UserError: If a row has none, or all are numbers with fractions.
+        UserError: If a row has none or several, or all are numbers with fractions.
     """
     found = set()
     for number, row in train.rows:
         label = train.value(number, row, column)
         if label in (None, "") or str(label).lower() == "nan":
             raise train.error(number, "the label is missing.")
+        if isinstance(label, (list, dict)):
+            raise train.error(number, f"the label is {label!r}: a text has one label, a name or a number.")
         found.add(str(label))
     if all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
         raise UserError(

@@ -48,7 +48,9 @@ class Seq2SeqDataArguments(DatasetArguments):
     validation_source_file: list[str] | None = field(default=None, metadata={"help": "The same for --do_eval."})
     validation_target_file: list[str] | None = field(default=None, metadata={"help": "Its targets."})
     test_source_file: list[str] | None = field(default=None, metadata={"help": "The same for --do_predict."})
-    test_target_file: list[str] | None = field(default=None, metadata={"help": "Its targets."})
+    test_target_file: list[str] | None = field(
+        default=None, metadata={"help": "Its targets; without them texts are written, not scored."}
+    )
     source_column: str = field(
         default="source",
         metadata={"help": "Column of the sources, dotted if inside another: translation.en. Lists are joined."},
@@ -96,7 +98,8 @@ def load_pairs(
         token: Hub token.
 
     Returns:
-        The columns of `FEATURES` (`target` is the first reference), and the side on which long sources are truncated.
+        The columns of `FEATURES` (`target` is the first reference; test data of `--test_source_file` alone have empty
+        targets and no references), and the side on which long sources are truncated.
 
     Raises:
         UserError: If data are missing or invalid.
@@ -110,7 +113,9 @@ def load_pairs(
             f"--{split}_target_file."
         )
     columns, side = ("source", "target"), "right"
-    if given[1]:
+    if split == "test" and sources is not None and targets is None:
+        columns, rows = ("source", None), load_files(sources, builder="text").rename_column("text", "source")
+    elif given[1]:
         rows = load_parallel_lines(sources, targets, split)
     elif files is not None and all(".txt" in Path(file.lower()).suffixes for file in files):
         rows, side = load_dialogues(files, arguments.max_history), "left"
@@ -183,14 +188,14 @@ def load_dialogues(patterns: list[str], max_history: int | None = None) -> datas
 
 
 def pairs_of(
-    rows: datasets.Dataset, source: str, target: str, name: str, prefix: str = "", skip_empty: bool = False
+    rows: datasets.Dataset, source: str, target: str | None, name: str, prefix: str = "", skip_empty: bool = False
 ) -> datasets.Dataset:
     """The columns of `FEATURES`, made from two columns of any data set.
 
     Args:
         rows: The data set.
         source: Column of texts, or of lists of sentences, which are joined by spaces. `a.b` is `b` inside column `a`.
-        target: Column of texts, or of lists of references.
+        target: Column of texts, or of lists of references; `None` if there are none.
         name: Name of the data, for messages.
         prefix: Text before every source.
         skip_empty: Whether to drop examples with an empty text.
@@ -200,7 +205,7 @@ def pairs_of(
     """
     if not len(rows):
         raise UserError(f"{name} has no rows.")
-    columns = {column: _split_name(rows, column, name) for column in (source, target)}
+    columns = {column: _split_name(rows, column, name) for column in (source, target) if column is not None}
     read = sorted({outer for outer, *_ in columns.values()})
 
     def convert(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
@@ -219,9 +224,10 @@ def pairs_of(
                     "--skip_empty_examples."
                 )
             if not empty:
+                references = [] if target is None else texts[target]
                 pairs["source"].append(prefix + " ".join(texts[source]))
-                pairs["target"].append(texts[target][0])
-                pairs["references"].append(texts[target])
+                pairs["target"].append(references[0] if references else "")
+                pairs["references"].append(references)
         return pairs
 
     pairs = rows.select_columns(read).map(

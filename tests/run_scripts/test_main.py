@@ -128,3 +128,16 @@ def test_the_form_of_python_m_has_the_same_help():
     module = [sys.executable, "-m", "tokenmixers.run_scripts.small_data.number_names", "--help"]
     shown = subprocess.run(module, capture_output=True, text=True, check=True).stdout
     assert docstring_of("number_names") in shown
+
+
+@pytest.mark.parametrize(("command", "hint"), [("run_mlm", " The same command continues it"), ("fill_mask", "")])
+def test_an_interruption_is_a_sentence_and_ends_as_by_the_signal(command, hint):
+    code = (
+        "import importlib, os, signal\n"
+        "from tokenmixers.run_scripts.__main__ import main\n"
+        "importlib.import_module = lambda name: os.kill(os.getpid(), signal.SIGINT)\n"  # Ctrl-C
+        "main()"
+    )
+    process = call(command, code=code)
+    assert process.returncode == -2  # a shell's loop ends too
+    assert process.stderr.startswith(f"\n{command} was interrupted.{hint}") and process.stderr.count("\n") == 2

@@ -83,6 +83,26 @@ def test_trains_predicts_saves_and_reports(writing, texts, tmp_path, capsys):
         assert " ".join(tokenizer.decode(ids[0], skip_special_tokens=True).split()) == prediction
 
 
+def test_new_texts_need_no_references(writing, texts, tmp_path, capsys):
+    run_seq2seq.main(writing(max_steps=20, do_predict=True))
+    changes = {
+        "do_train": None,
+        "do_eval": None,
+        "config_name": None,
+        "config_overrides": None,
+        "train_tokenizer": None,
+    }
+    changes |= {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "new", "do_predict": True}
+    capsys.readouterr()
+    results = run_seq2seq.main(writing(**changes, test_source_file=texts / "test.source"))
+    file = tmp_path / "new" / "test_predictions.txt"
+    assert lines_of(file) == lines_of(tmp_path / "run" / "test_predictions.txt")
+    assert not (tmp_path / "new" / "test_references.txt").exists()
+    assert not any("loss" in name or "bleu" in name or "perplexity" in name for name in results)
+    printed = capsys.readouterr().out
+    assert f"predictions for the test set: {file}" in printed and "examples |" not in printed
+
+
 def test_perplexity_is_that_of_every_target_token(writing, texts, tmp_path):
     results = run_seq2seq.main(writing(per_device_eval_batch_size=5, label_smoothing_factor=0.1))
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").eval()

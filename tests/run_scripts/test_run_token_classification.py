@@ -132,10 +132,26 @@ def test_tags_that_are_no_entities(command, tmp_path):
 def test_entities_of_one_word_and_last_words_have_scores():
     names = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
     labels, guesses = np.array([[1, 2, 3, 0, 4, -100]]), np.array([[1, 2, 3, 4, 4, 0]])
-    scores = run_token_classification.tag_metrics(EvalPrediction(guesses, labels), names)
+    scores = run_token_classification.tag_metrics(EvalPrediction(guesses, labels), names, [0])
     assert scores["precision"] == pytest.approx(2 / 3)  # three words and one word are right, one is too much
     assert scores["recall"] == 1 and scores["accuracy"] == pytest.approx(4 / 5)
     assert scores["f1"] == scores["f1_PER"] == pytest.approx(0.8)
+
+
+def test_entities_are_those_of_whole_sentences_where_these_are_cut(command, tmp_path, capsys):
+    names = ("train", "validation", "test")
+    for name in names:  # after training, "Smith" goes on with the name, where the other files end it
+        tags = f"Ada B-PER\nSmith {'I-PER' if name == 'train' else 'O'}\nwent O\nto O\nRome B-LOC"
+        (tmp_path / f"{name}.conll").write_text("\n\n".join([tags] * 8))
+    files = {f"{name}_file": tmp_path / f"{name}.conll" for name in names}
+    results = run_token_classification.main(
+        command(**files, max_seq_length=4, max_steps=60, per_device_train_batch_size=40, do_predict=True)
+    )
+    for split, prefix in (("validation", "eval"), ("test", "test")):
+        predicted = (tmp_path / "run" / f"predictions_{split}.conll").read_text()
+        assert predicted == "Ada B-PER B-PER\nSmith O I-PER\nwent O O\nto O O\nRome B-LOC B-LOC\n\n" * 8
+        assert results[f"{prefix}_precision"] == results[f"{prefix}_recall"] == 0.5  # Rome, not Ada
+    assert f"test set: {tmp_path / 'run' / 'predictions_test.conll'}" in capsys.readouterr().out
 
 
 @pytest.fixture

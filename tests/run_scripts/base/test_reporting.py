@@ -1,12 +1,14 @@
+import csv
 import platform
 from importlib.metadata import PackageNotFoundError
 
+import numpy as np
 import pytest
 import torch
 
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base import reporting
-from tokenmixers.run_scripts.base.reporting import progress_line, versions
+from tokenmixers.run_scripts.base.reporting import progress_line, versions, write_predictions
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,13 @@ def test_the_device_that_was_used_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
     assert versions().endswith(", on a GPU") and versions(torch.device("cuda")).endswith(", on a GPU")
     assert versions(torch.device("cpu")).endswith(f", on {platform.machine()}")
+
+
+def test_written_numbers_have_all_digits(tmp_path):
+    labels, predictions = np.float32([200006.94, 1e-7, 3]), np.float32([[200007.02], [1.25e-7], [0.1]])
+    write_predictions(tmp_path / "predictions.csv", predictions, labels, names=())
+    with (tmp_path / "predictions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [np.float32(row["label"]) for row in rows] == labels.tolist()
+    assert [np.float32(row["prediction"]) for row in rows] == predictions[:, 0].tolist()
+    assert rows[0]["label"] == "200006.94"

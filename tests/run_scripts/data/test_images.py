@@ -6,8 +6,15 @@ from transformers import CLIPImageProcessorPil
 
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts.base.arguments import ModelArguments
+from tokenmixers.run_scripts.base.errors import BadDataError
 from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
-from tokenmixers.run_scripts.data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images
+from tokenmixers.run_scripts.data.images import (
+    ImageCollator,
+    ImageDataArguments,
+    load_image_processor,
+    load_images,
+    open_image,
+)
 from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator
 
 
@@ -78,3 +85,22 @@ def test_names_of_files_and_folders_choose_no_images(tmp_path):
     for split in load_images(arguments, ("train", "validation")).values():
         assert split.features["label"].names == ["bullet_train", "test tube", "train"]
         assert split["label"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("folder", "shown"), [("pictures", "pictures/train/cat"), ("pictures/train/cat", "train/cat")]
+)
+def test_images_outside_the_folders_of_classes_are_refused(folder, shown, tmp_path):
+    for split in ("train", "validation"):
+        for label in ("cat", "dog"):
+            (tmp_path / "pictures" / split / label).mkdir(parents=True)
+            Image.new("RGB", (2, 2)).save(tmp_path / "pictures" / split / label / "1.png")
+    with pytest.raises(SystemExit, match=f"--train_dir: .* a folder of images for each class, .*{shown}'"):
+        load_images(ImageDataArguments(train_dir=str(tmp_path / folder)), ("train",))
+
+
+@pytest.mark.parametrize(("values", "mode"), [(np.uint16([[0, 65535]]), "I;16"), (np.float32([[0, 0.5]]), "F")])
+def test_values_of_more_than_8_bits_are_refused(values, mode, tmp_path):
+    Image.fromarray(values).save(tmp_path / "deep.tiff")
+    with pytest.raises(BadDataError, match=f"deep.tiff' has more than 8 bits per value .mode {mode}"):
+        open_image({"path": str(tmp_path / "deep.tiff"), "bytes": None})

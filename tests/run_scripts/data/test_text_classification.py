@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from tokenmixers import GMLPConfig
@@ -29,3 +31,14 @@ def test_labels_are_hidden_otherwise(label):
     names = own_task(TextClassificationArguments(), table(0, 1), GMLPConfig())
     for task in (names, find_task("stsb"), find_task("rte")):
         assert not task.has_label({task.label_column: label})
+
+
+@pytest.mark.parametrize("several", [["a", "b"], ["a"], {"a": 1}])
+def test_a_text_has_one_label(several):
+    """A list would be a class of its own, named by its characters."""
+    message = re.escape(f"a file, line 2: the label is {several!r}: a text has one label")
+    with pytest.raises(SystemExit, match=message):
+        own_task(TextClassificationArguments(), table("a", several, "b"), GMLPConfig())
+    task = own_task(TextClassificationArguments(), table("a", "b"), GMLPConfig())
+    with pytest.raises(SystemExit, match=message):
+        read_examples(table("a", several), task, labelled=True)
