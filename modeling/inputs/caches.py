@@ -17,23 +17,17 @@ CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ 
 
 
 def accept_past_key_values(function: Callable) -> Callable:
-    """Let a function with an argument `cache` take it by its older name as well.
-
-    Its signature has the name that the installed Transformers uses.
-    """
+    """Let a function take its argument `cache` by the older name as well. Its signature has `CACHE_NAME`."""
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if (cache := kwargs.pop("past_key_values", None)) is not None:
-            if kwargs.get("cache") is not None:
-                raise ValueError("`cache` and `past_key_values` are two names of one argument: give one of them.")
-            kwargs["cache"] = cache
-        return function(*args, **kwargs)
+    def wrapper(*args: Any, past_key_values: Cache | None = None, **kwargs: Any) -> Any:
+        if past_key_values is None:
+            return function(*args, **kwargs)
+        return function(*args, cache=past_key_values, **kwargs)  # `TypeError` if both are given
 
-    signature = inspect.signature(function)
-    parameters = signature.parameters.values()
-    named = [p.replace(name=CACHE_NAME) if p.name == "cache" else p for p in parameters]
-    wrapper.__signature__ = signature.replace(parameters=named)  # type: ignore[attr-defined]
+    parameters = inspect.signature(function).parameters.values()
+    named = [each.replace(name=CACHE_NAME) if each.name == "cache" else each for each in parameters]
+    wrapper.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
     return wrapper
 
 

@@ -34,7 +34,7 @@ class SpatialProjection(nn.Module):
         Returns:
             Shape `(new tokens, all tokens)`, with a first dimension `batch` (or 1) if rows may differ.
         """
-        layout = TokenLayout(length, length) if layout is None else layout
+        layout = TokenLayout(length, length, slice(None)) if layout is None else layout
         matrix = self._rows(length, layout)
         if self.is_causal:
             tokens = torch.arange(length, device=matrix.device)
@@ -63,7 +63,8 @@ class SpatialProjection(nn.Module):
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
         """Mix all tokens, those in the cache first, into the new ones (into all without `layout`)."""
         if layout is None:
-            layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1])
+            # The slice is given because PyTorch 2.11 cannot compile it as a default.
+            layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1], slice(None))
         new_tokens, positions = layout.new_tokens, layout.positions
         # Without the unused part of a static cache.
         hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]

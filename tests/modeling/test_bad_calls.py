@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from tokenmixers.modeling.inputs.caches import CACHE_NAME
+
 
 IDS, WORDS = torch.arange(12).view(2, 6) + 1, torch.randn(2, 6, 10)
 IMAGES = torch.zeros(2, 3, 8, 8)
@@ -70,8 +72,8 @@ TABLE = [
     (BACKBONES, {"input_ids": IDS, "pixel_values": IMAGES}, "`pixel_values` need a model"),
     (SPATIAL, {"input_ids": IDS, "seq_idx": zeros(2, 5)}, SHAPE.format("seq_idx", "2, 5", "2, 6")),
     (("MLPMixerModel",), {"input_ids": IDS, "seq_idx": zeros(2, 6)}, "MLP-Mixer does not support `seq_idx`"),
-    (DECODERS, {"input_ids": IDS, "past_key_values": 3}, "must be a cache .*got a int"),
-    (DECODERS, {"input_ids": IDS, "past_key_values": ((WORDS,),)}, "must be a cache .*got a tuple"),
+    (DECODERS, {"input_ids": IDS, "past_key_values": 3}, f"`{CACHE_NAME}` must be a cache .*got a int"),
+    (DECODERS, {"input_ids": IDS, "past_key_values": ((WORDS,),)}, f"`{CACHE_NAME}` must be a cache .*got a tuple"),
     (DECODERS, {"input_ids": IDS, "logits_to_keep": -1}, "`logits_to_keep` must be an integer .* got -1"),
     (
         DECODERS,

@@ -299,6 +299,7 @@ def test_text_checkpoints_are_refused(command, tmp_path):
         )
 
 
+@pytest.mark.usefixtures("_auto_image_processor")
 def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path, capsys):
     run_image_classification.main(command())
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["bottom", "top"])})
@@ -366,6 +367,7 @@ def teacher(command, tmp_path):
     return tmp_path / "teacher"
 
 
+@pytest.mark.usefixtures("_auto_image_processor")
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 def test_a_student_learns_from_a_teacher(kind, command, teacher, tmp_path):
     """From its logits in files as from the teacher itself, and through augmented images."""
@@ -388,9 +390,10 @@ def test_a_student_learns_from_a_teacher(kind, command, teacher, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
+        pytest.param(
             {"config_overrides": SIZES.replace("image_size=8", "image_size=16")},
             "makes 8x8 pixels, the student takes 16x16",
+            marks=pytest.mark.usefixtures("_auto_image_processor"),
         ),
         ({"cache_teacher": "true", "random_shift": 1}, "leave out --random_shift, or let the teacher run"),
         ({"distillation_type": "firm"}, "there are soft and hard"),
@@ -403,6 +406,7 @@ def test_teachers_that_do_not_fit(changes, message, command, teacher, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("_auto_image_processor")
 def test_teachers_of_other_labels_and_colours(command, teacher, tmp_path):
     def refused(message, **changes):
         with pytest.raises(SystemExit) as caught:

@@ -1,5 +1,6 @@
 """Pipelines on data sets: with `evaluate`'s own evaluators, as far as these work, and with ours."""
 
+import re
 import socket
 from contextlib import contextmanager
 
@@ -82,7 +83,7 @@ class _of_evaluate:  # noqa: N801  (it stands for a function)
                 raise
             pytest.skip("evaluate 0.4.6 wants transformers.TFPreTrainedModel before it takes a pipeline")
         except KeyError as error:
-            if "question-answering has been removed" not in str(error):
+            if not re.search("question-answering has been removed|Unknown task question-answering", str(error)):
                 raise
             pytest.skip("evaluate 0.4.6 has no other name for the task than one that Transformers 5 refuses")
 

@@ -184,7 +184,10 @@ def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, cap
         if task == "text2text-generation":
             sizes |= {"is_encoder_decoder": True, "decoder_start_token_id": tokenizer.pad_token_id}
     config = getattr(tokenmixers, FAMILIES[model_type].config)(**sizes)
-    getattr(tokenmixers, FAMILIES[model_type].models[HEADS[task]])(config).save_pretrained(tmp_path / "model")
+    model = getattr(tokenmixers, FAMILIES[model_type].models[HEADS[task]])(config)
+    if task == "text-generation":  # as `run_clm` does
+        model.generation_config.max_length = config.max_position_embeddings
+    model.save_pretrained(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     code = snippet(task, "model", needs_code=True, mask="[MASK]")
     assert '"model", trust_remote_code=True)' in code
