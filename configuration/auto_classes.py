@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-# It resizes, then crops the centre, with Pillow. There is no other class for torchvision.
 IMAGE_PROCESSORS = {"pil": "TimmImageProcessorPil", "torchvision": "TimmImageProcessorPil"}
-"""Backend -> name of the class in `tokenization/` that prepares images for all families."""
+"""Backend -> name of the class in `tokenization/` that prepares images for all families: one, of Pillow, for both."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def _check_embeds(name: str, embeds: Any, hidden_size: int) -> None:
     if not isinstance(embeds, torch.Tensor) or not embeds.is_floating_point():
         raise ValueError(f"`{name}` must be a tensor of floating point numbers, got {_kind(embeds)}.")
     fits = embeds.ndim == 3 and embeds.shape[2] == hidden_size and embeds.shape[1] > 0
-    _require_shape(name, embeds, fits, f"(batch, length, hidden_size={hidden_size}) with a length of at least 1")
+    _require_shape(name, embeds, fits, "(batch, length, hidden_size={}) with a length of at least 1", hidden_size)
 
 
 def check_integers(name: str, tensor: Any) -> None:
@@ -70,9 +70,9 @@ def _kind(value: Any) -> str:
     return str(value.dtype) if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
-def _require_shape(name: str, tensor: torch.Tensor, fits: bool, expected: str) -> None:
-    if not fits:
-        raise ValueError(f"`{name}` has shape {tuple(tensor.shape)}, expected {expected}.")
+def _require_shape(name: str, tensor: torch.Tensor, fits: bool, expected: str, *sizes: int) -> None:
+    if not fits:  # sizes are written here only: `torch.compile` makes one that is written a constant
+        raise ValueError(f"`{name}` has shape {tuple(tensor.shape)}, expected {expected.format(*sizes)}.")
 
 
 def embed(embeddings: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
@@ -96,14 +96,14 @@ def check_token_types(token_type_ids: torch.Tensor, inputs_embeds: torch.Tensor)
     check_integers("token_type_ids", token_type_ids)
     batch, length = inputs_embeds.shape[:2]
     fits = tuple(token_type_ids.shape) in ((batch, length), (1, length))
-    _require_shape("token_type_ids", token_type_ids, fits, f"{(batch, length)}")
+    _require_shape("token_type_ids", token_type_ids, fits, "({}, {})", batch, length)
 
 
 def check_positions(position_ids: torch.Tensor, shape: tuple[int, int], max_length: int | None) -> None:
     """Raise `ValueError` for positions of a wrong shape or type, or (on a CPU) outside the model's."""
     check_integers("position_ids", position_ids)
     fits = tuple(position_ids.shape) in (shape, (1, shape[1]))
-    _require_shape("position_ids", position_ids, fits, f"{shape}")
+    _require_shape("position_ids", position_ids, fits, "({}, {})", *shape)
     if position_ids.device.type != "cpu" or is_tracing(position_ids):
         return
     low, high = (int(position) for position in position_ids.aminmax())
@@ -121,17 +121,17 @@ def check_cache(cache: Any) -> None:
 def check_encoder_states(states: Any, mask: torch.Tensor | None, batch: int, hidden_size: int) -> None:
     """Raise `ValueError` for encoder outputs that do not fit the decoder, or a mask that does not fit them."""
     _check_embeds("encoder_hidden_states", states, hidden_size)
-    expected = f"({batch}, length, hidden_size), one row for each of the decoder's"
-    _require_shape("encoder_hidden_states", states, states.shape[0] == batch, expected)
+    expected = "({}, length, hidden_size), one row for each of the decoder's"
+    _require_shape("encoder_hidden_states", states, states.shape[0] == batch, expected, batch)
     if mask is not None and mask.ndim == 2:
         fits = mask.shape == states.shape[:2]
-        _require_shape("attention_mask", mask, fits, f"{tuple(states.shape[:2])}, one number for each encoder token")
+        _require_shape("attention_mask", mask, fits, "({}, {}), one number for each encoder token", *states.shape[:2])
 
 
 def check_full_mask(mask: torch.Tensor, length: int) -> None:
     """Raise `ValueError` for a mask of four dimensions that is not for `length` tokens without a cache."""
     fits = tuple(mask.shape[2:]) == (length, length)
-    _require_shape("attention_mask", mask, fits, f"(batch, heads or 1, {length}, {length})")
+    _require_shape("attention_mask", mask, fits, "(batch, heads or 1, {0}, {0})", length)
 
 
 def check_choices(*inputs: torch.Tensor | None) -> None:

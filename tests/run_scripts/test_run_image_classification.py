@@ -387,13 +387,13 @@ def test_a_student_learns_from_a_teacher(kind, command, teacher, tmp_path):
     run_image_classification.main(command(**options, **augmented))
 
 
+@pytest.mark.usefixtures("_auto_image_processor")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param(
+        (
             {"config_overrides": SIZES.replace("image_size=8", "image_size=16")},
             "makes 8x8 pixels, the student takes 16x16",
-            marks=pytest.mark.usefixtures("_auto_image_processor"),
         ),
         ({"cache_teacher": "true", "random_shift": 1}, "leave out --random_shift, or let the teacher run"),
         ({"distillation_type": "firm"}, "there are soft and hard"),
