@@ -144,10 +144,12 @@ class Executor:
         """Take the runs that were finished here before: what is ready becomes more with each of them."""
         earlier = [] if self.earlier is None else self.earlier["runs"]
         machines = {run_of(record): record.get("machine") for record in earlier}
+        # What is not planned any more, such as further seeds of what was the best learning rate, stays in the report.
+        unplanned = [run for run in machines if self._is_of_this_study(run)]
         busy = {active.run for active in self.active}
         while True:
-            found = [(run, self.workspace.record(run)) for run in self.ready() if run not in busy]
-            new = {run: record for run, record in found if record is not None}
+            runs = [run for run in (*self.ready(), *unplanned) if run not in busy and run not in self.records]
+            new = {run: record for run in runs if (record := self.workspace.record(run)) is not None}
             if not new:
                 break
             for run, record in new.items():
@@ -166,9 +168,9 @@ class Executor:
         before = build_study(self.study.name, self.study.setting, self.earlier["definition"])
         for record in self.earlier["runs"]:
             run = run_of(record)
-            task = self.study.tasks.get(run.task)
-            if task is None or run.contestant not in task.contestants or self.workspace.has_folder(run):
+            if not self._is_of_this_study(run) or self.workspace.has_folder(run):
                 continue
+            task = self.study.tasks[run.task]
             same_data = self.earlier["data"] == self._data()
             if not same_data or _training(before.tasks[run.task], run.contestant) != _training(task, run.contestant):
                 raise UserError(
@@ -176,6 +178,11 @@ class Executor:
                     f"{run} could not be compared with the others. Choose another --output_dir."
                 )
             self.records[run] = record
+
+    def _is_of_this_study(self, run: Run) -> bool:
+        """Whether the study's file still has a run's task and contestant."""
+        task = self.study.tasks.get(run.task)
+        return task is not None and run.contestant in task.contestants
 
     def _write_report(self) -> dict[str, Any]:
         report = self.report()

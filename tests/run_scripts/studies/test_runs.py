@@ -184,6 +184,18 @@ def test_a_learning_rate_can_be_added(execute, trainer, tmp_path):
     assert len(report["runs"]) == 10
 
 
+def test_runs_with_what_was_the_best_learning_rate_stay_in_the_report(execute, trainer, tmp_path):
+    changes = {"seeds": [1, 2, 3], "learning_rates": [0.1, 0.02]}
+    before = execute(changes)["runs"]
+    for again in range(2):  # after the second start too, which finds all runs finished
+        after = execute({**changes, "learning_rates": [0.1, 0.02, 0.01]})["runs"]
+        assert len(before) == 8 and len(after) == 14 and [run for run in before if run not in after] == []
+        assert len(calls(trainer)) == 1 + 14, again
+    with pytest.raises(UserError, match="seed1.yaml was run with max_steps=4, the study now has 5"):
+        only = {"learning_rates": [0.05], "arguments": {**DEFINITION["arguments"], "max_steps": 5}}
+        execute({**changes, **only})
+
+
 def test_models_that_others_finetune_are_trained_again_elsewhere(execute, trainer, tmp_path):
     changes = {
         "tasks": {"pretrain": {}, "finetune": {"starts_from": "pretrain"}},
@@ -216,11 +228,9 @@ def test_models_are_finetuned_again_if_an_added_learning_rate_is_the_best_of_pre
     finetuned = [f"{name}_lr0.1_from_lr0.01_seed{seed}" for seed in (1, 2) for name in ("plain", "wide_net")]
     assert sorted(calls(trainer)[before:]) == sorted(pretrained + finetuned)
     starts = [run["start_learning_rate"] for run in report["runs"] if run["task"] == "second"]
-    assert starts == [0.01] * 4
+    assert sorted(starts) == [0.01] * 4 + [0.02] * 4
     assert len(list((tmp_path / "out" / "second").glob("*_from_lr0.02_seed*/trainer_state.json"))) == 4  # not touched
-    # A report of another machine may hold both.
-    old = [{**run, "start_learning_rate": 0.02, "result": 1.0} for run in report["runs"] if run["task"] == "second"]
-    analysis = Analysis({**report, "runs": [*report["runs"], *old]})
+    analysis = Analysis(report)
     used = analysis.runs(analysis.study.tasks["second"], "plain")
     assert {seed: run["start_learning_rate"] for seed, run in used.items()} == {1: 0.01, 2: 0.01}
 
