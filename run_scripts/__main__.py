@@ -8,10 +8,14 @@
 `accelerate launch -m` need. The list is made without importing torch.
 """
 
+import atexit
 import difflib
 import functools
 import importlib
+import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from tokenmixers import __version__
@@ -36,9 +40,21 @@ def overview() -> str:
 
 
 def _report_interruption(command: str, *_: object) -> None:
-    """An exception hook: one sentence for Ctrl-C."""
-    hint = " The same command continues it from its newest checkpoint." if command in TRAINING_COMMANDS else ""
+    """An exception hook: one or two sentences for Ctrl-C instead of a traceback."""
+    hint = ""
+    if command == "study":
+        hint = " The same command goes on with it."
+    elif command in TRAINING_COMMANDS:
+        hint = " If it has saved a checkpoint, the same command continues from the newest."
     print(f"\n{command} was interrupted.{hint}", file=sys.stderr)
+
+
+def _end_by_signal(interrupted: threading.Event) -> None:
+    """End as Ctrl-C ends a process, so that loops of a shell end too. Python forgets to, once PyTorch is imported."""
+    if interrupted.is_set():
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -58,10 +74,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"tokenmixers {__version__}")
     elif command in COMMANDS:
         sys.argv = [f"tokenmixers {command}", *arguments]  # usage texts name the program by the first
+        interrupted = threading.Event()
+        atexit.register(_end_by_signal, interrupted)  # first, so it runs after all that the command registers
         try:
             importlib.import_module(module_of(command)).main()
         except KeyboardInterrupt:
-            # Only the traceback is replaced: Python then ends as by the signal, so that loops of a shell end too.
+            interrupted.set()
             sys.excepthook = functools.partial(_report_interruption, command)
             raise
     else:

@@ -10,6 +10,7 @@ CPU.
 
 import argparse
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ import yaml
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import launch_command, launch_command_parser
 from accelerate.utils import DistributedType
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from transformers.utils import logging
 
@@ -109,6 +111,10 @@ def main(argv: list[str] | None = None) -> None:
     options.quiet = True  # the command prints its errors itself
     try:
         launch_command(options)
+    except SignalException as error:
+        if error.sigval != signal.SIGINT:
+            raise
+        raise KeyboardInterrupt from error
     except ValueError as error:
         raise UserError(f"accelerate refuses: {error}") from error
     except ChildFailedError as error:

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -130,14 +131,24 @@ def test_the_form_of_python_m_has_the_same_help():
     assert docstring_of("number_names") in shown
 
 
-@pytest.mark.parametrize(("command", "hint"), [("run_mlm", " The same command continues it"), ("fill_mask", "")])
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("run_mlm", " If it has saved a checkpoint, the same command continues"),
+        ("study", " The same command goes on"),
+        ("fill_mask", ""),
+    ],
+)
 def test_an_interruption_is_a_sentence_and_ends_as_by_the_signal(command, hint):
     code = (
-        "import importlib, os, signal\n"
+        "import atexit, importlib, os, signal, torch._dynamo\n"  # with which Python itself ends with status 1
         "from tokenmixers.run_scripts.__main__ import main\n"
-        "importlib.import_module = lambda name: os.kill(os.getpid(), signal.SIGINT)\n"  # Ctrl-C
+        "def command(name):\n"
+        "    atexit.register(print, 'at exit')\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"  # Ctrl-C
+        "importlib.import_module = command\n"
         "main()"
     )
     process = call(command, code=code)
-    assert process.returncode == -2  # a shell's loop ends too
+    assert process.returncode == -signal.SIGINT and process.stdout == "at exit\n"
     assert process.stderr.startswith(f"\n{command} was interrupted.{hint}") and process.stderr.count("\n") == 2
