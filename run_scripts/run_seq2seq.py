@@ -215,6 +215,11 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit.
     """
+    new_texts = data_args.test_source_file is not None and data_args.test_target_file is None
+    if args.do_predict and new_texts and not args.predict_with_generate:
+        raise UserError(
+            "--do_predict without targets writes what the model generates: leave out --predict_with_generate false."
+        )
     teacher = find_teacher(distillation_args, model_args, args)
     if teacher is not None:
         model_args = teacher.student_arguments(model_args)

@@ -17,7 +17,7 @@ CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ 
 
 
 def accept_past_key_values(function: Callable) -> Callable:
-    """Let a function take its argument `cache` by the older name as well. Its signature has `CACHE_NAME`."""
+    """Let the `forward` of a model or layer take its `cache` by the older name too. Its signature has `CACHE_NAME`."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, past_key_values: Cache | None = None, **kwargs: Any) -> Any:

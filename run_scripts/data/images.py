@@ -8,6 +8,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+from datasets.packaged_modules.folder_based_builder.folder_based_builder import FolderBasedBuilder
 from PIL import Image
 from pyarrow import compute
 from transformers import AutoImageProcessor, CLIPImageProcessorPil, PreTrainedConfig
@@ -88,8 +89,9 @@ def _check_folders(images: datasets.Dataset, folder: Path, argument: str) -> Non
     """
     column = images.with_format("arrow")[:].column("image") if "image" in images.column_names else None
     paths = [] if column is None else compute.struct_field(column.combine_chunks(), "path").to_pylist()
+    names_classes = any(any(folder.rglob(name)) for name in FolderBasedBuilder.METADATA_FILENAMES)
     for found in sorted({Path(path).parent for path in paths}):
-        if found.parent.resolve() != folder.resolve() and not any(folder.rglob("metadata.*")):
+        if found.parent.resolve() != folder.resolve() and not names_classes:
             raise UserError(
                 f"{argument}: {str(folder)!r} must have a folder of images for each class, but there are images in "
                 f"{str(found)!r}."

@@ -8,7 +8,7 @@ import datasets
 
 from ..base.errors import UserError
 from .loading import DatasetArguments, limited
-from .table_files import Row, Table, load_own_split, load_split, read_table
+from .table_files import Row, Table, load_named_split, load_split, read_table
 
 
 @dataclass
@@ -87,7 +87,7 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
     if arguments.train_file is not None:
         tables = [read_table(file) for file in arguments.train_file]
     else:
-        tables = [load_own_split(arguments, "train", token)]
+        tables = [load_named_split(arguments, "train", token)]
     columns = arguments.pair_columns
     rows = [texts for table in tables for texts in _texts_of(table, columns, arguments)]
     if not rows:

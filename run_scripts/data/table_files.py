@@ -162,7 +162,7 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
     )
 
 
-def load_own_split(arguments: DatasetArguments, split: str, token: str | None = None) -> Table:
+def load_named_split(arguments: DatasetArguments, split: str, token: str | None = None) -> Table:
     """The `"train"`, `"validation"` or `"test"` split of the arguments' data set, see `load_split`."""
     name = getattr(arguments, f"{split}_split")
     return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
@@ -212,8 +212,9 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, Row]]:
                 raise UserError(f"{path}, line {reader.line_num}: not the {len(reader.fieldnames)} columns of line 1.")
             yield reader.line_num, row
     except csv.Error as error:
-        # The inner reader has counted the line that the outer one did not get.
-        raise UserError(f"{path}, line {reader.reader.line_num}: {error}. Commas separate columns.") from error
+        hint = " Commas separate columns." if "expected after" in str(error) else ""
+        first_line = reader.line_num + 1  # of the row: a quotation mark that is not closed reads to the end
+        raise UserError(f"{path}, line {first_line}: {error}.{hint}") from error
 
 
 def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Row]]:

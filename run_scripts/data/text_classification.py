@@ -11,7 +11,7 @@ from ..base.errors import UserError
 from ..base.trained_model import label_names
 from .glue import CLASSIFIED, GlueTask, TextTask, columns, find_task
 from .loading import DatasetArguments
-from .table_files import Table, load_own_split, read_table
+from .table_files import Table, load_named_split, read_table
 
 
 @dataclass
@@ -74,7 +74,7 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
             for split in splits
         }
     if arguments.dataset_name is not None:
-        return {split: {"": load_own_split(arguments, split, token)} for split in splits}
+        return {split: {"": load_named_split(arguments, split, token)} for split in splits}
     for split in splits:
         if own[split] is None:
             raise UserError(f"--{split}_file is missing.")

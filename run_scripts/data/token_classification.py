@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from .loading import DatasetArguments
-from .table_files import Table, load_own_split, read_conll, read_table
+from .table_files import Table, load_named_split, read_conll, read_table
 
 
 @dataclass
@@ -55,7 +55,7 @@ def load_sentences(
     sentences = {}
     for split in splits:
         if arguments.dataset_name is not None:
-            table = load_own_split(arguments, split, token)
+            table = load_named_split(arguments, split, token)
         elif files[split] is None:
             raise UserError(f"--{split}_file is missing.")
         elif Path(files[split]).suffix.lower() in (".json", ".jsonl", ".parquet"):

@@ -93,8 +93,12 @@ def test_new_texts_need_no_references(writing, texts, tmp_path, capsys):
         "train_tokenizer": None,
     }
     changes |= {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "new", "do_predict": True}
+    changes |= {"test_source_file": texts / "test.source"}
+    with pytest.raises(SystemExit, match="leave out --predict_with_generate false"):
+        run_seq2seq.main(writing(**changes, predict_with_generate="false"))
+    assert not (tmp_path / "new").exists()
     capsys.readouterr()
-    results = run_seq2seq.main(writing(**changes, test_source_file=texts / "test.source"))
+    results = run_seq2seq.main(writing(**changes))
     file = tmp_path / "new" / "test_predictions.txt"
     assert lines_of(file) == lines_of(tmp_path / "run" / "test_predictions.txt")
     assert not (tmp_path / "new" / "test_references.txt").exists()

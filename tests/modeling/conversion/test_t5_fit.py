@@ -209,7 +209,7 @@ def test_attention_by_the_query_token_alone_is_learned(component, options):
     sizes = {"max_position_embeddings": 8, "decoder_attention_components": ["vanilla"]}
     model = fit_synthesizer(original, train, component, epochs=10, **sizes, **options)
     static = fit_synthesizer(original, train, "random", **sizes)
-    for part in (original, original.encoder, model, static):  # Transformers 5.17 sets that of a part alone
+    for part in (original, original.encoder, model, static):  # 5.17 does not reach the stacks
         part.set_attn_implementation("eager")
     with torch.no_grad():
         wanted, found, mean = (

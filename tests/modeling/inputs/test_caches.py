@@ -114,7 +114,9 @@ def test_a_checkpointed_layer_gets_no_cache(name, padded, randomise):
     model.zero_grad()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     torch.manual_seed(0)
-    model(ids, attention_mask=mask, labels=ids, cache=DynamicCache(config=model.config)).loss.backward()
+    cache = DynamicCache(config=model.config)
+    model(ids, attention_mask=mask, labels=ids, cache=cache).loss.backward()
+    assert cache.get_seq_length() == 0
     for key, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[key])
 

@@ -95,6 +95,7 @@ def test_images_outside_the_folders_of_classes_are_refused(folder, shown, tmp_pa
         for label in ("cat", "dog"):
             (tmp_path / "pictures" / split / label).mkdir(parents=True)
             Image.new("RGB", (2, 2)).save(tmp_path / "pictures" / split / label / "1.png")
+    (tmp_path / folder / "metadata.txt").write_text("not what datasets reads")
     with pytest.raises(SystemExit, match=f"--train_dir: .* a folder of images for each class, .*{shown}'"):
         load_images(ImageDataArguments(train_dir=str(tmp_path / folder)), ("train",))
 

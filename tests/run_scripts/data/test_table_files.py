@@ -63,7 +63,7 @@ def test_classes_become_names_also_in_lists(tmp_path):
     [
         ("a.tsv", b"text\nfine\nbad \xff byte\n", r"a\.tsv, line 3: not valid UTF-8 \(byte 0xff\)"),
         ("a.csv", "a,b\n1\n", r"a\.csv, line 2: not the 2 columns"),
-        ("a.csv", 'a,b\n1,2\n"1,2\n', r"a\.csv, line 3: unexpected end of data. Commas separate columns"),
+        ("a.csv", 'a,b\n1,2\n"1,2\n3,4\n5,6\n', r"a\.csv, line 3: unexpected end of data\.$"),
         ("a.csv", 'a;b\n1;2\n"1";2\n', r"a\.csv, line 3: .* Commas separate columns"),
         ("a.jsonl", '{"a": 1}\n{"a"\n', r"a\.jsonl, line 2: not valid JSON"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: a row must be an object"),

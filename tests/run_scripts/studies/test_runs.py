@@ -191,7 +191,7 @@ def test_runs_with_what_was_the_best_learning_rate_stay_in_the_report(execute, t
         after = execute({**changes, "learning_rates": [0.1, 0.02, 0.01]})["runs"]
         assert len(before) == 8 and len(after) == 14 and [run for run in before if run not in after] == []
         assert len(calls(trainer)) == 1 + 14, again
-    with pytest.raises(UserError, match="seed1.yaml was run with max_steps=4, the study now has 5"):
+    with pytest.raises(UserError, match=r"seed1\.yaml was run with max_steps=4, the study now has 5"):
         only = {"learning_rates": [0.05], "arguments": {**DEFINITION["arguments"], "max_steps": 5}}
         execute({**changes, **only})
 
