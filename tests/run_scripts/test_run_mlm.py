@@ -172,7 +172,7 @@ def test_a_model_type_needs_no_configuration_file(command, tmp_path):
     ],
 )
 def test_launchers_train_the_same_model(command, tmp_path, launcher, batch):
-    options = {"optim": "sgd", "max_grad_norm": 1e9, "mlm_probability": 0.3}
+    options = {"optim": "sgd", "max_grad_norm": 1e9, "mlm_probability": 0.3, "precision": "fp32"}
     run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
     options |= {"model_name_or_path": tmp_path / "start", "train_tokenizer": None}
     options |= {"config_name": None, "config_overrides": None}

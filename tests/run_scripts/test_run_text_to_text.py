@@ -281,6 +281,7 @@ def test_a_diverging_loss_and_a_full_disk_are_survived(survives, mixture):
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batch(mixture, in_two_processes, tmp_path):
     options = {"max_steps": 6, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "do_eval": None}
+    options["precision"] = "fp32"
     run_text_to_text.main(mixture(**options))
     arguments = mixture(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
     in_two_processes("run_text_to_text", arguments)

@@ -253,6 +253,7 @@ def test_mistakes_are_one_sentence_before_anything_is_written(changes, message, 
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_processes, tmp_path):
     options = {"max_steps": 5, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.1}
+    options["precision"] = "fp32"
     run_token_classification.main(command(**options))
     arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
     in_two_processes("run_token_classification", arguments)

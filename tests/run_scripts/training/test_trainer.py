@@ -99,8 +99,9 @@ KILLED_RUN = Path(__file__).parents[1] / "killed_run.py"
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 0])
 def test_a_killed_streamed_run_ends_as_an_uninterrupted_one(workers, streaming, tmp_path):
-    run_mlm.main(streaming(output_dir=tmp_path / "whole", dataloader_num_workers=workers))
-    command = streaming(output_dir=tmp_path / "run", dataloader_num_workers=workers)
+    options = {"dataloader_num_workers": workers, "precision": "fp32"}
+    run_mlm.main(streaming(output_dir=tmp_path / "whole", **options))
+    command = streaming(output_dir=tmp_path / "run", **options)
     process = subprocess.run([sys.executable, KILLED_RUN, "5", *command], capture_output=True, text=True, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr[-2000:]
     run_mlm.main(command)
