@@ -1,10 +1,12 @@
 """The launcher: shipped configurations by name, and accelerate's own launcher with what they say."""
 
+import signal
 import sys
 
 import pytest
 import torch
 import yaml
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from tokenmixers.run_scripts import launch
@@ -125,6 +127,17 @@ def test_a_failed_process_ends_it(launched, monkeypatch, tmp_path):
     launched("one_gpu.yaml", "run_mlm")
     monkeypatch.setattr(launch, "launch_command", fail)
     with pytest.raises(UserError, match="process 1 of run_mlm failed with exit status 7"):
+        launch.main(["one_gpu.yaml", "run_mlm"])
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SignalException)])
+def test_ctrl_c_is_an_interruption(number, error, launched, monkeypatch):
+    def end(options):
+        raise SignalException("received a signal", number)
+
+    launched("one_gpu.yaml", "run_mlm")
+    monkeypatch.setattr(launch, "launch_command", end)
+    with pytest.raises(error):
         launch.main(["one_gpu.yaml", "run_mlm"])
 
 
