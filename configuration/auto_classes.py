@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 IMAGE_PROCESSORS = {"pil": "TimmImageProcessorPil", "torchvision": "TimmImageProcessorPil"}
-"""Backend -> name of the class in `tokenization/` that prepares images for all families: one, of Pillow, for both."""
+"""Backend -> name of the class in `tokenization/` that prepares images. One class, which uses Pillow, serves both."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def _kind(value: Any) -> str:
 
 
 def _require_shape(name: str, tensor: torch.Tensor, fits: bool, expected: str, *sizes: int) -> None:
-    if not fits:  # sizes are written here only: `torch.compile` makes one that is written a constant
+    if not fits:  # the text is made only then: a size in a text becomes a constant for `torch.compile`
         raise ValueError(f"`{name}` has shape {tuple(tensor.shape)}, expected {expected.format(*sizes)}.")
 
 

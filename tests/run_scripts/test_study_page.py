@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from tokenmixers.run_scripts import study_page
+from tokenmixers.run_scripts.studies.analysis import Analysis
+from tokenmixers.run_scripts.studies.claims import UNDECIDED
 from tokenmixers.run_scripts.studies.definition import names_of_studies
+from tokenmixers.run_scripts.studies.results_page import read_reports
 
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +124,24 @@ def test_the_verdicts_follow_from_the_runs(report):
         verdict, differences = expected(report, claim)
         assert row.endswith(f"**{verdict}** |"), (claim, differences)
         assert all(difference in row for difference in differences), (row, differences)
+
+
+class WithoutTheFirstSeed(Analysis):
+    """Verdicts of the further seeds, with the learning rates that the first one chose."""
+
+    def runs(self, task, contestant):
+        return {seed: run for seed, run in super().runs(task, contestant).items() if seed != self.study.seeds[0]}
+
+
+def test_the_page_says_how_many_verdicts_need_the_first_seed():
+    decided = []
+    for analysis in read_reports(STUDIES).values():
+        verdicts = zip(analysis.verdicts(), WithoutTheFirstSeed(analysis.report).verdicts(), strict=True)
+        decided += [(first, second) for (*_, first), (*_, second) in verdicts if first != UNDECIDED]
+    undecided = sum(second == UNDECIDED for _, second in decided)
+    assert all(second in (first, UNDECIDED) for first, second in decided)  # "none would be the opposite"
+    text = f"Without it {undecided} of the {len(decided)} decided verdicts would be undecided, and none would be the"
+    assert text in (STUDIES / "README.md").read_text()
 
 
 def named(name: str, report: dict, before: str = "") -> str:
