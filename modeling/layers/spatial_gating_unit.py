@@ -137,13 +137,19 @@ class SpatialGatingUnit(nn.Module):
         self.norm = nn.LayerNorm(width, eps=layer_norm_eps)
         self.spatial_proj = SpatialProjection(max_length, weight_type, is_causal)
 
-    def gate_inputs(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
-        """The inputs of `f`: the channels to mix, normalised, zero at padding; arguments as in `forward`."""
-        gate = hidden_states.chunk(2, dim=-1)[1] if self.gate_type == "split" else hidden_states
+    def _split(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`[Z1, Z2] = Z`, or Z twice."""
+        return hidden_states.chunk(2, dim=-1) if self.gate_type == "split" else (hidden_states, hidden_states)
+
+    def _normalize(self, gate: torch.Tensor, layout: TokenLayout | None) -> torch.Tensor:
         gate = self.norm(gate)
         if layout is None or layout.padding_mask is None:
             return gate
         return gate * layout.padding_mask[:, layout.new_tokens, None].to(gate.dtype)
+
+    def gate_inputs(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
+        """The inputs of `f`: the channels to mix, normalised, zero at padding; arguments as in `forward`."""
+        return self._normalize(self._split(hidden_states)[1], layout)
 
     def forward(
         self,
@@ -164,9 +170,9 @@ class SpatialGatingUnit(nn.Module):
         Returns:
             Shape `(batch, length, intermediate_size / 2)` for `"split"`, else `(batch, length, intermediate_size)`.
         """
-        passed = hidden_states.chunk(2, dim=-1)[0] if self.gate_type == "split" else hidden_states
+        passed, gate = self._split(hidden_states)  # once: each split is a pass over the gradients
         if gate_inputs is None:
-            gate_inputs = self.gate_inputs(hidden_states, layout)
+            gate_inputs = self._normalize(gate, layout)
         gate = self.spatial_proj(gate_inputs, layout)
         if tiny_attention is not None:
             gate = gate + tiny_attention
