@@ -1,5 +1,7 @@
 """Data sets from local files, folders and the Hub."""
 
+import bz2
+import gzip
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
@@ -24,7 +26,8 @@ _BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", "
 #: Exceptions that damaged files cause.
 READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
 
-_COMPRESSIONS = {".gz", ".bz2", ".xz"}
+#: Ending of compressed files -> what opens them.
+OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 @dataclass
@@ -62,12 +65,12 @@ class DatasetArguments:
 
 def _builder_for(file: str) -> str:
     suffixes = [suffix.lower() for suffix in Path(file).suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSIONS:
+    if suffixes and suffixes[-1] in OPENERS:
         suffixes.pop()
     if not suffixes or suffixes[-1] not in _BUILDERS:
         raise UserError(
             f"the file {file!r} is of no known kind. Known endings: {', '.join(_BUILDERS)}, each also with one of "
-            f"{', '.join(sorted(_COMPRESSIONS))}."
+            f"{', '.join(sorted(OPENERS))}."
         )
     return _BUILDERS[suffixes[-1]]
 

@@ -1,7 +1,5 @@
 """Question answering data in SQuAD's format: loading, checking, cutting contexts into windows."""
 
-import bz2
-import gzip
 import json
 import lzma
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ...modeling.pipelines.question_answering import answer_tokens, encode_windows
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
-from .loading import DatasetArguments, find_files, limited, load_files
+from .loading import OPENERS, DatasetArguments, find_files, limited, load_files
 
 
 FEATURES = datasets.Features(
@@ -29,7 +27,6 @@ FEATURES = datasets.Features(
         },
     }
 )
-_OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 @dataclass
@@ -127,7 +124,7 @@ def load_squad_files(patterns: list[str]) -> datasets.Dataset:
 def _nested_articles(file: str) -> list[dict[str, Any]] | None:
     """The list `data` of SQuAD's own JSON; `None` if the file has another form."""
     suffixes = [suffix.lower() for suffix in Path(file).suffixes[-2:]]
-    opener = _OPENERS[suffixes.pop()] if suffixes and suffixes[-1] in _OPENERS else open
+    opener = OPENERS[suffixes.pop()] if suffixes and suffixes[-1] in OPENERS else open
     if not suffixes or suffixes[-1] != ".json":
         return None
     try:

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import lzma
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import datasets
 
 from ..base.errors import UserError
-from .loading import DatasetArguments, load_named
+from .loading import OPENERS, DatasetArguments, load_named
 
 
 Row = dict[str, Any]
@@ -61,7 +63,7 @@ class Table:
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_incomplete: bool = False) -> Table:
-    r"""Read a file of one of the `KINDS`.
+    r"""Read a file of one of the `KINDS`, also compressed, e.g. `.tsv.gz`.
 
     Tsv files have no quoting, as in GLUE; csv files are quoted as by spreadsheets. A json file holds a list of
     objects, or one object per line as in jsonl.
@@ -77,9 +79,12 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_inco
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no file {str(path)!r}.")
-    kind = path.suffix.lower()
+    kind = kind_of(path)
     if kind not in KINDS:
-        raise UserError(f"the file {str(path)!r} is of no known kind. Known endings: {', '.join(KINDS)}.")
+        raise UserError(
+            f"the file {str(path)!r} is of no known kind. Known endings: {', '.join(KINDS)}, all but .parquet also with "
+            f"one of {', '.join(OPENERS)}."
+        )
     unit = "line"
     if kind == ".parquet":
         try:
@@ -137,13 +142,23 @@ def read_conll(path: str | Path, tokens_column: str = "tokens", tags_column: str
     return Table(str(path), rows)
 
 
+def kind_of(path: Path) -> str:
+    """The ending of a table's name in lower case, e.g. `".tsv"`, without that of its compression."""
+    *_, before, last = ["", "", *(suffix.lower() for suffix in path.suffixes)]
+    return before if last in OPENERS and before != ".parquet" else last
+
+
 def read_text(path: Path) -> str:
-    """A whole file, without its byte order mark.
+    """A whole file, decompressed if its name ends in one of `OPENERS`, without its byte order mark.
 
     Raises:
-        UserError: If it is not UTF-8, with the line.
+        UserError: If it is not UTF-8, with the line, or the compressed data are damaged.
     """
-    content = path.read_bytes()
+    try:
+        with OPENERS.get(path.suffix.lower(), open)(path, "rb") as file:
+            content = file.read()
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"the file {str(path)!r} cannot be read: {error}.") from error
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,7 @@
+import bz2
+import gzip
 import json
+import lzma
 
 import datasets
 import pytest
@@ -30,6 +33,23 @@ def test_broken_lines_fail_unless_they_are_expected(tmp_path, capsys):
         read_table(path)
     assert [row for _, row in read_table(path, drop_incomplete=True).rows] == [{"a": "1", "b": "2"}]
     assert "1 incomplete lines left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("ending", "compress"), [("gz", gzip.compress), (".BZ2", bz2.compress), ("xz", lzma.compress)])
+@pytest.mark.parametrize("name", ["a.tsv", "a.v2.csv"])
+def test_compressed_tables_are_those_in_them(name, ending, compress, tmp_path):
+    content = "text,label\na b,1\n".replace(",", "\t" if name == "a.tsv" else ",").encode()
+    path = write(tmp_path, f"{name}.{ending.strip('.')}", compress(b"\xef\xbb\xbf" + content))
+    assert read_table(path).rows == [(2, {"text": "a b", "label": "1"})]
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(UserError, match=rf"^error: the file '.*{path.name}' cannot be read: "):
+        read_table(path)
+
+
+def test_compressed_tables_of_unknown_kinds(tmp_path):
+    for name in ("a.gz", "a.parquet.gz", "a.txt.gz", "tsv", "a.tsv.zip"):
+        with pytest.raises(UserError, match=r"is of no known kind\. Known endings: \.tsv, .*\.parquet also with one of "):
+            read_table(write(tmp_path, name, b""))
 
 
 def test_csv_is_quoted(tmp_path):
