@@ -82,8 +82,8 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_inco
     kind = kind_of(path)
     if kind not in KINDS:
         raise UserError(
-            f"the file {str(path)!r} is of no known kind. Known endings: {', '.join(KINDS)}, all but .parquet also with "
-            f"one of {', '.join(OPENERS)}."
+            f"the file {str(path)!r} is of no known kind. Known endings: {', '.join(KINDS)}, all but .parquet also "
+            f"with one of {', '.join(OPENERS)}."
         )
     unit = "line"
     if kind == ".parquet":

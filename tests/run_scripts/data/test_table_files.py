@@ -35,11 +35,12 @@ def test_broken_lines_fail_unless_they_are_expected(tmp_path, capsys):
     assert "1 incomplete lines left out" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("ending", "compress"), [("gz", gzip.compress), (".BZ2", bz2.compress), ("xz", lzma.compress)])
+@pytest.mark.parametrize("ending", ["gz", "BZ2", "xz"])
 @pytest.mark.parametrize("name", ["a.tsv", "a.v2.csv"])
-def test_compressed_tables_are_those_in_them(name, ending, compress, tmp_path):
+def test_compressed_tables_are_those_in_them(name, ending, tmp_path):
+    compress = {"gz": gzip, "BZ2": bz2, "xz": lzma}[ending].compress
     content = "text,label\na b,1\n".replace(",", "\t" if name == "a.tsv" else ",").encode()
-    path = write(tmp_path, f"{name}.{ending.strip('.')}", compress(b"\xef\xbb\xbf" + content))
+    path = write(tmp_path, f"{name}.{ending}", compress(b"\xef\xbb\xbf" + content))
     assert read_table(path).rows == [(2, {"text": "a b", "label": "1"})]
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(UserError, match=rf"^error: the file '.*{path.name}' cannot be read: "):
@@ -48,7 +49,7 @@ def test_compressed_tables_are_those_in_them(name, ending, compress, tmp_path):
 
 def test_compressed_tables_of_unknown_kinds(tmp_path):
     for name in ("a.gz", "a.parquet.gz", "a.txt.gz", "tsv", "a.tsv.zip"):
-        with pytest.raises(UserError, match=r"is of no known kind\. Known endings: \.tsv, .*\.parquet also with one of "):
+        with pytest.raises(UserError, match=r"is of no known kind\. Known endings: \.tsv, .* also with one of "):
             read_table(write(tmp_path, name, b""))
 
 
