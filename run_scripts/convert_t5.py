@@ -3,7 +3,7 @@
 tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-random \
     --attention_components random vanilla
 tokenmixers convert_t5 --source google/flan-t5-small --output_dir flan-t5-attention-free \
-    --fit random --calibration_file text.txt --max_length 256
+    --attention_components random --max_length 256
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +12,10 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import ModelCard
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.utils import cached_file
 
-from ..modeling.conversion.t5 import convert_t5_config, synthesizer_from_t5
-from ..modeling.conversion.t5_fit import FITTED_COMPONENTS, fit_synthesizer, sides_to_fit
+from ..modeling.conversion.t5 import synthesizer_from_t5
 from .base.arguments import check_new_folder, parse_arguments
 from .base.config_overrides import parse_overrides
 from .base.errors import UserError
@@ -24,7 +23,6 @@ from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.reporting import versions
 from .base.sequence_limits import longest_sequence
-from .data.calibration import CalibrationArguments, calibration_batches
 from .training.model_card import CardFacts, architecture, citations, metadata, snippet
 
 
@@ -76,28 +74,15 @@ class ConvertT5Arguments:
     attention_components: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Components of self-attention, vanilla among them. New ones start at zero: the model computes "
-            "what T5 does, and can be finetuned from there. By default vanilla, or the component to fit."
+            "help": "Components of self-attention, vanilla by default. Mixed with vanilla, the others start without "
+            "effect: the model computes what T5 does. Without vanilla they are drawn at random and replace T5's "
+            "queries and keys: the model has to be trained."
         },
     )
     decoder_attention_components: list[str] | None = field(
         default=None, metadata={"help": "The same for the decoder, if it is to differ."}
     )
     mixture: str = field(default="softmax", metadata={"help": "How components are mixed: softmax, sigmoid or sum."})
-    fit: str | None = field(
-        default=None,
-        metadata={
-            "help": "Replace self-attention's queries and keys by this component alone, random, dense, "
-            "factorized_random or factorized_dense, fitted to T5's attention on a calibration text."
-        },
-    )
-    fit_epochs: int | None = field(
-        default=None, metadata={"help": "Passes over the calibration text, 4 by default; dense components only."}
-    )
-    fit_learning_rate: float | None = field(
-        default=None,
-        metadata={"help": "Of Adam in the fit, 0.01 by default, falling linearly to 0; dense components only."},
-    )
     max_length: int | None = field(
         default=None,
         metadata={"help": "Most tokens that the Synthesizer takes (max_position_embeddings); 512 by default."},
@@ -108,20 +93,11 @@ class ConvertT5Arguments:
     dtype: str | None = field(
         default=None, metadata={"help": "Type of the weights, e.g. float32 or bfloat16; as saved by default."}
     )
+    seed: int = field(default=42, metadata={"help": "Seed of the new components' weights."})
 
     def __post_init__(self):
-        check_ranges(self, ("at least 1", "fit_epochs max_length"))
-        check_ranges(self, ("a finite number above 0", "fit_learning_rate"))
-        if self.fit is not None and self.fit not in FITTED_COMPONENTS:
-            raise UserError(f"--fit {self.fit!r} is unknown; known: {', '.join(FITTED_COMPONENTS)}.")
-        if self.fit is not None and self.mixture != "softmax":
-            raise UserError(f"--mixture {self.mixture} is for several components, and --fit makes one: leave it out.")
-        if self.fit not in ("dense", "factorized_dense"):
-            for name in ("fit_epochs", "fit_learning_rate"):
-                if getattr(self, name) is not None:
-                    raise UserError(f"--{name} is for --fit dense and factorized_dense: leave it out.")
-        self.fit_epochs = 4 if self.fit_epochs is None else self.fit_epochs
-        self.fit_learning_rate = 1e-2 if self.fit_learning_rate is None else self.fit_learning_rate
+        check_ranges(self, ("at least 1", "max_length"))
+        check_ranges(self, ("from 0 to 4294967295", "seed"))
 
 
 def _tokenizer(source: str) -> PreTrainedTokenizerBase | None:
@@ -153,61 +129,18 @@ def _fields(arguments: ConvertT5Arguments) -> dict[str, object]:
         if "max_position_embeddings" in fields:
             raise UserError("--max_length and max_position_embeddings in --config_overrides are one thing: give one.")
         fields["max_position_embeddings"] = arguments.max_length
-    fields["attention_components"] = arguments.attention_components or [arguments.fit or "vanilla"]
+    fields["attention_components"] = arguments.attention_components or ["vanilla"]
     fields["decoder_attention_components"] = arguments.decoder_attention_components
     return {"mixture": arguments.mixture, **fields}
 
 
-def _calibration(
-    arguments: ConvertT5Arguments,
-    calibration: CalibrationArguments,
-    fields: dict[str, object],
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> list[dict[str, torch.Tensor]]:
-    """The batches for a fit."""
-    if not calibration.is_given:
-        raise UserError(
-            f"--fit {arguments.fit} needs a calibration text: give --calibration_file or --calibration_dataset_name."
-        )
-    config = convert_t5_config(AutoConfig.from_pretrained(arguments.source), **fields)
-    sides_to_fit(config, arguments.fit)  # raises for mixtures, before the text is read
-    if tokenizer is None:
-        raise UserError(
-            f"there is no tokenizer with {arguments.source!r}, and --fit needs it to read the calibration text: save "
-            "it beside the model."
-        )
-    highest = max(tokenizer.get_vocab().values())
-    if highest >= config.vocab_size:
-        raise UserError(
-            f"{arguments.source!r} has {config.vocab_size} embeddings, and its tokenizer the id {highest}: it is not "
-            "the model's tokenizer."
-        )
-    lengths = [config.get_text_config(**{side: True}).max_position_embeddings for side in ("encoder", "decoder")]
-    return calibration_batches(calibration, tokenizer, *lengths)
-
-
-def _convert(
-    arguments: ConvertT5Arguments, calibration: CalibrationArguments
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+def _convert(arguments: ConvertT5Arguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """The Synthesizer, and the tokenizer that goes with it."""
     dtype, fields = _dtype(arguments.dtype), _fields(arguments)
-    if arguments.fit is None and calibration.is_given:
-        raise UserError("a calibration text is for --fit: name what to fit, or leave the text out.")
+    set_seed(arguments.seed)
     try:
         tokenizer = _tokenizer(arguments.source)  # before the weights, which take longer
-        if arguments.fit is None:
-            model = synthesizer_from_t5(arguments.source, dtype=dtype, **fields)
-        else:
-            model = fit_synthesizer(
-                arguments.source,
-                _calibration(arguments, calibration, fields, tokenizer),
-                arguments.fit,
-                epochs=arguments.fit_epochs,
-                learning_rate=arguments.fit_learning_rate,
-                dtype=dtype,
-                device="cuda" if torch.cuda.is_available() else None,
-                **fields,
-            )
+        model = synthesizer_from_t5(arguments.source, dtype=dtype, **fields)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{arguments.source!r} cannot be converted: {error}") from error
     most = model.config.max_sequence_length
@@ -227,19 +160,21 @@ def _check_generation(model: PreTrainedModel) -> None:
             )
 
 
-def _conversion(arguments: ConvertT5Arguments, calibration: CalibrationArguments) -> str:
+def _new_sides(model: PreTrainedModel) -> list[str]:
+    """Those of encoder and decoder whose self-attention has nothing of T5's queries and keys."""
+    sides = ("encoder", "decoder")
+    return [s for s in sides if "vanilla" not in model.config.get_text_config(**{s: True}).attention_components]
+
+
+def _conversion(arguments: ConvertT5Arguments, model: PreTrainedModel) -> str:
     """How the weights were made, for the card."""
-    if arguments.fit is None:
+    sides = _new_sides(model)
+    if not sides:
         return "All weights are the source's. Other components of self-attention, if any, start without effect."
-    files = [Path(file).name for file in calibration.calibration_file or ()]
-    text = ", ".join(files) or calibration.calibration_dataset_name
-    target = calibration.calibration_target_column
-    task = "its spans hidden as in T5's pretraining" if target is None else f"with the targets in `{target}`"
-    how = "their mean weights" if "random" in arguments.fit else f"{arguments.fit_epochs} epochs of distillation"
     return (
-        f"The queries and keys of self-attention were replaced by the component `{arguments.fit}`, fitted by layer "
-        f"to the source's attention weights by {how}, on up to {calibration.calibration_samples:,} rows of {text}, "
-        f"{task}. All other weights are the source's. The model was not trained after that: finetune it before use."
+        f"The queries and keys of the self-attention of the {' and '.join(sides)} were replaced by newly drawn "
+        f"components (seed {arguments.seed}). All other weights are the source's. The model was not trained "
+        "after that: finetune it before use."
     )
 
 
@@ -249,7 +184,7 @@ def _limits(model: PreTrainedModel) -> str:
     return f"{length}The model has the limits of its source, and was not evaluated after the conversion."
 
 
-def _card(arguments: ConvertT5Arguments, calibration: CalibrationArguments, model: PreTrainedModel) -> ModelCard:
+def _card(arguments: ConvertT5Arguments, model: PreTrainedModel) -> ModelCard:
     local = Path(arguments.source).exists()
     name = Path(arguments.source).name if local else arguments.source
     facts = CardFacts("text2text-generation", data="", metrics={}, base_model=arguments.source)
@@ -264,7 +199,7 @@ def _card(arguments: ConvertT5Arguments, calibration: CalibrationArguments, mode
         f"self-attention: {components['encoder']} in the encoder, {components['decoder']} in the decoder.",
         snippet=snippet(facts.task, arguments.output_dir, True, None),
         architecture=architecture(model),
-        conversion=_conversion(arguments, calibration),
+        conversion=_conversion(arguments, model),
         versions=versions(),
         limits=_limits(model),
         citation=citations(model.config),
@@ -273,17 +208,19 @@ def _card(arguments: ConvertT5Arguments, calibration: CalibrationArguments, mode
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    arguments, calibration = parse_arguments((ConvertT5Arguments, CalibrationArguments), argv)
+    (arguments,) = parse_arguments((ConvertT5Arguments,), argv)
     output = check_new_folder(arguments.output_dir)
-    model, tokenizer = _convert(arguments, calibration)
+    model, tokenizer = _convert(arguments)
     _check_generation(model)
     with new_checkpoint(output) as folder:
         model.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-        _card(arguments, calibration, model).save(folder / "README.md")
+        _card(arguments, model).save(folder / "README.md")
     if tokenizer is None:
         print(f"No tokenizer goes with the model: there is none with {arguments.source!r}.")
+    if sides := _new_sides(model):
+        print(f"The new self-attention of the {' and '.join(sides)} is untrained: finetune the model before use.")
     components = " + ".join(model.config.attention_components)
     print(f"{model.num_parameters():,} parameters, self-attention from {components}, saved in {output}")
 

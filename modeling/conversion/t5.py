@@ -2,7 +2,7 @@
 
 With `attention_components=["vanilla"]` the result gives the same logits as the original. With more components it gives
 the same logits before training: the logits of the new components are zero, and the query weights are divided by the
-mixture weight of `vanilla`.
+mixture weight of `vanilla`. Without `vanilla`, self-attention has newly drawn logits, and everything else is T5's.
 """
 
 import os
@@ -125,38 +125,39 @@ def _synthesizer_name(name: str) -> str:
 def add_components(
     state_dict: Mapping[str, torch.Tensor], fresh: Mapping[str, torch.Tensor], config: SynthesizerConfig
 ) -> dict[str, torch.Tensor]:
-    """Weights of a `vanilla` model for a mixture with `vanilla` that computes the same.
+    """Weights of a `vanilla` model for a model with other components.
 
     Args:
         state_dict: Weights of the model with `vanilla` alone.
-        fresh: Initial weights of the model with the mixture.
+        fresh: Initial weights of the model with the other components.
         config: Its configuration.
 
     Returns:
-        `state_dict` with the self-attention query weights divided by the initial mixture weight of `vanilla`, and the
-        other weights of `fresh`, changed so that the logits of the new components are zero.
+        The weights of `state_dict` that the model has, and the others of `fresh`. Where `vanilla` is mixed with
+        others, the query weights of self-attention are divided by its initial mixture weight, and the weights of
+        `fresh` are changed so that the logits of the new components are zero: the model computes the same.
 
     Raises:
-        ValueError: If `vanilla` is missing, or `fixed_random` is there, which is not trained and would stay zero.
+        ValueError: If `fixed_random` is mixed with `vanilla`: it is not trained and would stay zero.
     """
-    result = dict(state_dict)
+    result = {name: state_dict.get(name, tensor) for name, tensor in fresh.items()}
     for side in ("encoder", "decoder"):
         names = config.get_text_config(**{side: True}).attention_components
-        if "vanilla" not in names or "fixed_random" in names:
+        if "vanilla" not in names:
+            continue
+        if "fixed_random" in names:
             raise ValueError(
-                f"The {side} cannot start as the same function with the components {names}: it needs 'vanilla', with "
-                f"no others than {', '.join(_ZERO_AT_START)}."
+                f"The {side} cannot start as the same function with the components {names}: 'vanilla' can be mixed "
+                f"with {', '.join(_ZERO_AT_START)}."
             )
         share = 1.0 if config.mixture == "sum" else 1 / len(names)
-        for name in result:
-            if name.startswith(f"model.{side}.") and name.endswith("self_attn.q_proj.weight"):
-                result[name] = result[name] / share
-    for name, tensor in fresh.items():
-        if name in result:
-            continue
-        _, _, component = name.partition(".self_attn.components.")
-        kind, _, weight = component.partition(".")
-        result[name] = torch.zeros_like(tensor) if weight in _ZERO_AT_START.get(kind, ()) else tensor
+        for name, tensor in result.items():
+            layer, _, own = name.partition(".self_attn.")
+            kind, _, weight = own.removeprefix("components.").partition(".")
+            if layer.startswith(f"model.{side}.") and own == "q_proj.weight":
+                result[name] = tensor / share
+            elif layer.startswith(f"model.{side}.") and weight in _ZERO_AT_START.get(kind, ()):
+                result[name] = torch.zeros_like(tensor)
     return result
 
 
@@ -170,40 +171,6 @@ def to_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
         module.float().load_state_dict(before)
 
 
-def check_shapes(weights: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
-    """Check that T5's weights fit a Synthesizer.
-
-    Args:
-        weights: The weights, with the names of the Synthesizer.
-        own: The initial weights of the Synthesizer.
-
-    Raises:
-        ValueError: If overridden fields change the shape of a weight.
-    """
-    for name, tensor in own.items():
-        if name in weights and weights[name].shape != tensor.shape:
-            raise ValueError(
-                f"{name!r} has shape {tuple(weights[name].shape)} in T5 and would have {tuple(tensor.shape)}: the "
-                "shapes of T5's weights cannot be overridden."
-            )
-
-
-def load_t5(source: str | os.PathLike | PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
-    """The T5 model in a folder or on the Hub; a model is returned as it is.
-
-    Args:
-        source: Hub id or folder of a T5 model, or a model.
-        dtype: Type of the weights; `None` means the type they are saved in.
-
-    Raises:
-        ValueError: If the model is not a T5 model.
-    """
-    if isinstance(source, PreTrainedModel):
-        return source
-    convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
-    return AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto", use_safetensors=True)
-
-
 def synthesizer_from_t5(
     source: str | os.PathLike | PreTrainedModel, *, dtype: torch.dtype | None = None, **overrides: Any
 ) -> SynthesizerForConditionalGeneration:
@@ -213,20 +180,25 @@ def synthesizer_from_t5(
         source: Hub id or folder of a T5 model, or a `T5ForConditionalGeneration`.
         dtype: Type of the weights; `None` means the type they are saved in.
         overrides: Fields of the new configuration, e.g. `attention_components=["random", "vanilla"]`,
-            `max_position_embeddings=512`. Shapes are T5's.
+            `max_position_embeddings=512`. Shapes are T5's. An encoder or decoder without `vanilla` loses T5's queries
+            and keys, and starts with newly drawn components: it has to be trained.
 
     Returns:
         The model, in evaluation mode, with T5's generation settings.
 
     Raises:
-        ValueError: If the model is not a T5 model, or cannot compute the same with these components.
+        ValueError: If the model is not a T5 model, its weights do not fit the overridden fields, or `vanilla` cannot
+            be mixed with these components.
 
     Example:
     ```python
     >>> model = synthesizer_from_t5("google/flan-t5-small", attention_components=["random", "vanilla"])
     ```
     """
-    t5 = load_t5(source, dtype)
+    t5 = source
+    if not isinstance(t5, PreTrainedModel):
+        convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
+        t5 = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto", use_safetensors=True)
     state_dict = convert_t5_state_dict(t5.state_dict())
     tied = "lm_head.weight" not in state_dict or torch.equal(
         state_dict["lm_head.weight"], state_dict["model.shared.weight"]
@@ -234,17 +206,19 @@ def synthesizer_from_t5(
     config = convert_t5_config(t5.config, tied_head=tied, **overrides)
     model = SynthesizerForConditionalGeneration(config)
     own = model.state_dict()
-    check_shapes(state_dict, own)
+    for name, tensor in own.items():
+        if name in state_dict and state_dict[name].shape != tensor.shape:
+            raise ValueError(
+                f"{name!r} has shape {tuple(state_dict[name].shape)} in T5 and would have {tuple(tensor.shape)}: the "
+                "shapes of T5's weights cannot be overridden."
+            )
     others = sorted(name for name in state_dict.keys() ^ own.keys() if ".self_attn." not in name)
     if others:
         raise ValueError(
             f"{others[0]!r} is {'not' if others[0] in own else 'only'} in T5: fields that add weights to T5's or "
             "remove some, outside of self-attention, cannot be overridden."
         )
-    mixed = any(len(config.get_text_config(**{s: True}).attention_components) > 1 for s in ("encoder", "decoder"))
-    if mixed or config.attention_components != ["vanilla"]:
-        state_dict = add_components(state_dict, own, config)
     to_dtype(model, dtype or t5.dtype)
-    model.load_state_dict(state_dict)
+    model.load_state_dict(add_components(state_dict, own, config))
     model.generation_config = t5.generation_config
     return model.eval()

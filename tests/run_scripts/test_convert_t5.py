@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 import sys
@@ -64,13 +63,12 @@ def test_dtype_and_missing_tokenizer(source, tmp_path, capsys):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out", dtype="auto").dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("arguments", [[], ["--fit", "random", "--calibration_file", "text.txt"]])
-def test_a_sentencepiece_model_needs_its_package(source, tmp_path, arguments, monkeypatch):
+def test_a_sentencepiece_model_needs_its_package(source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     monkeypatch.setattr("tokenmixers.run_scripts.convert_t5.synthesizer_from_t5", None)  # the weights come later
     (source / "spiece.model").write_bytes(b"a vocabulary")
     with pytest.raises(SystemExit, match=r"t5' is a spiece\.model, .*: pip install sentencepiece"):
-        run(source, tmp_path / "out", *arguments)
+        run(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -80,7 +78,10 @@ def test_a_sentencepiece_model_needs_its_package(source, tmp_path, arguments, mo
         (["--config_overrides", "hidden_size=32"], r"shape \(9, 8\) in T5 and would have \(9, 32\): the shapes"),
         (["--config_overrides", "num_hidden_layers=2"], "layers.1.* is not in T5: fields that add weights"),
         (["--config_overrides", "position_embedding_type=none"], "bias.weight' is only in T5: fields that add"),
-        (["--attention_components", "random"], "cannot start as the same function"),
+        (["--attention_components", "fixed_random", "vanilla"], "cannot start as the same function"),
+        (["--max_length", "32", "--config_overrides", "max_position_embeddings=8"], "are one thing"),
+        (["--max_length", "0"], "--max_length must be at least 1, got 0"),
+        (["--seed", "-1"], "--seed must be from 0 to 4294967295, got -1"),
         (["--dtype", "int3"], "'int3' is not a floating"),
         (["--mixture", "product"], "mixture"),
     ],
@@ -104,49 +105,28 @@ def test_other_models(tmp_path):
         run(tmp_path / "bert", tmp_path / "out")
 
 
-# --- fitting -----------------------------------------------------------------------------------------------------
-
-
-TEXT = "the cat sat on the mat and the dog ran to the door while a bird sang in the tall tree near the old house"
-
-
 @pytest.fixture(scope="module")
 def t5_with_tokenizer(tmp_path_factory):
-    """A T5 with a tokenizer with sentinels and generation settings, and calibration texts beside it."""
-    folder = tmp_path_factory.mktemp("fit") / "t5"
+    """A T5 with a tokenizer with sentinels, and generation settings."""
+    folder = tmp_path_factory.mktemp("complete") / "t5"
     torch.manual_seed(0)
-    words = TEXT.split()
-    texts = [" ".join(words[start:] + words[:start]) for start in range(len(words))]
+    text = "the cat sat on the mat and the dog ran to the door while a bird sang in the tall tree near the old house"
+    texts = [text[start:] + " " + text[:start] for start in range(0, len(text), 4)]
     tokenizer = train_unigram_tokenizer(texts, 90, 512, show_progress=False, kind="encoder-decoder", num_sentinels=20)
     config = T5Config(vocab_size=96, d_model=8, d_kv=4, d_ff=12, num_layers=1, num_heads=2, decoder_start_token_id=0)
     model = T5ForConditionalGeneration(config)
     model.generation_config.num_beams = 2
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder.parent / "text.txt").write_text("\n".join(texts))
-    rows = [{"question": text, "answer": text[:20]} for text in texts]
-    (folder.parent / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return folder
 
 
-def fit(folder, output, text, *arguments):
-    run(folder, output, "--calibration_file", str(folder.parent / text), "--max_length", "24", *arguments)
-
-
-@pytest.mark.parametrize(
-    ("component", "text", "arguments"),
-    [
-        ("random", "text.txt", ["--calibration_length", "16"]),
-        ("factorized_random", "text.txt", ["--config_overrides", "factorized_random_rank=3"]),
-        ("dense", "pairs.jsonl", ["--calibration_column", "question", "--calibration_target_column", "answer"]),
-        ("factorized_dense", "text.txt", ["--fit_epochs", "1", "--calibration_samples", "3"]),
-    ],
-)
-def test_a_fitted_checkpoint_is_complete(t5_with_tokenizer, tmp_path, component, text, arguments):
+def test_without_queries_and_keys_a_checkpoint_is_complete(t5_with_tokenizer, tmp_path, capsys):
     output = tmp_path / "out"
-    fit(t5_with_tokenizer, output, text, "--fit", component, *arguments)
+    run(t5_with_tokenizer, output, "--attention_components", "random", "--max_length", "24")
+    assert "The new self-attention of the encoder and decoder is untrained" in capsys.readouterr().out
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(output), AutoTokenizer.from_pretrained(output)
-    assert model.config.attention_components == [component] and model.config.max_position_embeddings == 24
+    assert model.config.attention_components == ["random"] and model.config.max_position_embeddings == 24
     assert model.generation_config.num_beams == 2 and tokenizer.model_max_length == 24
     inputs = tokenizer(["the cat <extra_id_0> the mat", "a bird"], padding=True, return_tensors="pt")
     assert model.generate(**inputs, max_new_tokens=5).shape[0] == 2
@@ -154,62 +134,24 @@ def test_a_fitted_checkpoint_is_complete(t5_with_tokenizer, tmp_path, component,
     values = model.model.encoder.layers[0].self_attn.v_proj.weight
     assert torch.equal(values, original.encoder.block[0].layer[0].SelfAttention.v.weight)
     card = ModelCard.load(output / "README.md")
-    assert f"component `{component}`" in card.text and text in card.text and "finetune it before use" in card.text
+    assert "of the encoder and decoder were replaced" in card.text and "finetune it before use" in card.text
     assert card.data.pipeline_tag == "text-generation" and "synthesizer" in card.data.tags
     assert not list(tmp_path.glob(".tokenmixers-incomplete-*"))
 
 
 def test_the_seed_alone_decides(t5_with_tokenizer, tmp_path):
     for name, seed in (("one", 3), ("same", 3), ("other", 4)):
-        options = ("--fit", "random", "--calibration_samples", "4", "--calibration_seed", str(seed))
-        fit(t5_with_tokenizer, tmp_path / name, "text.txt", *options)
+        run(t5_with_tokenizer, tmp_path / name, "--attention_components", "random", "--seed", str(seed))
     one, same, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "same", "other"))
     assert one == same != other
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--fit random", "--fit random needs a calibration text: give --calibration_file or"),
-        ("--fit sparse {text}", "--fit 'sparse' is unknown; known: random, dense, factorized_random"),
-        ("--fit random --attention_components random vanilla {text}", "'random' can be fitted only alone"),
-        ("--fit random --calibration_length 40 {text} --max_length 32", "--calibration_length 40 does not fit the"),
-        ("--fit random --max_length 32 --config_overrides max_position_embeddings=8 {text}", "are one thing"),
-        (
-            "--fit random --max_length 32 --config_overrides decoder_max_position_embeddings=4 {text}",
-            "of 8 tokens",
-        ),
-        ("--fit random --calibration_file nope.txt", "there is no file 'nope.txt'"),
-        ("--fit random {text} --calibration_column body", "the calibration data has no column 'body'"),
-        ("--fit random {text} --calibration_target_column b", "--calibration_target_column 'b' is no column"),
-        ("--fit random {text} --calibration_dataset_name x", "either --calibration_file or --calibration_dataset"),
-        ("--fit random {text} --calibration_samples 0", "--calibration_samples must be at least 1, got 0"),
-        ("{text}", "a calibration text is for --fit"),
-    ],
-)
-def test_wrong_fits(t5_with_tokenizer, tmp_path, arguments, message):
-    text = f"--calibration_file {t5_with_tokenizer.parent / 'text.txt'}"
-    with pytest.raises(SystemExit, match=message) as error:
-        run(t5_with_tokenizer, tmp_path / "out", *arguments.format(text=text).split())
-    assert "\n" not in str(error.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_fit_needs_the_tokenizer(source, tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT)
-    with pytest.raises(SystemExit, match="there is no tokenizer with"):
-        fit(source, tmp_path / "out", "text.txt", "--fit", "random")
-    assert not (tmp_path / "out").exists()
 
 
 def test_generation_has_to_fit_the_positions(t5_with_tokenizer, tmp_path):
     model = T5ForConditionalGeneration.from_pretrained(t5_with_tokenizer)
     model.generation_config.max_length = 60
     model.save_pretrained(tmp_path / "t5")
-    AutoTokenizer.from_pretrained(t5_with_tokenizer).save_pretrained(tmp_path / "t5")
-    (tmp_path / "text.txt").write_text(TEXT)
     with pytest.raises(SystemExit, match=r"max_length=60 tokens, more than the 24 .* --max_length 60 or"):
-        fit(tmp_path / "t5", tmp_path / "out", "text.txt", "--fit", "random")
+        run(tmp_path / "t5", tmp_path / "out", "--attention_components", "random", "--max_length", "24")
     assert not (tmp_path / "out").exists()
 
 
@@ -235,7 +177,7 @@ def test_a_killed_conversion_leaves_no_checkpoint(t5_with_tokenizer, tmp_path, l
 
         os.replace = killed_before
         try:
-            fit(t5_with_tokenizer, tmp_path / "out", "text.txt", "--fit", "random", "--calibration_samples", "2")
+            run(t5_with_tokenizer, tmp_path / "out", "--attention_components", "random")
         finally:
             os._exit(0)
     _, status = os.waitpid(child, 0)

@@ -130,10 +130,39 @@ def test_mixtures_start_as_the_same_function_and_train(overrides):
     assert all(not torch.equal(weight, after[name]) for name, weight in before.items())
 
 
-@pytest.mark.parametrize("components", [["random"], ["fixed_random", "vanilla"]])
-def test_what_cannot_start_as_the_same_function(components):
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"attention_components": ["random"]},
+        {"attention_components": ["fixed_random"]},
+        {"attention_components": ["dense", "factorized_random"], "dense_first_layer": "query"},
+        {"attention_components": ["vanilla"], "decoder_attention_components": ["factorized_dense"]},
+        {"attention_components": ["mesh_factorized"], "decoder_attention_components": ["random", "vanilla"]},
+    ],
+)
+def test_without_vanilla_all_but_the_queries_and_keys_is_t5s(overrides):
+    """With logits of zero the model computes what T5 does with queries of zero."""
+    original = t5()
+    model = synthesizer_from_t5(original, max_position_embeddings=20, **overrides)
+    for side in ("encoder", "decoder"):
+        if "vanilla" in model.config.get_text_config(**{side: True}).attention_components:
+            continue
+        for layer, block in zip(getattr(model.model, side).layers, getattr(original, side).block, strict=True):
+            attention, theirs = layer.self_attn, block.layer[0].SelfAttention
+            if "dense_first_layer" in overrides:
+                assert torch.equal(attention.q_proj.weight, theirs.q.weight)
+            assert not hasattr(attention, "k_proj") or attention.k_proj is None
+            for component in attention.components.values():
+                assert any(tensor.std() > 0 for tensor in component.state_dict().values())
+                for tensor in component.state_dict().values():
+                    tensor.zero_()
+            theirs.q.weight.data.zero_()
+    assert_same(model, original)
+
+
+def test_what_cannot_start_as_the_same_function():
     with pytest.raises(ValueError, match="cannot start as the same function"):
-        synthesizer_from_t5(t5(), attention_components=components)
+        synthesizer_from_t5(t5(), attention_components=["fixed_random", "vanilla"])
 
 
 def test_from_a_folder(tmp_path):
