@@ -1,4 +1,4 @@
-"""The guides are true: commands parse, Python examples run or import, links and named files exist, pages are short."""
+"""The guides are true: commands parse, Python examples run or import, links and named files exist."""
 
 import ast
 import importlib.util
@@ -22,19 +22,18 @@ from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 ROOT = Path(__file__).parents[1]
 MODULES = "tokenmixers.run_scripts."
 
-#: Page -> the number of lines that it may have.
-PAGES = {
-    "README.md": 200,
-    "CONTRIBUTING.md": 40,
-    "run_scripts/README.md": 350,
-    "modeling/README.md": 200,
-    "model_cards/README.md": 200,
-    "model_cards/papers.md": 300,
-    "model_cards/benchmarks/README.md": 250,
-    "model_cards/studies/README.md": 250,
-    "tests/README.md": 80,
-    **{str(guide.relative_to(ROOT)): 100 for guide in sorted((ROOT / "run_scripts" / "guides").glob("*.md"))},
-}
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "run_scripts/README.md",
+    "modeling/README.md",
+    "model_cards/README.md",
+    "model_cards/papers.md",
+    "model_cards/benchmarks/README.md",
+    "model_cards/studies/README.md",
+    "tests/README.md",
+    *(str(guide.relative_to(ROOT)) for guide in sorted((ROOT / "run_scripts" / "guides").glob("*.md"))),
+]
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 
@@ -231,11 +230,6 @@ def test_files_named_in_sentences_exist(page):
             assert {(ROOT / page).parent / name, ROOT / name} & FILES, name
         else:
             assert name in names
-
-
-@pytest.mark.parametrize(("page", "limit"), PAGES.items())
-def test_pages_can_be_read_to_their_end(page, limit):
-    assert len(TEXTS[page].splitlines()) <= limit
 
 
 def test_every_command_is_in_the_guide_or_listed_by_help():

@@ -68,8 +68,3 @@ def test_layers_are_equations_in_plain_torch(module):
     assert not re.search(
         r"mkldnn|onednn|mkl\b|\bAMD\b|\bIntel\b|avx|processor|is_(exporting|compiling|tracing)", text, re.IGNORECASE
     )
-
-
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_no_module_is_long(module):
-    assert len((MODELING / module).read_text().splitlines()) <= 600

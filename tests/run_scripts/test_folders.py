@@ -102,8 +102,3 @@ def test_loaders_of_texts_and_of_images_do_not_meet():
 def test_folders_say_what_they_hold(folder):
     first = ast.get_docstring(SOURCES[folder, "__init__"]).split("\n")[0]
     assert first[0].isupper() and first.endswith(".")
-
-
-def test_files_are_not_too_long():
-    lengths = {file.name: len(file.read_text("utf-8").splitlines()) for file in FOLDER.rglob("*.py")}
-    assert {name: length for name, length in lengths.items() if length > 600} == {}

@@ -21,11 +21,9 @@ def test_published_tables_are_those_of_the_published_results():
     assert RESULTS
     text = (PUBLISHED / "README.md").read_text(encoding="utf-8")
     assert text == results_page.page(PUBLISHED)
-    assert len(text.splitlines()) <= 250
     readme = MODEL_CARDS.parent / "README.md"
     summary = results_page.summary_table(results_page.read_machines(PUBLISHED))
     assert with_table(readme, summary, results_page.MARKS) == readme.read_text(encoding="utf-8")
-    assert len(summary.splitlines()) <= 2 + 12
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=[f"{path.parent.name}-{path.stem}" for path in RESULTS])
