@@ -65,12 +65,14 @@ def train_unigram_tokenizer(
             f"`vocab_size` must be larger than the {len(special_tokens)} special tokens, got {vocab_size}."
         )
     tokenizer = Tokenizer(models.Unigram())
+    # The text between special tokens, such as masks, is normalised and split by itself. Only the start of a whole
+    # text gets the mark of a space that is not there: "[MASK], a" is split as "word, a".
     tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+        [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=False)]
     )
     # Punctuation stands alone, as in BERT: "word." and "word" then share their pieces.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation(behavior="isolated")]
+        [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.Punctuation(behavior="isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.train_from_iterator(

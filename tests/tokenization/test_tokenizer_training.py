@@ -1,6 +1,8 @@
+import itertools
 import json
 
 import pytest
+from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from tokenmixers import train_unigram_tokenizer
@@ -45,6 +47,48 @@ def test_mask_token_keeps_its_neighbours(tokenizer):
     ids = tokenizer("the [MASK] gate")["input_ids"]
     assert ids.count(tokenizer.mask_token_id) == 1
     assert tokenizer.unk_token_id not in ids
+
+
+MASKED = [
+    "If the [MASK], an error of [MASK].",
+    "[MASK]'s tokens and [MASK]; then ([MASK]) differ",
+    "[MASK] [MASK], and [MASK] [MASK] differ: [MASK]",
+    " [MASK]  ,  a [MASK] ! ",
+    "[MASK]",
+    "a\n[MASK]\n\tof the tokens",
+]
+
+
+@pytest.mark.parametrize("text", MASKED)
+def test_text_around_masks_is_split_as_around_words(tokenizer, text, tmp_path):
+    """Also by a checkpoint's tokenizer, which plain Transformers loads."""
+    tokenizer.save_pretrained(tmp_path)
+    backend = AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer
+    with_words = backend.normalizer.normalize_str(text.replace("[MASK]", "gate"))
+    expected = [split for split, _ in backend.pre_tokenizer.pre_tokenize_str(with_words)]
+    encoded = backend.encode(text, add_special_tokens=False)
+    words = itertools.groupby(zip(encoded.word_ids, encoded.tokens, strict=True), key=lambda item: item[0])
+    found = ["".join(token for _, token in tokens) for _, tokens in words]
+    assert found == ["[MASK]" if split in ("▁gate", "gate") else split for split in expected]
+
+
+def test_masks_inside_words_part_no_words(tokenizer):
+    assert tokenizer.tokenize("[MASK]gate") == ["[MASK]", *tokenizer.tokenize("xgate")[2:]]
+    assert tokenizer.tokenize("g[MASK]s.") == [*tokenizer.tokenize("g"), "[MASK]", "s", "."]
+
+
+def test_spaces_at_the_ends_of_texts_are_no_pieces(tokenizer):
+    """The ids are those of a tokenizer that strips both ends and puts a mark of a space in front."""
+    always = tokenizer.backend_tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    always.normalizer = normalizers.Sequence([tokenizer.backend_tokenizer.normalizer, normalizers.Strip()])
+    splits = [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
+    always.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    inner = ["the gate", ", the gate.", "", "é", "¨", "a\n\n b"]
+    for text in [before + text + after for text in inner for before in ("", " ", "\n\t") for after in ("", "  ")]:
+        assert tokenizer(text, add_special_tokens=False)["input_ids"] == always.encode(text, None, False, False).ids
+    words = ["A", "gate,", ".", "tokens"]
+    split = tokenizer([words], is_split_into_words=True, add_special_tokens=False)["input_ids"]
+    assert split == [always.encode(words, None, True, False).ids]
 
 
 def test_the_same_texts_give_the_same_tokenizer(monkeypatch):
