@@ -195,8 +195,9 @@ def synthesizer_from_t5(
     >>> model = synthesizer_from_t5("google/flan-t5-small", attention_components=["random", "vanilla"])
     ```
     """
-    t5 = source
-    if not isinstance(t5, PreTrainedModel):
+    if isinstance(source, PreTrainedModel):
+        t5 = source
+    else:
         convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
         t5 = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto", use_safetensors=True)
     state_dict = convert_t5_state_dict(t5.state_dict())
