@@ -40,8 +40,6 @@ Not here, because each needs data or programs that no well-kept package brings:
 
 They can be computed from `predictions.txt` and `references.txt`, which `run_seq2seq` writes.
 
-`evaluators.evaluator(task)` is `evaluate.evaluator(task)` that takes pipelines in Transformers 5.
-
 Every process of a distributed run can compute with an instance of its own from the gathered predictions, as the
 commands do. With `num_process` and `process_id` processes share files instead, as `evaluate` describes.
 """
