@@ -6,6 +6,7 @@ uses the same functions.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -161,26 +162,30 @@ def _extended_to_words(
                 first, last = extents.setdefault((example, word), [start, end])
                 extents[example, word] = [min(start, first), max(end, last)]
     # For tokenizers that do not split at spaces a whole text is one word.
-    extents = {key: extent for key, extent in extents.items() if len(contexts[key[0]][slice(*extent)].split()) == 1}
+    borders = {
+        key: _borders(extent, contexts[key[0]])
+        for key, extent in extents.items()
+        if len(contexts[key[0]][slice(*extent)].split()) == 1
+    }
     return [
         [
-            _extended(own, extents.get((example, word), own), contexts[example]) if own[1] > own[0] else own
+            _extended(own, borders.get((example, word), own)) if own[1] > own[0] else own
             for own, word in zip(window, window_words, strict=True)
         ]
         for window, window_words, example in zip(offsets, words, examples, strict=True)
     ]
 
 
-def _extended(own: list[int], word: list[int], context: str) -> list[int]:
+def _borders(word: list[int], context: str) -> list[int]:
+    """Start and end of a word, and of its characters of scripts without spaces, in order."""
+    inner = (place for found in WITHOUT_SPACES.finditer(context, *word) for place in found.span())
+    return sorted({*word, *inner})
+
+
+def _extended(own: list[int], borders: list[int]) -> list[int]:
     """The offsets of a token's word, or of its part between characters of scripts without spaces."""
-    if WITHOUT_SPACES.search(context, *word) is None:
-        return word
     start, end = own
-    while start > word[0] and WITHOUT_SPACES.search(context, start - 1, start + 1) is None:
-        start -= 1
-    while end < word[1] and WITHOUT_SPACES.search(context, end - 1, end + 1) is None:
-        end += 1
-    return [start, end]
+    return [borders[bisect_right(borders, start) - 1], borders[bisect_left(borders, end)]]
 
 
 def answer_tokens(offsets: Sequence[Sequence[int]], start: int, end: int) -> tuple[int, int] | None:
