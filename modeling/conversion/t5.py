@@ -187,8 +187,8 @@ def synthesizer_from_t5(
         The model, in evaluation mode, with T5's generation settings.
 
     Raises:
-        ValueError: If the model is not a T5 model, its weights do not fit the overridden fields, or `vanilla` cannot
-            be mixed with these components.
+        ValueError: If the model is not a T5 model or lacks weights, as one without a decoder does, its weights do not
+            fit the overridden fields, or `vanilla` cannot be mixed with these components.
 
     Example:
     ```python
@@ -199,7 +199,15 @@ def synthesizer_from_t5(
         t5 = source
     else:
         convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
-        t5 = AutoModelForSeq2SeqLM.from_pretrained(source, dtype=dtype or "auto", use_safetensors=True)
+        t5, report = AutoModelForSeq2SeqLM.from_pretrained(
+            source, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True
+        )
+        if missing := sorted(report["missing_keys"]):
+            raise ValueError(
+                f"The checkpoint has no weights for {', '.join(map(repr, missing[:3]))}"
+                f"{f' and {len(missing) - 3} others' if len(missing) > 3 else ''}, which would be random: a T5 with "
+                "encoder and decoder is needed."
+            )
     state_dict = convert_t5_state_dict(t5.state_dict())
     tied = "lm_head.weight" not in state_dict or torch.equal(
         state_dict["lm_head.weight"], state_dict["model.shared.weight"]

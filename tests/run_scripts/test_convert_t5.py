@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -14,6 +15,7 @@ from transformers import (
     BertModel,
     PreTrainedTokenizerFast,
     T5Config,
+    T5EncoderModel,
     T5ForConditionalGeneration,
 )
 
@@ -103,6 +105,21 @@ def test_other_models(tmp_path):
     ).save_pretrained(tmp_path / "bert")
     with pytest.raises(SystemExit, match="got one of type 'bert'"):
         run(tmp_path / "bert", tmp_path / "out")
+
+
+@pytest.mark.parametrize("missing", ["the decoder", "a layer"])
+def test_a_t5_that_lacks_weights(source, tmp_path, missing):
+    """They would be random."""
+    if missing == "the decoder":
+        T5EncoderModel.from_pretrained(source).save_pretrained(source)
+    else:
+        weights = load_file(source / "model.safetensors")
+        kept = {name: value for name, value in weights.items() if ".layer.1." not in name}
+        save_file(kept, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SystemExit, match=r"has no weights for '.*, which would be random: a T5 with encoder") as error:
+        run(source, tmp_path / "out")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")
