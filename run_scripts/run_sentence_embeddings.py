@@ -1,7 +1,9 @@
-"""Train a bi-encoder for sentence embeddings with in-batch negatives.
+"""Train a bi-encoder for sentence embeddings, with in-batch negatives or from a teacher's embeddings.
 
     tokenmixers run_sentence_embeddings --model_name_or_path ... --train_file pairs.tsv --validation_file dev.tsv \
         --output_dir outputs/embeddings --do_train --do_eval
+    tokenmixers run_sentence_embeddings --config_name gmlp-base --teacher sentence-transformers/all-MiniLM-L6-v2 \
+        --train_file 'texts/*.txt.gz' --validation_file dev.tsv --output_dir outputs/student --do_train --do_eval
     tokenmixers run_sentence_embeddings recipe.yaml --seeds 1 2 3
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_sentence_embeddings ...
 
@@ -13,6 +15,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import datasets
@@ -20,16 +23,18 @@ from transformers import PreTrainedConfig, TrainingArguments, set_seed
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .base.arguments import ModelArguments, parse_arguments
+from .base.arguments import ModelArguments, check_output_folder, parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
 from .base.reporting import print_plan, print_table
+from .base.sequence_limits import longest_sequence
 from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
+from .data.distillation_texts import load_distillation_texts
 from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_evaluation_pairs, load_training_pairs
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import fitting_tokenizer, load_config, sequence_length
+from .training.model_loading import fit_vocabulary, fitting_tokenizer, load_config, sequence_length
 from .training.run_folder import checkpoint_to_resume
 from .training.training_run import train_and_evaluate
 
@@ -37,8 +42,12 @@ from .training.training_run import train_and_evaluate
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from .training.embedding_distillation import EmbeddingTeacher
     from .training.sentence_embeddings import SentenceEmbeddingTrainer
 
+
+#: Folder for a teacher's embeddings in the output folder; the Hub does not get it.
+TEACHER_FOLDER = "_teacher_embeddings"
 
 #: What is reported, the most important first: of pairs with a similarity, and of held-out pairs.
 METRICS = ("spearman_cosine", "pearson_cosine", "cosine_ndcg@10", "cosine_mrr@10", "cosine_accuracy@1")
@@ -66,6 +75,53 @@ class EmbeddingArguments:
         check_ranges(self, ("a finite number above 0", "scale"), ("at least 1", "matryoshka_dims"))
 
 
+@dataclass
+class EmbeddingTeacherArguments:
+    """From which model's embeddings to learn, instead of in-batch negatives."""
+
+    teacher: str | None = field(
+        default=None,
+        metadata={
+            "help": "Learn the embeddings of this model: a Sentence Transformer or an encoder, a folder or Hub id."
+        },
+    )
+    copy_token_embeddings: bool = field(
+        default=False,
+        metadata={
+            "help": "A student from scratch starts with the teacher's token embeddings; a narrower one with their "
+            "principal components."
+        },
+    )
+    similarity_weight: float = field(
+        default=20.0,
+        metadata={"help": "Share in the loss of the similarities of a batch's texts with each other."},
+    )
+    ranking_weight: float = field(
+        default=1.0,
+        metadata={"help": "Share in the loss of the ranking of a batch's positives by an anchor, for pairs."},
+    )
+    cache_teacher: str | None = field(
+        default=None,
+        metadata={"help": "Folder for the teacher's embeddings, which other runs can use too; in the output folder."},
+    )
+
+    def __post_init__(self):
+        check_ranges(self, ("a finite number of at least 0", "similarity_weight ranking_weight"))
+        if self.teacher is None and (self.copy_token_embeddings or self.cache_teacher is not None):
+            raise UserError("--copy_token_embeddings and --cache_teacher are for distillation: name a --teacher.")
+        if self.cache_teacher is not None:
+            check_output_folder(self.cache_teacher, "--cache_teacher")
+
+    def in_use(self) -> dict[str, Any]:
+        """The settings that affect the trained weights, by name; empty without a teacher."""
+        if self.teacher is None:
+            return {}
+        local = Path(self.teacher).is_dir()
+        names = ("similarity_weight", "ranking_weight", "copy_token_embeddings")
+        teacher = Path(self.teacher).resolve().name if local else self.teacher
+        return {"teacher": teacher, **{name: getattr(self, name) for name in names}}
+
+
 def load_model(
     model_args: ModelArguments,
     config: PreTrainedConfig,
@@ -74,6 +130,7 @@ def load_model(
     args: TrainingArguments,
     pairs: datasets.Dataset | None,
     resume_from: str | None,
+    teacher: "EmbeddingTeacher | None" = None,
 ) -> "SentenceTransformer":
     """The bi-encoder to train or evaluate.
 
@@ -97,10 +154,17 @@ def load_model(
         normalize = bool(embedding_args.normalize)
     else:
         library.check_encoder(config)
-        texts = iterate_sentences(pairs) if pairs is not None else ()
-        tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
+        if teacher is not None and teacher.gives_tokenizer(model_args):
+            tokenizer = teacher.tokenizer
+            fit_vocabulary(config, tokenizer, new_tokenizer=False)
+            tokenizer.model_max_length = longest_sequence(config)
+        else:
+            texts = iterate_sentences(pairs) if pairs is not None else ()
+            tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
         model = library.build_sentence_transformer(model_args, config, tokenizer, embedding_args.pooling_mode)
         normalize = embedding_args.normalize is not False
+    if teacher is not None:
+        teacher.prepare_student(model, model_args)
     if normalize and args.do_train:
         library.add_normalization(model)
     model.max_seq_length = sequence_length(data_args.max_seq_length, model.config, model.tokenizer)
@@ -127,6 +191,7 @@ def build(
     model_args: ModelArguments,
     data_args: SentencePairArguments,
     embedding_args: EmbeddingArguments,
+    teacher_args: EmbeddingTeacherArguments,
     args: TrainingArguments,
     resume_from: str | None = None,
 ) -> tuple["SentenceEmbeddingTrainer", dict[str, datasets.Dataset]]:
@@ -138,18 +203,22 @@ def build(
     Raises:
         UserError: If anything the user gave is missing or does not fit, or sentence-transformers is missing.
     """
-    config = load_config(model_args)
-    pairs = load_training_pairs(data_args, model_args.token) if args.do_train else None
     splits = [split for split in wanted_splits(args) if split != "train"]
     held_out = {split: load_evaluation_pairs(data_args, split, model_args.token) for split in splits}
+    validation, dimensions = held_out.get("validation"), embedding_args.matryoshka_dims
+    if teacher_args.teacher is not None:
+        trainer = build_distillation(
+            model_args, data_args, embedding_args, teacher_args, args, validation, resume_from
+        )
+        return trainer, held_out
+    config = load_config(model_args)
+    pairs = load_training_pairs(data_args, model_args.token) if args.do_train else None
     if pairs is not None:
         check_batch(len(pairs), args)
     import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")
     from .training import sentence_embeddings as library
 
     model = load_model(model_args, config, data_args, embedding_args, args, pairs, resume_from)
-    dimensions = embedding_args.matryoshka_dims
-    validation = held_out.get("validation")
     size = args.per_device_eval_batch_size
     trainer = library.SentenceEmbeddingTrainer(
         model=model,
@@ -159,6 +228,48 @@ def build(
         evaluator=library.build_evaluator(validation, size, dimensions) if validation is not None else None,
     )
     return trainer, held_out
+
+
+def build_distillation(
+    model_args: ModelArguments,
+    data_args: SentencePairArguments,
+    embedding_args: EmbeddingArguments,
+    teacher_args: EmbeddingTeacherArguments,
+    args: TrainingArguments,
+    validation: datasets.Dataset | None,
+    resume_from: str | None,
+) -> "SentenceEmbeddingTrainer":
+    """The Trainer of a student that learns a teacher's embeddings; arguments and errors as for `build`."""
+    if not args.do_train:
+        raise UserError("--teacher is for training: give --do_train, or leave it out.")
+    if embedding_args.matryoshka_dims is not None:
+        raise UserError("--matryoshka_dims is for pairs without a --teacher: leave one of them out.")
+    texts = load_distillation_texts(data_args, model_args.token)
+    import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings --teacher")
+    from .training import embedding_distillation as distillation
+    from .training.sentence_embeddings import build_evaluator
+
+    teacher = distillation.EmbeddingTeacher(str(teacher_args.teacher), model_args)
+    teacher.copies_token_embeddings = teacher_args.copy_token_embeddings
+    model_args = teacher.student_arguments(model_args)
+    config = load_config(model_args)
+    model = load_model(model_args, config, data_args, embedding_args, args, None, resume_from, teacher)
+    texts = texts.with_lengths(model.tokenizer, model.max_seq_length)
+    if args.process_index == 0:
+        print(texts.describe(), flush=True)
+    folder = Path(args.output_dir) if args.grid is None else args.grid.path
+    folder = folder / TEACHER_FOLDER if teacher_args.cache_teacher is None else Path(teacher_args.cache_teacher)
+    weights = teacher_args.similarity_weight, teacher_args.ranking_weight
+    size = args.per_device_eval_batch_size
+    return distillation.EmbeddingDistillationTrainer(
+        teacher=teacher,
+        texts=texts,
+        folder=folder.expanduser(),
+        model=model,
+        args=args,
+        loss=distillation.TeacherLoss(model, *weights, embedding_args.scale),
+        evaluator=build_evaluator(validation, size, None) if validation is not None else None,
+    )
 
 
 def describe_pairs(arguments: SentencePairArguments) -> dict[str, str | None]:
@@ -172,6 +283,7 @@ def describe_card(
     model_args: ModelArguments,
     data_args: SentencePairArguments,
     embedding_args: EmbeddingArguments,
+    teacher_args: EmbeddingTeacherArguments,
     card_args: CardArguments,
     trainer: "SentenceEmbeddingTrainer",
 ) -> CardFacts:
@@ -190,6 +302,7 @@ def describe_card(
         notes=f"Made with sentence-transformers {version('sentence-transformers')}.",
         hyper_parameters={
             "loss": type(trainer.loss).__name__,
+            **teacher_args.in_use(),
             "scale": embedding_args.scale,
             "matryoshka_dims": embedding_args.matryoshka_dims,
             "pooling_mode": pooling,
@@ -203,6 +316,7 @@ def run_once(
     model_args: ModelArguments,
     data_args: SentencePairArguments,
     embedding_args: EmbeddingArguments,
+    teacher_args: EmbeddingTeacherArguments,
     card_args: CardArguments,
     args: TrainingArguments,
 ) -> dict[str, float]:
@@ -215,9 +329,9 @@ def run_once(
     # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
     args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `train_and_evaluate`
     set_seed(args.seed)
-    trainer, held_out = build(model_args, data_args, embedding_args, args, resume_from)
+    trainer, held_out = build(model_args, data_args, embedding_args, teacher_args, args, resume_from)
     print_plan(trainer, resume_from, held_out)
-    card = describe_card(model_args, data_args, embedding_args, card_args, trainer)
+    card = describe_card(model_args, data_args, embedding_args, teacher_args, card_args, trainer)
 
     def predict() -> dict[str, float]:
         from .training.sentence_embeddings import build_evaluator
@@ -251,11 +365,12 @@ def print_results(results: dict[str, float], names: list[str]) -> None:
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
-    model_args, data_args, embedding_args, grid_args, card_args, args = parse_arguments(
+    model_args, data_args, embedding_args, teacher_args, grid_args, card_args, args = parse_arguments(
         (
             ModelArguments,
             SentencePairArguments,
             EmbeddingArguments,
+            EmbeddingTeacherArguments,
             GridArguments,
             CardArguments,
             ScriptTrainingArguments,
@@ -263,8 +378,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         argv,
     )
     check_has_work(args, "do_train", "do_eval", "do_predict")
-    run = partial(run_once, model_args, data_args, embedding_args, card_args)
-    shared = (model_args, data_args, embedding_args)
+    run = partial(run_once, model_args, data_args, embedding_args, teacher_args, card_args)
+    shared = (model_args, data_args, embedding_args, teacher_args)
     return run_command(run, grid_args, args, shared, Comparison(METRICS, scale=100))
 
 

@@ -35,9 +35,12 @@ def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str,
     evaluation = trainer.eval_dataset if held_out is None else held_out
     if not isinstance(evaluation, Mapping):
         evaluation = {"evaluation": evaluation}
+    training = trainer.train_dataset
+    if not isinstance(training, Mapping):
+        training = {"training": training}
     sizes = [
         f"{name} set: {len(split):,} rows" if hasattr(split, "__len__") else f"{name} set: streamed"
-        for name, split in ({"training": trainer.train_dataset} | evaluation).items()
+        for name, split in (training | evaluation).items()
         if split is not None
     ]
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size

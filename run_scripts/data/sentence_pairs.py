@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import datasets
 
 from ..base.errors import UserError
-from .loading import DatasetArguments, limited
+from .loading import DatasetArguments, find_files, limited
 from .table_files import Row, Table, load_named_split, load_split, read_table
 
 
@@ -20,7 +20,13 @@ class SentencePairArguments(DatasetArguments):
     )
     train_file: list[str] | None = field(
         default=None,
-        metadata={"help": "Instead of dataset_name: files with training pairs; tsv, csv, json(l), parquet."},
+        metadata={
+            "help": "Instead of dataset_name: files or glob patterns with training pairs: tsv, csv, json(l), parquet. "
+            "With teacher also texts: txt with one in each line, or tables with text_column. They may be compressed."
+        },
+    )
+    text_column: str = field(
+        default="text", metadata={"help": "With teacher: column with the texts of tables that have no pairs."}
     )
     anchor_column: str = field(default="anchor", metadata={"help": "Column of the first text of a training pair."})
     positive_column: str = field(
@@ -85,7 +91,7 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
     if (arguments.dataset_name is None) == (arguments.train_file is None):
         raise UserError("give the training pairs as one of --dataset_name and --train_file.")
     if arguments.train_file is not None:
-        tables = [read_table(file) for file in arguments.train_file]
+        tables = [read_table(file) for file in find_files(arguments.train_file)]
     else:
         tables = [load_named_split(arguments, "train", token)]
     columns = arguments.pair_columns

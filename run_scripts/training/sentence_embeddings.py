@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.evaluation import (
 )
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-from sentence_transformers.sentence_transformer.training_args import BatchSamplers
+from sentence_transformers.sentence_transformer.training_args import BatchSamplers, MultiDatasetBatchSamplers
 from sentence_transformers.util import is_sentence_transformer_model
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
@@ -254,9 +254,10 @@ class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
     """
 
     training_args_class = TrainingArguments
+    batch_sampler: Any = BatchSamplers.NO_DUPLICATES
 
     def __init__(self, *args: Any, **kwargs: Any):
-        _add_trainer_settings(kwargs["args"])
+        _add_trainer_settings(kwargs["args"], self.batch_sampler)
         super().__init__(*args, **kwargs)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
@@ -279,9 +280,9 @@ class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
         torch.save(self.args, os.path.join(folder, TRAINING_ARGS_NAME))
 
 
-def _add_trainer_settings(args: TrainingArguments) -> None:
+def _add_trainer_settings(args: TrainingArguments, batch_sampler: Any) -> None:
     """Set what `SentenceTransformerTrainingArguments` has beside Transformers' arguments, and what it changes."""
-    args.batch_sampler = BatchSamplers.NO_DUPLICATES
+    args.batch_sampler, args.multi_dataset_batch_sampler = batch_sampler, MultiDatasetBatchSamplers.PROPORTIONAL
     args.prompts, args.router_mapping = None, {}
     args.prediction_loss_only, args.ddp_broadcast_buffers = True, False
     args.dataloader_drop_last = True  # an incomplete batch has fewer negatives, and processes gather equal ones

@@ -96,12 +96,17 @@ def fingerprint(teacher: PreTrainedModel, rows: datasets.Dataset, settings: Mapp
     config = {name: value for name, value in teacher.config.to_dict().items() if name not in _OF_THE_FILE}
     known = [type(teacher).__name__, config, settings]
     digest.update(json.dumps(known, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(teacher.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    digest_weights(digest, teacher)
     for content in _row_contents(rows):
         digest.update(content)
     return digest.hexdigest()
+
+
+def digest_weights(digest: Any, model: torch.nn.Module) -> None:
+    """Add a model's parameters and buffers to a digest of `hashlib`."""
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def _row_contents(rows: datasets.Dataset) -> Iterator[bytes]:
@@ -260,7 +265,7 @@ def _plan_files(
     classes = some[0].shape[1] if distillation.has_vocabulary else None
     kept = sum(row.numel() if top_k is None else len(row) * min(top_k, row.shape[1]) for row in some)
     size = kept * (some[0].element_size() + (4 if top_k is not None else 0)) / len(some)
-    _check_room(folder, size * len(rows))
+    check_room(folder, size * len(rows), ", or keep fewer logits with --cache_top_k where there is one")
     return LogitsFiles(folder, len(rows), max(1, int(FILE_SIZE // max(size, 1))), classes, top_k)
 
 
@@ -281,7 +286,17 @@ def _teacher_rows(distillation: Any, trainer: Trainer, rows: datasets.Dataset) -
         yield from (row.cpu() for row in distillation.split(logits, batch))
 
 
-def _check_room(folder: Path, needed: float) -> None:
+def check_room(folder: Path, needed: float, remedies: str = "") -> None:
+    """Check that a cache fits on its disk.
+
+    Args:
+        folder: Of the cache; it need not exist.
+        needed: Bytes.
+        remedies: What else the user can do, at the end of the sentence.
+
+    Raises:
+        UserError: If not.
+    """
     existing = folder
     while not existing.exists():
         existing = existing.parent
@@ -289,7 +304,7 @@ def _check_room(folder: Path, needed: float) -> None:
     if needed > free:
         raise UserError(
             f"--cache_teacher needs {needed / 1e9:.1f} GB in {str(folder.parent)!r}, where {free / 1e9:.1f} GB are "
-            "free: make room, give another folder, or keep fewer logits with --cache_top_k where there is one."
+            f"free: make room, or give another folder{remedies}."
         )
 
 

@@ -1,0 +1,273 @@
+"""Sentence embeddings that are learned from a teacher's: the teacher, its loss, batches of like length.
+
+Imports sentence-transformers (extra `embeddings`), as `sentence_embeddings` does.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.sampler import DefaultBatchSampler
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
+from sentence_transformers.sentence_transformer.modules import Dense
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers.trainer_utils import TrainOutput
+
+from ..base.arguments import ModelArguments
+from ..base.config_overrides import merge_overrides
+from ..base.errors import UserError, report_unreadable
+from ..base.reporting import transformers_model
+from ..data.distillation_texts import LENGTH, DistillationTexts
+from .sentence_embeddings import SentenceEmbeddingTrainer
+from .teacher_embeddings import TeacherEmbeddings
+from .trainer import forget_truncation
+
+
+#: So many batches are sorted by length together: batches of an epoch differ from those of the next.
+BATCHES_SORTED_TOGETHER = 50
+
+
+class EmbeddingTeacher:
+    """A Sentence Transformer, or another encoder with mean pooling, that a student learns from.
+
+    Args:
+        name: Folder or Hub id.
+        model_args: The student's arguments, of which the Hub token and `trust_remote_code` count here too.
+
+    Attributes:
+        copies_token_embeddings: Whether a student starts with the teacher's token embeddings.
+
+    Raises:
+        UserError: If it cannot be loaded or gives no embeddings of texts.
+    """
+
+    copies_token_embeddings = False
+
+    def __init__(self, name: str, model_args: ModelArguments):
+        self.name = name
+        trust = model_args.trust_remote_code
+        with report_unreadable(name), torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
+            self.model = SentenceTransformer(name, token=model_args.token, trust_remote_code=trust, device="cpu")
+        self.model.eval().requires_grad_(False)
+        try:
+            probe = self.model.encode(["a text"], convert_to_tensor=True, show_progress_bar=False)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"the teacher {name!r} gives no embeddings of texts: {error}") from error
+        if probe.dim() != 2 or not probe.isfinite().all():
+            raise UserError(
+                f"the teacher {name!r} gives no embeddings of texts: give a Sentence Transformer or encoder."
+            )
+        self.dimension = probe.shape[1]
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The teacher's tokenizer, without the padding and truncation that its file may have."""
+        tokenizer = self.model.tokenizer
+        forget_truncation(tokenizer)
+        return tokenizer
+
+    @staticmethod
+    def gives_tokenizer(arguments: ModelArguments) -> bool:
+        """Whether a student gets the teacher's tokenizer: from scratch, without one of its own."""
+        own = (arguments.model_name_or_path, arguments.tokenizer_name, arguments.train_tokenizer)
+        return all(value is None for value in own)
+
+    def student_arguments(self, arguments: ModelArguments) -> ModelArguments:
+        """The student's arguments: one that gets the teacher's tokenizer also gets its vocabulary size."""
+        if not self.gives_tokenizer(arguments):
+            return arguments
+        overrides = (arguments.config_overrides or "").strip() or None
+        size = {"vocab_size": len(self._token_embeddings())}
+        return dataclasses.replace(arguments, config_overrides=merge_overrides(size, overrides))
+
+    def prepare_student(self, student: SentenceTransformer, arguments: ModelArguments) -> None:
+        """Give a student what it gets before training: token embeddings if asked for, and the teacher's dimension.
+
+        Args:
+            student: Changed in place.
+            arguments: The student's.
+
+        Raises:
+            UserError: If the token embeddings do not fit.
+        """
+        if self.copies_token_embeddings:
+            if arguments.model_name_or_path is not None:
+                raise UserError("--copy_token_embeddings is for a student from scratch, not for --model_name_or_path.")
+            self._give_token_embeddings(transformers_model(student), student.tokenizer)
+        dimension = student.get_embedding_dimension()
+        if dimension != self.dimension:
+            student.append(Dense(dimension, self.dimension, bias=False, activation_function=nn.Identity()))
+
+    def _token_embeddings(self) -> torch.Tensor:
+        """The token embeddings, with those of token type 0 added where the teacher has types."""
+        model = transformers_model(self.model)
+        if not isinstance(model, PreTrainedModel):
+            raise UserError(f"the teacher {self.name!r} has no token embeddings of a model of Transformers.")
+        weight = model.get_input_embeddings().weight.float()
+        types = [module for name, module in model.named_modules() if name.endswith("token_type_embeddings")]
+        return weight + types[0].weight[0].float() if types else weight
+
+    @torch.no_grad()
+    def _give_token_embeddings(self, student: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Start a student with the teacher's token embeddings; a narrower one with their principal components.
+
+        Args:
+            student: Changed in place.
+            tokenizer: The student's.
+
+        Raises:
+            UserError: If the student has another vocabulary, or is wider than the teacher.
+        """
+        if tokenizer.get_vocab() != self.tokenizer.get_vocab():
+            raise UserError(
+                f"the teacher {self.name!r} has another vocabulary than the student's tokenizer: leave "
+                "--copy_token_embeddings out, or give a student from scratch without a tokenizer."
+            )
+        given, target = self._token_embeddings(), student.get_input_embeddings().weight
+        if target.shape[1] > given.shape[1]:
+            raise UserError(
+                f"--copy_token_embeddings: the teacher's token embeddings have {given.shape[1]} dimensions, the "
+                f"student's {target.shape[1]}: give a student with hidden_size={given.shape[1]} or less."
+            )
+        if target.shape[1] < given.shape[1]:
+            centred = given - given.mean(dim=0)
+            directions = torch.linalg.eigh(centred.mT @ centred).eigenvectors.flip(1)  # the largest first
+            given = centred @ directions[:, : target.shape[1]]
+        rows = min(len(given), len(target))
+        target[:rows] = given[:rows].to(target.dtype)
+
+    def embed(self, texts: DistillationTexts, folder: Path, args: TrainingArguments) -> TeacherEmbeddings:
+        """The embeddings of all texts, from the cache or computed now. The teacher is not kept.
+
+        Args:
+            texts: The training texts.
+            folder: For the caches of all teachers.
+            args: Device, number format and processes.
+        """
+        model = self.model.to(args.device)
+        if args.bf16 or args.fp16:
+            model = model.bfloat16() if args.bf16 else model.half()
+        embeddings = TeacherEmbeddings(folder, model, self.name)
+        missing = embeddings.add(texts.iterate(), args.process_index, args.world_size)
+        if args.process_index == 0:
+            state = f"{missing:,} were missing" if missing else "complete"
+            print(f"the teacher's embeddings: {embeddings.folder}, {state}", flush=True)
+        if args.world_size > 1:
+            torch.distributed.barrier()
+            embeddings = TeacherEmbeddings(folder, model, self.name)  # with the files of all processes
+        embeddings.teacher = self.model = None
+        return embeddings
+
+
+class TeacherLoss(nn.Module):
+    """What embeddings lose against a teacher's: a dictionary of up to three parts, whose sum is trained.
+
+    - `embedding`: 1 - the cosine of a text's embedding with the teacher's (`EmbedDistillLoss`, arXiv 2301.12005).
+    - `similarity`: the mean squared difference of the cosine similarities of all texts in the batch with each other
+      from the teacher's, times `similarity_weight`.
+    - `ranking`: for pairs, the KL divergence of the distribution over the batch's other texts that follows from an
+      anchor's similarities, times `scale`, from the teacher's distribution; times `ranking_weight`.
+
+    Args:
+        model: The student.
+        similarity_weight: 0 leaves the part out.
+        ranking_weight: 0 leaves the part out.
+        scale: Inverse of the temperature.
+
+    Attributes:
+        embeddings: The teacher's, before training starts.
+    """
+
+    embeddings: TeacherEmbeddings
+
+    def __init__(self, model: SentenceTransformer, similarity_weight: float, ranking_weight: float, scale: float):
+        super().__init__()
+        self.model = model
+        self.similarity_weight = similarity_weight
+        self.ranking_weight = ranking_weight
+        self.scale = scale
+        self.embedding_loss = EmbedDistillLoss(model)
+
+    def forward(self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor) -> dict[str, Any]:
+        """The parts; `labels` are places of the teacher's embeddings, `(batch, columns)`."""
+        # Column by column: in one batch with passages, questions would be padded to their length.
+        students = [self.model(features)["sentence_embedding"].float() for features in sentence_features]
+        places = labels.view(len(labels), -1).unbind(dim=1)
+        teachers = [self.embeddings[place].to(students[0].device) for place in places]
+        losses = {"embedding": self.embedding_loss.compute_loss_from_embeddings(students, teachers)}
+        student, teacher = (F.normalize(torch.cat(parts), dim=-1) for parts in (students, teachers))
+        with torch.autocast(student.device.type, enabled=False):
+            similarities, wanted = student @ student.mT, teacher @ teacher.mT
+        if self.similarity_weight:
+            losses["similarity"] = self.similarity_weight * F.mse_loss(similarities, wanted)
+        if self.ranking_weight and len(students) > 1:
+            anchors = len(labels)
+            logs = F.log_softmax(self.scale * similarities[:anchors, anchors:], dim=-1)
+            targets = F.log_softmax(self.scale * wanted[:anchors, anchors:], dim=-1)
+            losses["ranking"] = self.ranking_weight * F.kl_div(logs, targets, reduction="batchmean", log_target=True)
+        return losses
+
+
+class LengthBatchSampler(DefaultBatchSampler):
+    """Batches of rows with texts of like length, in another order in each epoch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        lengths = np.asarray(self.sampler.with_format("numpy")[LENGTH][:])
+        order = torch.randperm(len(lengths), generator=generator).numpy()
+        together = BATCHES_SORTED_TOGETHER * self.batch_size
+        batches = []
+        for start in range(0, len(order), together):
+            part = order[start : start + together]
+            part = part[np.argsort(lengths[part], kind="stable")]
+            batches += [part[first : first + self.batch_size] for first in range(0, len(part), self.batch_size)]
+        if self.drop_last:
+            batches = [batch for batch in batches if len(batch) == self.batch_size]
+        for number in torch.randperm(len(batches), generator=generator).tolist():
+            yield batches[number].tolist()
+
+
+class LengthlessCollator(SentenceTransformerDataCollator):
+    """The library's collator; the column with lengths is no text."""
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        return super().__call__([{name: row[name] for name in row if name != LENGTH} for row in features])
+
+
+class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
+    """A `SentenceEmbeddingTrainer` whose teacher reads the texts before training starts.
+
+    Args:
+        teacher: The teacher.
+        texts: The training texts, with lengths.
+        folder: For the caches of all teachers.
+        kwargs: Arguments of `SentenceEmbeddingTrainer`; the loss is a `TeacherLoss`.
+    """
+
+    data_collator_class = LengthlessCollator
+    batch_sampler = LengthBatchSampler
+
+    def __init__(self, *, teacher: EmbeddingTeacher, texts: DistillationTexts, folder: Path, **kwargs: Any):
+        self.teacher, self.texts, self.folder = teacher, texts, folder
+        super().__init__(train_dataset=datasets.DatasetDict(texts.splits), **kwargs)
+        self.args.dataloader_drop_last = self.args.world_size > 1  # whose processes need equal numbers of batches
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Let the teacher read what its cache lacks, and train."""
+        self.loss.embeddings = self.teacher.embed(self.texts, self.folder, self.args)
+        splits = {}
+        for name, split in self.texts.splits.items():
+            columns = [column for column in split.column_names if column != LENGTH]
+            places = np.array([self.loss.embeddings.places(split[column][:]) for column in columns]).T
+            splits[name] = split.add_column("label", list(places))
+        self.train_dataset = self.preprocess_dataset(datasets.DatasetDict(splits), dataset_name="train")
+        return super().train(*args, **kwargs)
