@@ -12,6 +12,7 @@ loads, and for checkpoints of Sentence Transformers. Needs the extra `embeddings
 """
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -128,7 +129,7 @@ def load_model(
     data_args: SentencePairArguments,
     embedding_args: EmbeddingArguments,
     args: TrainingArguments,
-    pairs: datasets.Dataset | None,
+    texts: Iterable[str],
     resume_from: str | None,
     teacher: "EmbeddingTeacher | None" = None,
 ) -> "SentenceTransformer":
@@ -159,7 +160,6 @@ def load_model(
             fit_vocabulary(config, tokenizer, new_tokenizer=False)
             tokenizer.model_max_length = longest_sequence(config)
         else:
-            texts = iterate_sentences(pairs) if pairs is not None else ()
             tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
         model = library.build_sentence_transformer(model_args, config, tokenizer, embedding_args.pooling_mode)
         normalize = embedding_args.normalize is not False
@@ -218,7 +218,8 @@ def build(
     import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")
     from .training import sentence_embeddings as library
 
-    model = load_model(model_args, config, data_args, embedding_args, args, pairs, resume_from)
+    texts = iterate_sentences(pairs) if pairs is not None else ()
+    model = load_model(model_args, config, data_args, embedding_args, args, texts, resume_from)
     size = args.per_device_eval_batch_size
     trainer = library.SentenceEmbeddingTrainer(
         model=model,
@@ -253,7 +254,7 @@ def build_distillation(
     teacher.copies_token_embeddings = teacher_args.copy_token_embeddings
     model_args = teacher.student_arguments(model_args)
     config = load_config(model_args)
-    model = load_model(model_args, config, data_args, embedding_args, args, None, resume_from, teacher)
+    model = load_model(model_args, config, data_args, embedding_args, args, texts.iterate(), resume_from, teacher)
     texts = texts.with_lengths(model.tokenizer, model.max_seq_length)
     if args.process_index == 0:
         print(texts.describe(), flush=True)

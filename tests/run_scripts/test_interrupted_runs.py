@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from transformers import BertConfig, BertModel
 
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -39,6 +40,10 @@ if importlib.util.find_spec("sentence_transformers") is not None:
 #: A grid of two runs, whose tokenizer the first of them trains. Its operations are many: some of them are sampled.
 GRID = "run_mlm --seeds"
 SCRIPTS_AND_GRID = {**SCRIPTS, GRID: {"train_tokenizer": 60, "max_steps": 3, "seeds": [1, 2]}}
+#: A run whose teacher reads the texts first.
+TEACHER = "run_sentence_embeddings --teacher"
+if "run_sentence_embeddings" in SCRIPTS:
+    SCRIPTS_AND_GRID[TEACHER] = {"teacher": "encoder-model", "anchor_column": "text", "positive_column": "animal"}
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=24"
 IMAGE_SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=1"
 TIMES = ("runtime", "per_second")
@@ -93,7 +98,12 @@ def data(tmp_path_factory):
                 pixels[rows_lit] += 120
                 Image.fromarray(pixels).save(folder / split / label / f"{index}.png")
     lines = (folder / "train.txt").read_text().splitlines()
-    train_unigram_tokenizer(lines, 60, 24, show_progress=False).save_pretrained(folder / "encoder")
+    tokenizer = train_unigram_tokenizer(lines, 60, 24, show_progress=False)
+    for name in ("encoder", "encoder-model"):
+        tokenizer.save_pretrained(folder / name)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    teacher = BertModel(BertConfig(vocab_size=len(tokenizer), **sizes))
+    teacher.save_pretrained(folder / "encoder-model")
     t5 = train_unigram_tokenizer(lines, 160, 24, show_progress=False, kind="encoder-decoder")
     t5.save_pretrained(folder / "encoder-decoder")
     return folder
@@ -110,6 +120,7 @@ def arguments(data):
             "run_seq2seq": "_pairs.jsonl",
             "run_glue": ".jsonl",
             "run_sentence_embeddings": ".jsonl",
+            TEACHER: ".jsonl",
             "run_token_classification": ".conll",
             "run_qa": ".json",
         }.get(script, "" if images else ".txt")
@@ -136,6 +147,8 @@ def arguments(data):
             settings[f"{split}_{'dir' if images else 'file'}"] = data / f"{split}{ending}"
         if mixture:
             settings["data_dir"] = data
+        if "teacher" in settings:
+            settings["teacher"] = data / settings["teacher"]
         vocabulary = 160 if texts_to_texts else 60
         sizes = IMAGE_SIZES if images else f"{SIZES},vocab_size={vocabulary},hidden_dropout_prob=0.1"
         settings["config_overrides"] = ",".join(filter(None, [sizes, settings.get("config_overrides", "")]))
@@ -267,14 +280,14 @@ def test_a_grid_killed_at_sampled_operations_on_files(start, arguments, whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", [script for script in SCRIPTS_AND_GRID if script != GRID])
 def test_killed_at_every_operation_on_files(script, start, arguments, whole):
     _, _, operations = whole(script)
     check_killed_at(script, range(1, len(operations) + 1), start, arguments, whole)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", [script for script in SCRIPTS_AND_GRID if script != GRID])
 def test_killed_twenty_times_at_random_moments(script, start, arguments, whole):
     folder, expected, _ = whole(script)
     command, draw, kills = arguments(script, folder), random.Random(script), 0

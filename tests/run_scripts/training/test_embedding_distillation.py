@@ -1,0 +1,296 @@
+"""Students of a teacher's sentence embeddings: the loss, the cache, the batches, and whole runs of the command."""
+
+import gzip
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, ViTConfig, ViTModel
+
+
+pytest.importorskip("sentence_transformers")
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+from tokenmixers.run_scripts import run_sentence_embeddings
+from tokenmixers.run_scripts.base.errors import BadDataError
+from tokenmixers.run_scripts.training import teacher_cache, teacher_embeddings
+from tokenmixers.run_scripts.training.embedding_distillation import LengthBatchSampler, TeacherLoss
+from tokenmixers.run_scripts.training.teacher_embeddings import TeacherEmbeddings
+
+
+ANIMALS, PLACES = ("cat", "dog", "owl", "hen", "fox"), ("house", "wood", "field", "barn", "tree")
+WORDS = ["a", "the", "in", "is", "old", "young", "and", "?", ".", "where", *ANIMALS, *PLACES]
+SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=24"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Texts, pairs, pairs with a similarity, and a teacher whose tokenizer file pads and truncates."""
+    folder, draw = tmp_path_factory.mktemp("teacher"), random.Random(0)
+    lines = [f"the {draw.choice(ANIMALS)} is in the {draw.choice(PLACES)} ." for _ in range(60)]
+    lines += [f"a young {draw.choice(ANIMALS)} and a {draw.choice(ANIMALS)} " * draw.randint(1, 5) for _ in range(40)]
+    with gzip.open(folder / "texts.txt.gz", "wt") as file:
+        file.write("\n".join([*lines, "", "  ", ""]))
+    pairs = [
+        f"where is the {animal} ?\tthe {animal} is in the {draw.choice(PLACES)}" for animal in ANIMALS for _ in "xx"
+    ]
+    (folder / "pairs.tsv").write_text("anchor\tpositive\n" + "\n".join(pairs) + "\nan empty one\t \n")
+    rows = [f"the {draw.choice(ANIMALS)}\tthe {draw.choice(ANIMALS)} .\t{draw.random():.3f}" for _ in range(20)]
+    (folder / "dev.tsv").write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (folder / "vocab.txt").write_text("\n".join([*special, *WORDS]))
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertModel(BertConfig(vocab_size=len(special) + len(WORDS), initializer_range=0.5, **sizes))
+    model.save_pretrained(folder / "bert")
+    BertTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder / "bert")
+    teacher = SentenceTransformer(modules=[Transformer(str(folder / "bert")), Pooling(32, "mean"), Normalize()])
+    teacher.max_seq_length = 20
+    teacher.save_pretrained(str(folder / "teacher"))
+    file = folder / "teacher" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    padding = {"strategy": {"Fixed": 20}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+    tokenizer["padding"] = {**padding, "pad_type_id": 0, "pad_token": "[PAD]"}
+    tokenizer["truncation"] = {"max_length": 20, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    file.write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.fixture
+def command(data, tmp_path):
+    def build(**changes) -> list[str]:
+        settings = {
+            "config_name": "gmlp-base",
+            "config_overrides": SIZES,
+            "teacher": data / "teacher",
+            "train_file": [data / "*.txt.gz", data / "pairs.tsv"],
+            "validation_file": data / "dev.tsv",
+            "output_dir": tmp_path / "run",
+            "cache_teacher": tmp_path / "cache",
+            "do_train": True,
+            "do_eval": True,
+            "use_cpu": True,
+            "precision": "fp32",
+            "max_steps": 2,
+            "per_device_train_batch_size": 8,
+            "learning_rate": 1e-2,
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            **changes,
+        }
+        words = []
+        for name, value in settings.items():
+            values = value if isinstance(value, list) else [value]
+            words += [] if value is None else [f"--{name}", *map(str, values)]
+        return words
+
+    return build
+
+
+class Recorded(torch.nn.Module):
+    """A student whose embeddings are given."""
+
+    def forward(self, features):
+        return {"sentence_embedding": features["embeddings"]}
+
+
+def test_loss_is_the_formula():
+    draw = np.random.default_rng(0)
+    students, teachers = draw.normal(size=(2, 5, 7)), draw.normal(size=(2, 5, 7))
+    loss = TeacherLoss(Recorded(), similarity_weight=3.0, ranking_weight=0.5, scale=4.0)
+    loss.embeddings = torch.tensor(teachers).float().reshape(10, 7)
+    features = [{"embeddings": torch.tensor(student).float()} for student in students]
+    found = loss(features, torch.tensor([[row, 5 + row] for row in range(5)]))
+    unit = [array / np.linalg.norm(array, axis=-1, keepdims=True) for array in (students, teachers)]
+    assert found["embedding"].item() == pytest.approx((1 - (unit[0] * unit[1]).sum(-1)).mean(), abs=1e-5)
+    all_texts = [array.reshape(10, 7) for array in unit]
+    differences = all_texts[0] @ all_texts[0].T - all_texts[1] @ all_texts[1].T
+    assert found["similarity"].item() == pytest.approx(3 * (differences**2).mean(), abs=1e-5)
+    exponents = [np.exp(4 * array[0] @ array[1].T) for array in unit]
+    student, teacher = (array / array.sum(1, keepdims=True) for array in exponents)
+    divergence = (teacher * np.log(teacher / student)).sum(1).mean()
+    assert found["ranking"].item() == pytest.approx(0.5 * divergence, abs=1e-5)
+    assert set(loss(features[:1], torch.arange(5))) == {"embedding", "similarity"}
+    bare = TeacherLoss(Recorded(), 0.0, 0.0, 4.0)
+    bare.embeddings = loss.embeddings
+    assert set(bare(features, torch.tensor([[row, 5 + row] for row in range(5)]))) == {"embedding"}
+
+
+def test_batches_have_texts_of_like_length():
+    draw = np.random.default_rng(0)
+    rows = Dataset.from_dict({"text": ["x"] * 1003, "length": draw.integers(3, 200, 1003).tolist()})
+    sampler = LengthBatchSampler(rows, batch_size=10, drop_last=False, seed=3)
+    first = list(sampler)
+    assert sorted(number for batch in first for number in batch) == list(range(1003))
+    assert len(first) == len(sampler) == 101
+    spreads = [np.ptp([rows[number]["length"] for number in batch]) for batch in first]
+    assert np.mean(spreads) < 10 < np.ptp(rows["length"][:])
+    assert list(sampler) == first
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+    assert [len(batch) for batch in LengthBatchSampler(rows, batch_size=10, drop_last=True)] == [10] * 100
+
+
+@pytest.fixture
+def teacher(data):
+    return SentenceTransformer(str(data / "teacher"), device="cpu")
+
+
+TEXTS = [f"the {animal} in the {place}" for animal in ANIMALS for place in PLACES]
+
+
+def test_teacher_reads_each_text_once(teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(teacher_embeddings, "TEXTS_PER_FILE", 7)
+    cache = TeacherEmbeddings(tmp_path, teacher, "t")
+    assert cache.add(iter(TEXTS[:10])) == 10
+    assert cache.add(iter(TEXTS)) == len(TEXTS) - 10
+    again = TeacherEmbeddings(tmp_path, teacher, "t")
+    monkeypatch.setattr(teacher, "encode", None)  # which is not called
+    assert again.add(iter(TEXTS[::-1])) == 0
+    monkeypatch.undo()
+    places = torch.tensor(again.places(TEXTS[5:20]))
+    expected = teacher.encode(TEXTS[5:20], convert_to_tensor=True)
+    torch.testing.assert_close(again[places], expected, atol=1e-3, rtol=0)  # half precision
+    assert again[places].dtype == torch.float32
+    assert all(load_file(path)["embeddings"].dtype == torch.float16 for path in again.files)
+
+
+def test_two_processes_divide_the_texts(teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(teacher_embeddings, "TEXTS_PER_FILE", 4)
+    first, second = (TeacherEmbeddings(tmp_path / name, teacher, "t") for name in "ab")
+    assert first.add(iter(TEXTS), rank=0, processes=2) == second.add(iter(TEXTS), rank=1, processes=2) == len(TEXTS)
+    keys = [set(cache.keys.tolist()) for cache in (first, second)]
+    assert not keys[0] & keys[1] and len(keys[0] | keys[1]) == len(TEXTS)
+
+
+def test_interrupted_teacher_goes_on(teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(teacher_embeddings, "TEXTS_PER_FILE", 5)
+    cache = TeacherEmbeddings(tmp_path, teacher, "t")
+    cache.add(iter(TEXTS))
+    cache.files[2].unlink()
+    (cache.folder / "_0-5.safetensors.123").write_bytes(b"half of a file")
+    assert TeacherEmbeddings(tmp_path, teacher, "t").add(iter(TEXTS)) == 5
+
+
+def test_another_teacher_has_another_cache(teacher, tmp_path):
+    folders = [TeacherEmbeddings(tmp_path, teacher, "t").folder]
+    with torch.no_grad():
+        teacher[0].auto_model.embeddings.word_embeddings.weight[3, 0] += 1e-3
+    folders.append(TeacherEmbeddings(tmp_path, teacher, "t").folder)
+    teacher.max_seq_length = 6
+    folders.append(TeacherEmbeddings(tmp_path, teacher, "t").folder)
+    folders.append(TeacherEmbeddings(tmp_path, teacher.bfloat16(), "t").folder)
+    assert len({*folders}) == 4
+
+
+def test_little_room_and_damaged_files(teacher, tmp_path, monkeypatch):
+    cache = TeacherEmbeddings(tmp_path, teacher, "t")
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(teacher_cache.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(SystemExit, match=r"--cache_teacher needs 0\.0 GB in .* make room, or give another folder\."):
+        cache.add(iter(TEXTS))
+    assert not cache.folder.exists()
+    monkeypatch.undo()
+    cache.add(iter(TEXTS))
+    cache.files[0].write_bytes(b"nothing")
+    with pytest.raises(
+        BadDataError, match=r"cannot be read .* remove that file, and the teacher reads its texts again"
+    ):
+        TeacherEmbeddings(tmp_path, teacher, "t").places(TEXTS)
+
+
+def test_student_learns_the_teachers_embeddings(command, data, tmp_path, capsys):
+    run_sentence_embeddings.main(command(max_steps=60, copy_token_embeddings=False))
+    output = capsys.readouterr().out
+    with gzip.open(data / "texts.txt.gz", "rt") as file:
+        lines = file.read().splitlines()
+    long = sum(len(line.split()) + 2 > 24 for line in lines)
+    assert f"100 texts and 10 pairs; 3 empty rows skipped, {long} texts truncated" in output
+    assert "training set" not in output and "texts set: 100 rows; pairs set: 10 rows" in output
+    student, teacher = (SentenceTransformer(str(path), device="cpu") for path in (tmp_path / "run", data / "teacher"))
+    assert student.get_embedding_dimension() == 32  # a linear layer makes 32 of 16
+    assert type(student[2]).__name__ == "Dense" and student[2].linear.bias is None
+    one, other = (torch.tensor(model.encode(TEXTS)) for model in (student, teacher))
+    assert torch.nn.functional.cosine_similarity(one, other).mean() > 0.9
+    tokenizer = json.loads((tmp_path / "run" / "tokenizer.json").read_text())
+    assert tokenizer["truncation"] is tokenizer["padding"] is None
+    assert AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 24
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "similarity_weight" in card and "TeacherLoss" in card
+    assert not (tmp_path / "run" / "_teacher_embeddings").exists()
+
+
+def test_token_embeddings_are_the_teachers(command, data, tmp_path):
+    sizes = SIZES.replace("hidden_size=16", "hidden_size=32")
+    run_sentence_embeddings.main(
+        command(copy_token_embeddings=True, config_overrides=sizes, learning_rate=0, cache_teacher=None)
+    )
+    bert = BertModel.from_pretrained(data / "bert").embeddings
+    expected = bert.word_embeddings.weight + bert.token_type_embeddings.weight[0]
+    found = load_file(tmp_path / "run" / "model.safetensors")["embed_tokens.weight"]
+    torch.testing.assert_close(found, expected.detach(), atol=1e-6, rtol=0)
+    assert (tmp_path / "run" / "_teacher_embeddings").is_dir()
+    modules = [
+        module["type"].rpartition(".")[2] for module in json.loads((tmp_path / "run" / "modules.json").read_text())
+    ]
+    assert modules == ["Transformer", "Pooling", "Normalize"]
+
+
+def test_narrow_student_gets_principal_components(command, data, tmp_path):
+    from sklearn.decomposition import PCA
+
+    run_sentence_embeddings.main(command(copy_token_embeddings=True, learning_rate=0))
+    bert = BertModel.from_pretrained(data / "bert").embeddings
+    given = (bert.word_embeddings.weight + bert.token_type_embeddings.weight[0]).detach().numpy()
+    expected = PCA(n_components=16).fit_transform(given)
+    found = load_file(tmp_path / "run" / "model.safetensors")["embed_tokens.weight"].numpy()
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-3)  # the signs are arbitrary
+
+
+def test_seeds_share_the_teachers_embeddings(command, tmp_path, capsys):
+    run_sentence_embeddings.main(command(seeds=[1, 2], cache_teacher=None))
+    output = capsys.readouterr().out
+    assert output.count("were missing") == output.count(", complete") == 1
+    assert (tmp_path / "run" / "_teacher_embeddings").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teacher": None}, "--cache_teacher are for distillation: name a --teacher"),
+        ({"do_train": None}, "--teacher is for training"),
+        ({"teacher": "nowhere/at-all"}, "nowhere/at-all"),
+        ({"matryoshka_dims": 8}, "--matryoshka_dims is for pairs without a --teacher"),
+        ({"similarity_weight": -1}, "--similarity_weight must be a finite number of at least 0"),
+        ({"train_file": "dev.tsv"}, "has neither the columns 'anchor', 'positive' of pairs nor one 'text' with texts"),
+        ({"copy_token_embeddings": True, "config_overrides": SIZES.replace("16", "48")}, "hidden_size=32 or less"),
+        (
+            {"copy_token_embeddings": True, "train_tokenizer": 60},
+            "has another vocabulary than the student's tokenizer",
+        ),
+        ({"max_seq_length": 25}, "--max_seq_length 25 does not fit the model"),
+    ],
+)
+def test_mistakes_are_one_sentence(changes, message, command, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(data)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(SystemExit, match="error: ") as caught:
+        run_sentence_embeddings.main(command(**changes))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
+
+
+def test_teacher_without_embeddings_of_texts(command, tmp_path):
+    ViTModel(ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=32)).save_pretrained(
+        tmp_path / "vit"
+    )
+    with pytest.raises(SystemExit, match="error: "):
+        run_sentence_embeddings.main(command(teacher=tmp_path / "vit"))
+    assert not (tmp_path / "run").exists()
+    shutil.rmtree(tmp_path / "vit")
