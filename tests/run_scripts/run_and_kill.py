@@ -46,11 +46,15 @@ class KillAt:
         if isinstance(directory, int) and directory >= 0:
             path = os.path.join(os.readlink(f"/proc/self/fd/{directory}"), path)
         path = os.path.abspath(path)
-        if not (path + "/").startswith(self.folder + "/"):
+        if not self.watches(path):
             return
         self.operations.append(f"{name} {os.path.relpath(path, self.folder)}")
         if len(self.operations) == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def watches(self, path: str | os.PathLike) -> bool:
+        """Whether a path is the folder or lies in it: a temporary file elsewhere is not cut off."""
+        return (os.path.abspath(path) + "/").startswith(self.folder + "/")
 
     def hook(self, event: str, arguments: tuple) -> None:
         """An audit hook."""
@@ -78,7 +82,7 @@ class KillAt:
                 return function(*arguments, **options)
             self.count("write", os.fspath(path))
             result = function(*arguments, **options)
-            if len(self.operations) + 1 == self.at:
+            if len(self.operations) + 1 == self.at and self.watches(path):
                 os.truncate(path, os.path.getsize(path) // 2)
             self.count("half of", os.fspath(path))
             return result
@@ -94,7 +98,7 @@ class KillAt:
         def save_tokenizer(tokenizer, save_directory, *arguments, **options):
             files = save(tokenizer, save_directory, *arguments, **options)
             path = os.path.join(save_directory, "tokenizer.json")
-            if len(self.operations) + 1 == self.at:
+            if len(self.operations) + 1 == self.at and self.watches(path):
                 os.truncate(path, os.path.getsize(path) // 2)
             self.count("half of", path)
             return files

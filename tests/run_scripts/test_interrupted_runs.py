@@ -204,6 +204,8 @@ def end_state(folder: Path) -> dict:
         name = str(path.relative_to(folder))
         if name.startswith("_finished"):  # left by a kill after the end
             continue
+        if path.parent.parent.name == "_teacher_embeddings" and path.name.startswith("_"):  # left by a kill in a part
+            continue
         if path.is_dir() or path.name == "training_args.bin":
             state[name] = None
         elif path.suffix == ".safetensors":
