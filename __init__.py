@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # type checkers know nothing of names that are loaded when fi
     from .configuration.configuration_gmlp import GMLPConfig as GMLPConfig
     from .configuration.configuration_mlp_mixer import MLPMixerConfig as MLPMixerConfig
     from .configuration.configuration_synthesizer import SynthesizerConfig as SynthesizerConfig
+    from .configuration.shipped_models import shipped_model as shipped_model
+    from .configuration.shipped_models import shipped_models as shipped_models
     from .modeling.modeling_amlp import *  # noqa: F403
     from .modeling.modeling_gmlp import *  # noqa: F403
     from .modeling.modeling_mlp_mixer import *  # noqa: F403
@@ -37,6 +39,8 @@ __version__ = "0.1.0"
 _MODULE_OF: dict[str, str] = {
     "QuestionAnsweringPipeline": "modeling.pipelines.question_answering",
     "TimmImageProcessorPil": "tokenization.image_processing_timm",
+    "shipped_model": "configuration.shipped_models",
+    "shipped_models": "configuration.shipped_models",
     "train_unigram_tokenizer": "tokenization.tokenizer_training",
 }
 for _model_type, _family in FAMILIES.items():

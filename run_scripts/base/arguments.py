@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
+from ...configuration.shipped_models import shipped_model, shipped_models
 from .commands import called_command, docstring_of
 from .config_overrides import merge_overrides
 from .errors import UserError, refuse_arguments
@@ -94,6 +95,9 @@ class ModelArguments:
 
 #: Arguments that name the model: exactly one of them is given.
 MODEL_SOURCES = ("model_name_or_path", "config_name", "model_type")
+
+#: Arguments that name checkpoints, among them those that come with this package.
+CHECKPOINTS = ("model_name_or_path", "tokenizer_name", "teacher", "model", "models", "source")
 
 #: Arguments that set the same thing: any of them on the command line replaces all of its group in a recipe.
 ALTERNATIVES = (("precision", "bf16", "fp16"), ("train_tokenizer", "tokenizer_name"), MODEL_SOURCES)
@@ -189,7 +193,15 @@ def parse_arguments(
     for given in parsed:
         if hasattr(given, "config_overrides"):
             given.config_overrides = merge_overrides(overrides, given.config_overrides)
+        for name in CHECKPOINTS:
+            if (value := getattr(given, name, None)) is not None:
+                setattr(given, name, list(map(_folder_of, value)) if isinstance(value, list) else _folder_of(value))
     return tuple(parsed)
+
+
+def _folder_of(checkpoint: str) -> str:
+    """The folder of a shipped model, unless there is one of this name here; any other name as it is."""
+    return checkpoint if checkpoint not in shipped_models() or Path(checkpoint).exists() else shipped_model(checkpoint)
 
 
 def _as_arguments(recipe: dict[str, Any], parser: HfArgumentParser) -> list[str]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ...configuration.shipped_models import MODEL_CARDS as MODEL_CARDS
 from .errors import UserError
 
 
@@ -10,8 +11,6 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 ACCELERATE = Path(__file__).parents[1] / "accelerate"
 
 LM_EVAL_TASKS = Path(__file__).parents[1] / "lm_eval_tasks"
-
-MODEL_CARDS = Path(__file__).parents[2] / "model_cards"
 
 
 def find_shipped(path: str, folder: Path, kind: str) -> Path:

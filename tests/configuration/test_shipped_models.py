@@ -1,0 +1,38 @@
+"""Models that come with the package are found by name."""
+
+import pytest
+
+import tokenmixers
+from tokenmixers.configuration import shipped_models
+from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """A folder of model cards with a model, and a configuration without weights."""
+    for name in ("gmlp-tiny", "gmlp-bare"):
+        (tmp_path / "cards" / name).mkdir(parents=True)
+        (tmp_path / "cards" / name / "config.json").write_text("{}")
+    (tmp_path / "cards" / "gmlp-tiny" / "model.safetensors").touch()
+    monkeypatch.setattr(shipped_models, "MODEL_CARDS", tmp_path / "cards")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cards" / "gmlp-tiny"
+
+
+def test_python_finds_a_model_by_name(shipped):
+    assert tokenmixers.shipped_models() == ["gmlp-tiny"]
+    assert tokenmixers.shipped_model("gmlp-tiny") == str(shipped)
+    with pytest.raises(ValueError, match=r"'gmlp-tinny'; there are 'gmlp-tiny'\. Did you mean 'gmlp-tiny'\?"):
+        tokenmixers.shipped_model("gmlp-tinny")
+    with pytest.raises(ValueError, match="no shipped model is called 'gmlp-bare'"):
+        tokenmixers.shipped_model("gmlp-bare")
+
+
+def test_commands_find_a_model_by_name(shipped, tmp_path):
+    (arguments,) = parse_arguments((ModelArguments,), ["--model_name_or_path", "gmlp-tiny"])
+    assert arguments.model_name_or_path == str(shipped)
+    (tmp_path / "gmlp-tiny").mkdir()  # a user's own folder comes first
+    (arguments,) = parse_arguments((ModelArguments,), ["--model_name_or_path", "gmlp-tiny"])
+    assert arguments.model_name_or_path == "gmlp-tiny"
+    (arguments,) = parse_arguments((ModelArguments,), ["--model_name_or_path", "me/other"])
+    assert arguments.model_name_or_path == "me/other"
