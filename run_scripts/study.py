@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from .base.arguments import check_output_folder, parse_arguments
 from .base.errors import UserError
+from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
 from .studies.analysis import Analysis
 from .studies.definition import names_of_studies, read_study
@@ -102,6 +103,7 @@ def main(argv: list[str] | None = None) -> None:
             )
         write_report(report, folder if arguments.output_dir else file.parent)
         return
+    import_optional("scipy", "glue", "a study")  # before hours of training, at whose end the verdicts need it
     models = describe_models(study)  # before anything is written
     workspace = Workspace(study, folder, arguments.data_dir)
     write_report(Executor(workspace, models, arguments.jobs or (2 if arguments.quick else 1)).execute(), folder, study)

@@ -38,7 +38,6 @@ from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.shipped_files import find_shipped
 from .claims import KINDS, SLOPE, Claim
-from .statistics import MOST_DIFFERENCES
 
 
 STUDIES = Path(__file__).parent
@@ -216,8 +215,6 @@ def build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Study
     seeds, more = list(definition["seeds"]), list(definition.get("more_seeds", ()))
     if len({*seeds, *more}) < len(seeds) + len(more) or len(seeds) < 2:
         raise UserError(f"{where} needs at least two different seeds, got {seeds} and {more}.")
-    if len(seeds) + len(more) > MOST_DIFFERENCES:
-        raise UserError(f"{where} may have {MOST_DIFFERENCES} seeds with `more_seeds`, got {seeds} and {more}.")
     claims = [read_claim(where, claim, tasks) for claim in definition["claims"]]
     return Study(
         name,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
@@ -14,12 +14,9 @@ from ..base.reporting import markdown_table
 from .analysis import Analysis, at_equal_time, machine_name, result_at
 from .claims import FAILS, HOLDS, UNDECIDED, Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
-from .statistics import band, mean_and_deviation
+from .statistics import mean_and_deviation
 from .workspace import read_report
 
-
-if TYPE_CHECKING:  # an optional package
-    from matplotlib.axes import Axes
 
 #: The comments around the README's table.
 MARKS = ("<!-- verdicts of `tokenmixers study_page` -->", "<!-- end of the verdicts -->")
@@ -207,7 +204,7 @@ def _conditions(report: Mapping[str, Any]) -> str:
 
 
 def plot_study(analysis: Analysis, path: Path) -> None:
-    """Draw the results of every task over the steps, and over the parameters where there are sizes.
+    """Draw the results of every task over the steps: the mean over seeds, their range shaded.
 
     Args:
         analysis: The study.
@@ -215,84 +212,28 @@ def plot_study(analysis: Analysis, path: Path) -> None:
     """
     try:
         from matplotlib.figure import Figure
-        from matplotlib.ticker import LogLocator, NullFormatter
     except ImportError:
         print(f"no picture of the study: matplotlib is missing ({install_hint('plot')})")
         return
-    panels = []
-    for task in analysis.study.tasks.values():
-        panels += [(task, _curves)]
-        panels += [(task, _laws)] if any(map(size_of, task.contestants)) else []
-        panels += [(task, _measures)] if task.measures else []
-    columns = min(len(panels), 3)  # more would be too small to read on a page
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(5.5 * columns, 4.2 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
-    for axis in axes[len(panels) :]:
-        axis.set_axis_off()
-    for axis, (task, draw) in zip(axes, panels, strict=False):
-        draw(axis, analysis, task)
-        axis.set_title(task.name, fontsize=10)
-        if axis.lines:  # below the curves, which it would cover
-            axis.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
-        for side in (axis.xaxis, axis.yaxis):
-            if side.get_scale() == "log":  # plain numbers, few enough not to touch
-                side.set_major_locator(LogLocator(subs=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)))
-                side.set_major_formatter("{x:,g}")
-                side.set_minor_formatter(NullFormatter())
+    tasks = analysis.study.tasks.values()
+    figure = Figure(figsize=(6 * len(tasks), 4.5), layout="constrained")
+    for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False).flat, tasks, strict=True):
+        for number, name in enumerate(task.contestants):
+            curves = [run["evaluations"] for run in analysis.runs(task, name).values() if run["evaluations"]]
+            common = set.intersection(*({step for step, _ in curve if step} for curve in curves)) if curves else ()
+            if not common:
+                continue
+            steps = sorted(common)
+            values = np.array([[dict(map(tuple, curve))[step] for step in steps] for curve in curves])
+            (line,) = axis.plot(steps, values.mean(axis=0), ("-", "--")[number // 10 % 2], label=name)
+            axis.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.2, color=line.get_color())
+        scale = "log" if task.compared_as == "log" else "linear"
+        axis.set(title=task.name, xlabel="step", ylabel=task.metric, yscale=scale)
+        if axis.lines:
+            axis.legend(fontsize="x-small")
     if analysis.study.setting == "quick":
-        figure.suptitle("--quick: too few steps to conclude anything", fontsize=9)
-    figure.savefig(path, dpi=110)
-
-
-def _curves(axis: "Axes", analysis: Analysis, task: Task) -> None:
-    """Mean over seeds by step, their range shaded: a colour for each variant, a line style for each size."""
-    variants = list(dict.fromkeys(map(variant_of, task.contestants)))
-    for name in task.contestants:
-        size = task.members(variant_of(name)).index(name)
-        look = {"color": f"C{variants.index(variant_of(name))}", "linestyle": ("-", "--", "-.", ":")[size % 4]}
-        curves = [run["evaluations"] for run in analysis.runs(task, name).values() if run["evaluations"]]
-        steps = sorted(set.intersection(*({step for step, _ in curve if step} for curve in curves))) if curves else []
-        if not steps:
-            continue
-        values = np.array([[dict(map(tuple, curve))[step] for step in steps] for curve in curves])
-        axis.plot(steps, values.mean(axis=0), marker="o", markersize=3, label=name, **look)
-        axis.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.2, color=look["color"])
-    if task.compared_as == "log":
-        axis.set_yscale("log")
-    axis.set(xlabel="step", ylabel=task.metric)
-
-
-def _measures(axis: "Axes", analysis: Analysis, task: Task) -> None:
-    """What was measured in the weights, mean over seeds by step."""
-    for name in task.contestants:
-        for measure in task.measures:
-            curves = [run["measures"][measure] for run in analysis.runs(task, name).values()]
-            curves = [curve for curve in curves if len(curve) == max(map(len, curves))]
-            if curves and curves[0]:
-                steps = [step for step, _ in curves[0]]
-                values = np.mean([[value for _, value in curve] for curve in curves], axis=0)
-                axis.plot(steps, values, marker="o", markersize=3, label=f"{name}: {measure.replace('_', ' ')}")
-    axis.set(xlabel="step", ylim=(0, None))
-
-
-def _laws(axis: "Axes", analysis: Analysis, task: Task) -> None:
-    """Results over parameters on logarithmic axes, with the power law and its 95 % confidence band."""
-    for variant in dict.fromkeys(map(variant_of, task.contestants)):
-        members = task.members(variant)
-        sizes = [analysis.report["models"][task.name][member]["parameters"] for member in members]
-        fits = list(analysis.fits(task, variant).values())
-        if len(members) < 2 or len(fits) < 2:
-            continue
-        # Geometric means, as the law is fitted to logarithms.
-        means = [np.exp(np.mean(np.log(list(analysis.results(task, member).values())))) for member in members]
-        (line,) = axis.plot(sizes, means, "o", markersize=4, label=variant)
-        grid = np.geomspace(min(sizes), max(sizes), 20)
-        intervals = band(fits, grid)
-        axis.plot(grid, [math.exp(interval.mean) for interval in intervals], color=line.get_color(), linewidth=1)
-        low, high = ([math.exp(getattr(interval, end)) for interval in intervals] for end in ("low", "high"))
-        axis.fill_between(grid, low, high, alpha=0.15, color=line.get_color())
-    axis.set(xscale="log", yscale="log", xlabel="parameters", ylabel=task.metric)
+        figure.suptitle("--quick: too few steps to conclude anything")
+    figure.savefig(path)
 
 
 def read_reports(folder: Path) -> dict[str, Analysis]:

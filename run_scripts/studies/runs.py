@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +35,6 @@ class Process:
     task: str
     process: subprocess.Popen
     log: Path
-    start: float
 
 
 class Executor:
@@ -56,7 +53,6 @@ class Executor:
         self.machine = machine(device)
         self.models, self.device = models, device
         self.records: dict[Run, dict[str, Any]] = {}
-        self.seconds: dict[tuple[str, str], list[float]] = {}
         self.active: list[Process] = []
         self.earlier = workspace.earlier_report()
         dates = [_now()]
@@ -136,9 +132,6 @@ class Executor:
         """Read what earlier starts have done."""
         self._read_earlier_report()
         self._take_finished()
-        for run, record in self.records.items():
-            if record["seconds"] is not None:
-                self.seconds.setdefault((run.task, run.contestant), []).append(record["seconds"])
 
     def _take_finished(self) -> None:
         """Take the runs that were finished here before: what is ready becomes more with each of them."""
@@ -227,16 +220,15 @@ class Executor:
             return None
         return _run(analysis, self.study.tasks[start], run.contestant, run.start_learning_rate, run.seed)
 
-    def remaining(self) -> Counter[tuple[str, str]]:
-        """How many runs are still to do, by task and contestant; those with more seeds, once it is known which."""
+    def remaining(self) -> int:
+        """How many runs are still to do; those with more seeds, once it is known which."""
         analysis = self._analysis()
-        left: Counter[tuple[str, str]] = Counter()
+        left = 0
         for task in self.study.tasks.values():
-            runs = len(task.learning_rates) + len(self.study.seeds) - 1
-            done = Counter(run.contestant for run in _planned(analysis, task) if run in self.records)
-            left += Counter({(task.name, name): runs - done[name] for name in task.contestants})
+            runs = len(task.contestants) * (len(task.learning_rates) + len(self.study.seeds) - 1)
+            left += runs - sum(run in self.records for run in _planned(analysis, task))
         if not left and self.study.more_seeds:
-            left.update((run.task, run.contestant) for run in self._more_runs() if run not in self.records)
+            left = sum(run not in self.records for run in self._more_runs())
         return left
 
     def _start_runs(self) -> bool:
@@ -274,7 +266,7 @@ class Executor:
                 env=environment,
                 pass_fds=() if self.lock is None else (self.lock.fileno(),),
             )
-        self.active.append(Process(run, task.name, process, log, time.monotonic()))
+        self.active.append(Process(run, task.name, process, log))
         self._print(f"started {run or f'{task.name}: tokenizer'}")
 
     def _wait(self) -> None:
@@ -300,29 +292,14 @@ class Executor:
         self.records[ended.run] = record | {"machine": machine_name(self._machine())}
         self._take_finished()
         self.dates[1] = _now()
-        key = ended.run.task, ended.run.contestant
-        self.seconds.setdefault(key, []).append(time.monotonic() - ended.start)
         self._write_report()
         metric = self.study.tasks[ended.run.task].metric
         result = "diverged" if record["result"] is None else f"{metric} {record['result']:.4g}"
         self._print(f"finished {ended.run}: {result}")
 
     def _print(self, text: str) -> None:
-        done, left = len(self.records), self.remaining().total()
-        filled = round(20 * done / max(done + left, 1))
-        bar = "#" * filled + "." * (20 - filled)
-        print(f"[{bar}] {done} of {done + left} runs, {self._time_left()}; {text}", flush=True)
-
-    def _time_left(self) -> str:
-        """An estimate from the finished runs; from those of other contestants if a contestant has none yet."""
-        everything = [seconds for values in self.seconds.values() for seconds in values]
-        if not everything:
-            return "time left not known yet"
-        mean = sum(everything) / len(everything)
-        own = {key: sum(values) / len(values) for key, values in self.seconds.items()}
-        left = sum(count * own.get(key, mean) for key, count in self.remaining().items())
-        minutes = round(left / self.jobs / 60)
-        return f"about {minutes // 60} h {minutes % 60:02d} min left"
+        done, left = len(self.records), self.remaining()
+        print(f"{done} of {done + left} runs; {text}", flush=True)
 
 
 def _training(task: Task, contestant: str) -> Any:

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
-#: 97.5 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom.
-T_QUANTILES = (
-    *(12.706204736, 4.302652730, 3.182446305, 2.776445105, 2.570581836),
-    *(2.446911851, 2.364624252, 2.306004135, 2.262157163),
-)
-
-#: Most differences of `paired_interval`.
-MOST_DIFFERENCES = len(T_QUANTILES) + 1
+from ..base.optional_packages import import_optional
 
 
 @dataclass(frozen=True)
@@ -31,16 +23,18 @@ def paired_interval(differences: Sequence[float]) -> Interval:
     """The mean of differences within seeds, with its 95 % confidence interval by Student's t distribution.
 
     Args:
-        differences: One for each seed, two to ten of them.
+        differences: One for each seed, at least two.
 
     Raises:
-        ValueError: If there are fewer or more.
+        UserError: If scipy is missing.
+        ValueError: If there are fewer than two differences.
     """
     count = len(differences)
-    if not 2 <= count <= MOST_DIFFERENCES:
-        raise ValueError(f"An interval takes 2 to {MOST_DIFFERENCES} differences, got {count}.")
+    if count < 2:
+        raise ValueError(f"An interval takes at least two differences, got {count}.")
     mean, deviation = mean_and_deviation(differences)
-    half = T_QUANTILES[count - 2] * deviation / math.sqrt(count)
+    quantile = float(import_optional("scipy.stats", "glue", "the interval of a claim").t.ppf(0.975, count - 1))
+    half = quantile * deviation / math.sqrt(count)
     return Interval(mean, mean - half, mean + half, count)
 
 
@@ -67,13 +61,3 @@ def power_law(sizes: Sequence[float], results: Sequence[float]) -> tuple[float, 
         raise ValueError(f"A slope takes at least two sizes, got {list(sizes)}.")
     slope, intercept = np.polyfit(np.log(sizes), np.log(results), 1)
     return float(slope), float(intercept)
-
-
-def band(fits: Sequence[tuple[float, float]], sizes: Sequence[float]) -> list[Interval]:
-    """The confidence band of a power law over seeds: the interval of the fits' logarithms at each size.
-
-    Args:
-        fits: `power_law` of each seed.
-        sizes: Where to compute it.
-    """
-    return [paired_interval([slope * math.log(size) + intercept for slope, intercept in fits]) for size in sizes]

@@ -108,6 +108,13 @@ def test_unequal_contestants_are_refused_before_anything_is_written(small_study,
     assert not (tmp_path / "out").exists()
 
 
+def test_a_study_without_scipy_ends_before_it_trains(small_study, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(UserError, match=r"a study needs scipy, .*pip install"):
+        study.main([str(small_study), "--output_dir", str(tmp_path / "out"), "--data_dir", str(tmp_path)])
+    assert not (tmp_path / "out").exists()
+
+
 def call(*arguments: object, **options: object) -> subprocess.Popen:
     """Start the command in a group of processes of its own."""
     command = [sys.executable, "-m", "tokenmixers.run_scripts.study", *map(str, arguments)]

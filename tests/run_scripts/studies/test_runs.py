@@ -125,8 +125,8 @@ def test_every_learning_rate_with_one_seed_and_the_best_one_with_the_others(exec
     assert (recipe["dataset_name"], recipe["seed"], recipe["learning_rate"]) == ("me/texts", 2, 0.01)
     assert not list((tmp_path / "out").rglob("*_lr*/checkpoint-*"))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "[....................] 0 of 6 runs, time left not known yet; started fake: tokenizer"
-    assert lines[-2].startswith("[####################] 6 of 6 runs, about 0 h 00 min left; finished fake: wide net, ")
+    assert lines[0] == "0 of 6 runs; started fake: tokenizer"
+    assert lines[-2].startswith("6 of 6 runs; finished fake: wide net, ")
 
 
 def test_finished_runs_are_not_repeated(execute, trainer, capsys):
@@ -137,7 +137,7 @@ def test_finished_runs_are_not_repeated(execute, trainer, capsys):
     capsys.readouterr()
     more = execute({"seeds": [1, 2, 3]})
     assert keys(more)[:6] == PLAN and len(calls(trainer)) == 9
-    assert "] 6 of 8 runs, about 0 h 00 min left; started" in capsys.readouterr().out.splitlines()[0]
+    assert capsys.readouterr().out.startswith("6 of 8 runs; started")
 
 
 def test_a_contestant_can_be_removed(execute):
@@ -161,7 +161,7 @@ def test_the_report_is_enough_to_go_on_elsewhere(execute, trainer, tmp_path, cap
     folder = elsewhere(tmp_path / "there", whole, runs=whole["runs"][:3])
     capsys.readouterr()
     report = execute(folder=folder)
-    assert "] 3 of 6 runs, about 0 h 00 min left; started" in capsys.readouterr().out.splitlines()[0]
+    assert capsys.readouterr().out.startswith("3 of 6 runs; started")
     assert calls(trainer)[before:] == [
         "tokenizer",
         "wide_net_lr0.01_seed1",
