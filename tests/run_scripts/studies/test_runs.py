@@ -285,13 +285,13 @@ def test_undecided_claims_get_more_seeds(execute, tmp_path, capsys):
     report = execute({"more_seeds": [4, 5], "claims": [claim]}, folder=tmp_path / "close")
     more = [(name, 0.01, seed) for seed in (4, 5) for name in ("plain", "wide net")]
     assert keys(report)[6:] == more
-    bars = [line.partition(", ")[0] for line in capsys.readouterr().out.splitlines() if "finished" in line]
+    bars = [line.partition("; ")[0] for line in capsys.readouterr().out.splitlines() if "finished" in line]
     assert bars[-5:] == [
-        "[############........] 6 of 10 runs",
-        "[##############......] 7 of 10 runs",
-        "[################....] 8 of 10 runs",
-        "[##################..] 9 of 10 runs",
-        "[####################] 10 of 10 runs",
+        "6 of 10 runs",
+        "7 of 10 runs",
+        "8 of 10 runs",
+        "9 of 10 runs",
+        "10 of 10 runs",
     ]
     # All of them, also if the first ones decide the claim: here the differences are 2.5, 5, 5 and 5.
     unlucky = {"variants": {"wide net": {"config_overrides": {"bad_luck": 2.5}}}}
