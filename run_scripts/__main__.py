@@ -42,7 +42,7 @@ def overview() -> str:
 def _report_interruption(command: str, *_: object) -> None:
     """An exception hook: one or two sentences for Ctrl-C instead of a traceback."""
     hint = ""
-    if command == "study":
+    if command in ("study", "evaluate_embeddings"):
         hint = " The same command goes on with it."
     elif command in TRAINING_COMMANDS:
         hint = " If it has saved a checkpoint, the same command continues from the newest."

@@ -31,6 +31,7 @@ GROUPS = {
         "demo",
         "pseudo_perplexity",
         "lm_eval",
+        "evaluate_embeddings",
         "plot_spatial_weights",
         "serving_formats",
     ),

@@ -96,6 +96,7 @@ NUMBERS = [
     *[(("benchmark",), name, ["0"], AT_LEAST_1) for name in ("rounds", "batch_size", "texts", "lengths")],
     (("fill_mask", "classify_images"), "top_k", ["0", "-1"], AT_LEAST_1),
     (("classify_images",), "count", ["0"], AT_LEAST_1),
+    *[(("evaluate_embeddings",), name, ["0"], AT_LEAST_1) for name in ("batch_size", "max_seq_length")],
     (("plot_spatial_weights",), "columns", ["0"], AT_LEAST_1),
     (("data_rate",), "seconds", ["0", "-1", "nan", "inf"], ABOVE_0),
     *[
@@ -110,7 +111,7 @@ NUMBERS = [
 
 WITH_OUTPUT = (*TRAINING, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "python_docs_corpus")
 WITH_OUTPUT += ("python_docs_questions", "python_docs_summaries", "docstring_tasks", "number_names", "digits_images")
-WITH_OUTPUT += ("idx_images",)
+WITH_OUTPUT += ("idx_images", "evaluate_embeddings")
 WITHOUT_OUTPUT = ("data_rate", "launch", "benchmark_page", "push_to_hub", "fill_mask", "classify_images")
 WITHOUT_OUTPUT += ("serving_formats",)
 
@@ -361,6 +362,15 @@ TEXTS = [
     ),
     (("idx_images",), "--input_dir folder", "there is neither train-images-idx3-ubyte nor"),
     (("idx_images",), "--input_dir nope", "there is neither train-images-idx3-ubyte nor"),
+    (("evaluate_embeddings",), "--models bert bert --data_dir folder", "--models has 'bert' twice: give each once"),
+    (("evaluate_embeddings",), "--models bert --data_dir folder --formats int4", "--formats 'int4' is unknown; there"),
+    (("evaluate_embeddings",), "--models bert --data_dir nope", "--data_dir: there is no folder 'nope'"),
+    (("evaluate_embeddings",), "--models bert --data_dir folder", "has neither tables nor folders with tables"),
+    (
+        ("evaluate_embeddings",),
+        "--models bert --data_dir tasks/CB",
+        "has neither corpus, queries and qrels nor a file",
+    ),
     (("digits_images",), "--held_out 0.0001", "leaves one of the two sets empty"),
 ]
 
@@ -371,6 +381,7 @@ NEEDED = {
     "classify_images": "--model bert --data file.txt",
     "plot_spatial_weights": "--model bert",
     "serving_formats": "--models bert",
+    "evaluate_embeddings": "--models bert --data_dir folder",
     "convert_t5": "--source bert",
     "convert_timm": "--source bert",
     "idx_images": "--input_dir folder",

@@ -22,6 +22,7 @@ BELOW = {
     "lm_eval_tasks": set(),
     "training": {"base", "data", "metrics"},
     "benchmarks": {"base", "data", "metrics", "training"},
+    "embeddings": {"base", "data", "metrics", "training", "benchmarks"},
     "studies": {"base", "data", "metrics", "training", "benchmarks"},
 }
 

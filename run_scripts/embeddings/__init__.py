@@ -1,0 +1,1 @@
+"""Evaluation of sentence embeddings: sets, models, scores, results and speed."""

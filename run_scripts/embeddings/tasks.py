@@ -1,0 +1,344 @@
+"""Sets that sentence embeddings are evaluated on: folders whose kind is recognised by their files and columns."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import UserError
+from ..data.sentence_pairs import SentencePairArguments, load_evaluation_pairs
+from ..data.table_files import KINDS as TABLES
+from ..data.table_files import Row, Table, kind_of, read_table
+
+
+#: Kind of a set -> its main figure, named as in MTEB.
+METRICS = {
+    "similarity": "spearman_cosine",
+    "pair_classification": "ap",
+    "reranking": "map",
+    "retrieval": "ndcg@10",
+    "classification": "accuracy",
+    "clustering": "v_measure",
+}
+
+#: Columns of the evaluated file -> kind. The first that the file has count.
+COLUMNS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("score", "sentence1", "sentence2"), "similarity"),
+    (("label", "sentence1", "sentence2"), "pair_classification"),
+    (("label", "query", "document"), "reranking"),
+    (("label", "text"), "classification"),
+    (("label", "title", "description"), "classification"),
+)
+
+#: Value of `--split` -> names of its files, without ending.
+SPLITS = {"test": ("test",), "dev": ("dev", "validation")}
+
+#: Folders whose names begin so have texts to cluster: their files look like those of a classification.
+CLUSTERING = "cluster"
+
+FOLDS = 10
+
+
+@dataclass(frozen=True)
+class EmbeddingTask:
+    """A set to evaluate on.
+
+    Args:
+        name: Name of its folder.
+        split: A key of `SPLITS`.
+        kind: A key of `METRICS`.
+        rows: Number of rows that are evaluated: pairs, queries or texts.
+        fingerprint: SHA-256 of its files.
+        data: The content. Similarity: lists `sentence1`, `sentence2`, `score`; pair classification: with `label` (0 or
+            1) for `score`. Reranking: `samples`, each with a `query`, and lists `positive` and `negative`. Retrieval:
+            `queries` and `corpus`, id -> text, and `relevant`, id of a query -> ids of texts. Classification and
+            clustering: `texts`, `labels`; with a training part also `train_texts`, `train_labels`.
+        note: What was left out, if anything.
+    """
+
+    name: str
+    split: str
+    kind: str
+    rows: int
+    fingerprint: str
+    data: dict[str, Any] = field(repr=False)
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name, followed by the split if it is not the test split."""
+        return self.name if self.split == "test" else f"{self.name} ({self.split})"
+
+
+def load_tasks(
+    folders: Sequence[str], wanted: Sequence[str] | None = None, split: str = "test"
+) -> list[EmbeddingTask]:
+    """Read sets.
+
+    Args:
+        folders: Each a set, or a folder of sets.
+        wanted: Names of sets or kinds; all by default.
+        split: A key of `SPLITS`. Test files that are missing or hide their labels are replaced by those of `"dev"`.
+
+    Returns:
+        The sets, in the order of `METRICS` and of their names.
+
+    Raises:
+        UserError: If a folder is missing or no set, two sets have the same name, a file does not fit, there is no set
+            of a wanted name or kind, or no set has the split.
+    """
+    found = {}
+    for path in (path for folder in folders for path in _set_folders(folder)):
+        if path.name in found and found[path.name] != path:
+            raise UserError(
+                f"--data_dir: {str(found[path.name])!r} and {str(path)!r} have the same name: give one of them."
+            )
+        found[path.name] = path
+    known = [*found, *METRICS]
+    for name in wanted or ():
+        if name not in known:
+            raise UserError(
+                f"--tasks {name!r} is neither a set in --data_dir nor a kind; there are {', '.join(known)}."
+            )
+    by_kind = wanted is None or any(name in METRICS for name in wanted)
+    tasks = [_load(path, split) for name, path in found.items() if by_kind or name in wanted]
+    chosen = [
+        task for task in tasks if task is not None and (wanted is None or task.name in wanted or task.kind in wanted)
+    ]
+    if not chosen:
+        raise UserError(f"--data_dir {' '.join(folders)} has no {split} split of {', '.join(wanted or ['any set'])}.")
+    return sorted(chosen, key=lambda task: [*METRICS].index(task.kind))
+
+
+def _set_folders(folder: str) -> list[Path]:
+    """The folder itself if it has tables, else its folders."""
+    path = Path(folder).expanduser().resolve()
+    if not path.is_dir():
+        raise UserError(f"--data_dir: there is no folder {folder!r}.")
+    if any(entry.is_file() and kind_of(entry) in TABLES for entry in path.iterdir()):
+        return [path]
+    inner = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if not inner:
+        raise UserError(f"--data_dir: the folder {folder!r} has neither tables nor folders with tables.")
+    return inner
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The tables of a folder by their names up to the first dot."""
+    files: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and kind_of(path) in TABLES:
+            stem = path.name.partition(".")[0]
+            if stem in files:
+                raise UserError(f"{folder} has both {files[stem].name} and {path.name}: keep one of them.")
+            files[stem] = path
+    return files
+
+
+def _load(folder: Path, split: str) -> EmbeddingTask | None:
+    """The set in a folder; `None`, with a message, if it has no such split.
+
+    Raises:
+        UserError: If it is no set, or a file does not fit.
+    """
+    files = _files(folder)
+    if {"corpus", "queries"} <= files.keys():
+        return _retrieval(folder, files, split)
+    if folder.name.startswith(CLUSTERING):
+        if split == "dev":
+            print(f"{folder.name}: left out, it has no dev split")
+            return None
+        return _clustering(folder, files)
+    for name in dict.fromkeys((split, "dev")):
+        for stem in SPLITS[name]:
+            task = _of_split(folder, files, stem, name) if stem in files else None
+            if task is not None:
+                return task
+    if "all" in files and split == "test":
+        task = _of_split(folder, files, "all", "test")
+        if task is not None:
+            return task
+    if split == "dev" and any(stem in files and _kind(read_table(files[stem])) for stem in ("test", "all")):
+        print(f"{folder.name}: left out, it has no dev split")
+        return None
+    raise UserError(
+        f"the folder {str(folder)!r} has neither corpus, queries and qrels nor a file test, dev, validation or all "
+        f"with the columns {', or '.join(', '.join(columns) for columns, _ in COLUMNS)}: name the sets to evaluate "
+        "with --tasks, or see the formats in the guide on sentence embeddings."
+    )
+
+
+def _kind(table: Table) -> str | None:
+    columns = table.rows[0][1].keys()
+    return next((kind for names, kind in COLUMNS if columns >= {*names}), None)
+
+
+def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> EmbeddingTask | None:
+    """The set whose evaluated file this is; `None` if no kind has its columns."""
+    table = read_table(files[stem])
+    kind = _kind(table)
+    if kind is None:
+        return None
+    used, note = [files[stem]], ""
+    data: dict[str, Any]
+    if kind == "similarity":
+        pairs = load_evaluation_pairs(SentencePairArguments(test_file=str(files[stem])), "test")
+        data, rows = {name: list(pairs[name]) for name in pairs.column_names}, len(pairs)
+    elif kind == "pair_classification":
+        data = _labelled_pairs(table)
+        rows = len(data["label"])
+    elif kind == "reranking":
+        data, note = _reranking(table)
+        rows = len(data["samples"])
+    else:
+        data = _labelled_texts(table)
+        rows = len(data["labels"])
+        if "train" in files:
+            used.append(files["train"])
+            training = _labelled_texts(read_table(files["train"]))
+            data |= {f"train_{name}": values for name, values in training.items()}
+        _check_classes(data, files.get("train", files[stem]))
+    return EmbeddingTask(folder.name, split, kind, rows, _fingerprint(used), data, note)
+
+
+def _fingerprint(paths: Iterable[Path]) -> str:
+    """SHA-256 of the contents of files, in their order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _text(table: Table, number: int, row: Row, column: str) -> str:
+    text = table.value(number, row, column)
+    table.check_texts(number, [text])
+    return text
+
+
+def _binary(table: Table, number: int, row: Row) -> int:
+    label = str(table.value(number, row, "label"))
+    if label not in ("0", "1"):
+        raise table.error(number, f"the label is {label!r}; expected 0 or 1.")
+    return int(label)
+
+
+def _labelled_pairs(table: Table) -> dict[str, Any]:
+    data: dict[str, Any] = {"sentence1": [], "sentence2": [], "label": []}
+    for number, row in table.rows:
+        for column in ("sentence1", "sentence2"):
+            data[column].append(_text(table, number, row, column))
+        data["label"].append(_binary(table, number, row))
+    if len({*data["label"]}) < 2:
+        raise UserError(f"{table.source} has no label but {data['label'][0]}: nothing to tell apart.")
+    return data
+
+
+def _reranking(table: Table) -> tuple[dict[str, Any], str]:
+    samples: dict[str, dict[str, Any]] = {}
+    for number, row in table.rows:
+        query, document = (_text(table, number, row, column) for column in ("query", "document"))
+        sample = samples.setdefault(str(row.get("query_id", query)), {"query": query, "positive": [], "negative": []})
+        if sample["query"] != query:
+            raise table.error(number, f"the query {row['query_id']!r} has another text than in an earlier row.")
+        sample["positive" if _binary(table, number, row) else "negative"].append(document)
+    useful = [sample for sample in samples.values() if sample["positive"] and sample["negative"]]
+    if not useful:
+        raise UserError(f"{table.source} has no query with both a relevant document (label 1) and another (label 0).")
+    others = len(samples) - len(useful)
+    note = (
+        f"{others} of {len(samples)} queries left out: without relevant or without other documents" if others else ""
+    )
+    return {"samples": useful}, note
+
+
+def _labelled_texts(table: Table) -> dict[str, list[str]]:
+    columns = ("text",) if "text" in table.rows[0][1] else ("title", "description")
+    data: dict[str, list[str]] = {"texts": [], "labels": []}
+    for number, row in table.rows:
+        texts = [table.value(number, row, column) for column in columns]
+        table.check_texts(number, texts)
+        data["texts"].append(" ".join(texts).strip())
+        data["labels"].append(str(table.value(number, row, "label")))
+    return data
+
+
+def _check_classes(data: dict[str, list[str]], file: Path) -> None:
+    """Check that a classifier can be trained."""
+    counts = Counter(data.get("train_labels", data["labels"]))
+    if len(counts) < 2:
+        raise UserError(f"{file} has no label but {next(iter(counts))!r}: nothing to tell apart.")
+    label, least = min(counts.items(), key=lambda item: item[1])
+    if "train_labels" not in data and least < FOLDS:
+        raise UserError(
+            f"{file} has {least} rows of the label {label!r}, and {FOLDS} folds need {FOLDS} of each: leave rare "
+            "labels out, or give a file train."
+        )
+
+
+def _clustering(folder: Path, files: dict[str, Path]) -> EmbeddingTask:
+    if len(files) != 1:
+        raise UserError(
+            f"the folder {str(folder)!r} must have one table of texts to cluster, and has "
+            f"{', '.join(path.name for path in files.values()) or 'none'}."
+        )
+    (file,) = files.values()
+    table = read_table(file)
+    if _kind(table) != "classification":
+        raise UserError(
+            f"{file} lacks the columns label and text of a set to cluster (a folder named {CLUSTERING}_...)."
+        )
+    data = _labelled_texts(table)
+    if len({*data["labels"]}) < 2:
+        raise UserError(f"{file} has no label but {data['labels'][0]!r}: nothing to tell apart.")
+    return EmbeddingTask(folder.name, "test", "clustering", len(data["texts"]), _fingerprint([file]), data)
+
+
+def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTask | None:
+    """A set of BEIR's format: corpus, queries, and qrels or qrels/<split>."""
+    if "qrels" in files:
+        judged, found = {"test": files["qrels"]}, split == "test"
+    else:
+        inner = _files(folder / "qrels") if (folder / "qrels").is_dir() else {}
+        judged = {name: inner[stem] for name, stems in SPLITS.items() for stem in stems if stem in inner}
+        found = split in judged
+    if not judged:
+        raise UserError(f"the folder {str(folder)!r} has a corpus and queries, but no qrels with the relevant texts.")
+    if not found and split == "dev":
+        print(f"{folder.name}: left out, it has no dev split")
+        return None
+    name = split if split in judged else "dev"
+    corpus = _texts_by_id(read_table(files["corpus"]), may_be_empty=True)
+    queries = _texts_by_id(read_table(files["queries"]))
+    table = read_table(judged[name])
+    relevant: dict[str, set[str]] = {}
+    for number, row in table.rows:
+        query, text, score = (str(table.value(number, row, key)) for key in ("query-id", "corpus-id", "score"))
+        for value, known, file in ((query, queries, "queries"), (text, corpus, "corpus")):
+            if value not in known:
+                raise table.error(number, f"{value!r} is no _id of {files[file].name}.")
+        if not score.lstrip("-").isdigit():
+            raise table.error(number, f"the score {score!r} is no whole number.")
+        if int(score) > 0:
+            relevant.setdefault(query, set()).add(text)
+    if not relevant:
+        raise UserError(f"{table.source} has no score above 0: no text is relevant.")
+    others = len(queries) - len(relevant)
+    note = f"{others} of {len(queries)} queries left out: no text is relevant" if others else ""
+    data = {"queries": queries, "corpus": corpus, "relevant": relevant}
+    used = (files["corpus"], files["queries"], judged[name])
+    return EmbeddingTask(folder.name, name, "retrieval", len(relevant), _fingerprint(used), data, note)
+
+
+def _texts_by_id(table: Table, may_be_empty: bool = False) -> dict[str, str]:
+    """Texts, after their titles if they have any, by `_id`. Corpora of BEIR have some empty texts."""
+    texts: dict[str, str] = {}
+    for number, row in table.rows:
+        parts = [row.get("title") or "", table.value(number, row, "text")]
+        table.check_texts(number, [*parts, "-"] if may_be_empty else parts)
+        identifier = str(table.value(number, row, "_id"))
+        if identifier in texts:
+            raise table.error(number, f"the _id {identifier!r} is that of an earlier row.")
+        texts[identifier] = " ".join(parts).strip()
+    return texts

@@ -1,0 +1,487 @@
+"""The command that evaluates sentence embeddings, on sets whose scores are computed by hand or by scikit-learn."""
+
+import gzip
+import json
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tokenmixers
+from tokenmixers.run_scripts import evaluate_embeddings
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.embeddings import tasks as sets
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+library = pytest.importorskip("sentence_transformers", reason="needs the extra embeddings")
+
+#: Words and the angles of their embeddings, in degrees.
+ANGLES = {"a": 0, "b": 30, "c": 60, "d": 90, "e": 135, "f": 180}
+VECTORS = {word: np.array([math.cos(math.radians(x)), math.sin(math.radians(x))]) for word, x in ANGLES.items()}
+
+#: Name of a set -> its score with these embeddings; those of labels are computed in the tests.
+BY_HAND = {
+    "similar": 1 - 6 * 4 / (4 * 15),  # the ranks of the four pairs differ by 1 each
+    "pairs": (1 / 1 + 2 / 3) / 2,
+    "rerank": (1 / 2 + 1) / 2,
+    "retrieval": (1 / math.log2(3) + 1) / 2,
+}
+STANDARD = (*BY_HAND, "folds", "topics", "cluster_two")
+
+
+def table(*rows: str) -> str:
+    return "".join(row.replace("|", "\t") + "\n" for row in rows)
+
+
+def texts(count: int, seed: int) -> list[tuple[str, str]]:
+    """Labels and texts: the label is often, not always, that of the words' half of the plane."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        words = draw.choices([*ANGLES], k=3)
+        left = sum(VECTORS[word][0] for word in words) < draw.gauss(0.5, 0.7)
+        rows.append(("left" if left else "right", " ".join(words)))
+    return rows
+
+
+def embed(words: list[str]) -> np.ndarray:
+    return np.array([np.mean([VECTORS[word] for word in text.split()], axis=0) for text in words])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    labelled = {"train": texts(60, 1), "test": texts(40, 2), "all": texts(50, 3)}
+    files = {
+        "similar/dev.tsv": table("score|sentence1|sentence2", "3.5|a|b", "4|a|c", "1|a|d", "2.0|b|e"),
+        "similar/test.tsv": table("sentence1|sentence2", "a|b"),  # hides the scores
+        "pairs/test.tsv": table("label|votes|sentence1|sentence2", "1|x|a|b", "0|x|a|c", "1|x|a|d", "0|x|b|e"),
+        "rerank/test.tsv": table(
+            *("query_id|label|query|document", "1|0|a|b", "1|1|a|c", "1|0|a|d", "2|1|f|e", "2|0|f|d", "3|1|c|d")
+        ),
+        "retrieval/corpus.jsonl": '{"_id": "1", "title": "", "text": "b"}\n{"_id": "2", "title": "c", "text": ""}\n'
+        '{"_id": 3, "text": "d"}\n{"_id": "4", "text": "e"}\n',
+        "retrieval/queries.jsonl": "".join(f'{{"_id": "q{n}", "text": "{text}"}}\n' for n, text in enumerate("afb")),
+        "retrieval/qrels.tsv": table("query-id|corpus-id|score", "q0|2|1", "q1|4|2", "q1|3|1", "q2|1|0"),
+        "folds/all.tsv": table("label|text", *map("|".join, labelled["all"])),
+        "topics/train.tsv": table("label|text", *map("|".join, labelled["train"])),
+        "topics/test.tsv": table("fine|label|text", *(f"x|{label}|{text}" for label, text in labelled["test"])),
+        "cluster_two/all.tsv": table("label|text", *("x|a", "y|a b a a", "x|a a", "x|a a a"), *["y|f", "y|f f"] * 2),
+    }
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        if name.startswith("folds"):
+            path.with_name("all.tsv.gz").write_bytes(gzip.compress(content.encode()))
+        else:
+            path.write_text(content)
+    return folder, labelled
+
+
+def static_model(folder: Path, words: str = "abcdef") -> str:
+    """A checkpoint of Sentence Transformers that gives the words a to f the vectors of others."""
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(ANGLES)}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    weights = torch.tensor(np.array([VECTORS[word] for word in words]), dtype=torch.float32)
+    library.SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)], device="cpu").save(str(folder))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return static_model(tmp_path_factory.mktemp("models") / "static")
+
+
+@pytest.fixture
+def command(data, model, tmp_path):
+    def build(*models: str, **changes) -> list[str]:
+        settings = {"models": models or [model], "data_dir": data[0], "output_dir": tmp_path / "out"} | changes
+        words = []
+        for name, value in settings.items():
+            words += [f"--{name}", *map(str, value if isinstance(value, list | tuple) else [value])]
+        return words
+
+    return build
+
+
+def scores_of(rows: list[dict], column: int = 0) -> dict[str, float]:
+    return {row["name"].partition(" (")[0]: row["scores"][column] for row in rows if row["metric"]}
+
+
+def test_every_kind_has_the_score_computed_by_hand(command, data, capsys, tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+    found = scores_of(evaluate_embeddings.main(command()))
+    shown = capsys.readouterr().out
+    assert {name: found[name] for name in BY_HAND} == pytest.approx(BY_HAND, abs=1e-6)
+
+    parts = {name: (embed([text for _, text in rows]), [label for label, _ in rows]) for name, rows in data[1].items()}
+    classifier = LogisticRegression(max_iter=1000)
+    expected = classifier.fit(*parts["train"]).score(*parts["test"])
+    assert 0.5 < expected < 1 and found["topics"] == pytest.approx(expected)
+    folds = StratifiedKFold(10, shuffle=True, random_state=0)
+    assert found["folds"] == pytest.approx(cross_val_score(classifier, *parts["all"], cv=folds).mean())
+
+    # Two clusters of four texts: x x x y and y y y y. Entropies in bits.
+    mixed = -(3 / 4 * math.log2(3 / 4) + 1 / 4 * math.log2(1 / 4)) / 2
+    labels = -(3 / 8 * math.log2(3 / 8) + 5 / 8 * math.log2(5 / 8))
+    information = labels - mixed
+    assert found["cluster_two"] == pytest.approx(2 * information / (labels + 1))
+    assert {*found} == {*STANDARD}
+
+    assert "rerank: 1 of 3 queries left out" in shown and "retrieval: 1 of 3 queries left out" in shown
+    assert re.search(r"^\| similar \(dev\) +\| spearman_cosine \| +60\.00 \|$", shown, flags=re.MULTILINE)
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    (run,) = content["runs"]
+    assert run["command"].startswith("tokenmixers evaluate_embeddings --models ")
+    assert all(text in run["versions"] for text in ("sentence-transformers", "scikit-learn", "torch"))
+    assert {result["set"]: result["score"] for result in content["results"]} == found
+    page = (tmp_path / "out" / "results.md").read_text()
+    assert run["command"] in page and run["processor"] in page and run["date"] in page
+    assert page.partition("\n\n")[0] in shown
+
+
+def test_models_stand_side_by_side_with_shares_and_means(command, model, tmp_path):
+    other = static_model(tmp_path / "models" / "swapped", "abedcf")
+    tasks = ["similar", "rerank", "retrieval", "pairs"]
+    rows = evaluate_embeddings.main(command(model, other, tasks=tasks))
+    alone = scores_of(evaluate_embeddings.main(command(other, tasks=tasks, output_dir=tmp_path / "alone")))
+    assert [row["name"] for row in rows[:4]] == ["similar (dev)", "pairs", "rerank", "retrieval"]  # by kind
+    for row in rows[:4]:
+        name = row["name"].partition(" ")[0]
+        assert row["scores"] == pytest.approx([BY_HAND[name], alone[name]], abs=1e-6)
+        assert row["shares"] == pytest.approx([1, alone[name] / BY_HAND[name]], abs=1e-6)
+    assert alone != pytest.approx(BY_HAND, abs=1e-3)
+    overall = rows[-1]
+    assert overall["name"] == "mean of 4 kinds"
+    for part in ("scores", "shares"):
+        assert overall[part] == pytest.approx(np.mean([row[part] for row in rows[:4]], axis=0))
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_stopped(command, model, data, tmp_path, monkeypatch):
+    from tokenmixers.run_scripts.embeddings import scores
+
+    whole = evaluate_embeddings.main(command(output_dir=tmp_path / "whole"))
+    original, done = scores.evaluate, []
+
+    def counted(model, task, batch_size):
+        if len(done) == stop:
+            raise KeyboardInterrupt
+        done.append(task.name)
+        return original(model, task, batch_size)
+
+    monkeypatch.setattr(scores, "evaluate", counted)
+    stop = 3
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_embeddings.main(command())
+    stop = None
+    assert evaluate_embeddings.main(command()) == whole
+    assert sorted(done) == sorted(STANDARD)  # each once
+    assert evaluate_embeddings.main(command()) == whole
+    assert len(done) == len(STANDARD)
+    page = (tmp_path / "out" / "results.md").read_text()
+    assert f" {len(STANDARD)} scores are of earlier runs" in page
+
+    # Another place of the same weights computes nothing; other files of a set, or other weights, do.
+    copy = shutil.copytree(model, tmp_path / "models" / "copy")
+    moved = shutil.copytree(data[0], tmp_path / "sets")
+    assert evaluate_embeddings.main(command(copy, data_dir=moved)) == whole
+    assert len(done) == len(STANDARD)
+    with (moved / "topics" / "train.tsv").open("a") as file:
+        file.write("left\ta\n")
+    evaluate_embeddings.main(command(copy, data_dir=moved))
+    assert done[len(STANDARD) :] == ["topics"]
+    static_model(copy, "abedcf")
+    changed = evaluate_embeddings.main(command(copy))
+    assert len(done) == 2 * len(STANDARD) + 1 and changed != whole
+
+
+@pytest.mark.slow
+def test_two_processes_get_the_same_figures(command, data, tmp_path, encoder):
+    figures = []
+    for seed in ("1", "2"):  # in which Python's sets have another order
+        output = tmp_path / seed
+        words = command(encoder, output_dir=output)
+        call = [sys.executable, "-m", "tokenmixers.run_scripts", "evaluate_embeddings", *words]
+        subprocess.run(call, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
+        results = json.loads((output / "results.json").read_text())["results"]
+        figures.append({result["set"]: (result["weights"], result["figures"]) for result in results})
+    assert figures[0] == figures[1]
+
+
+def test_texts_of_pairs_are_encoded_in_a_fixed_order():
+    from tokenmixers.run_scripts.embeddings.scores import PairClassificationEvaluator
+
+    class Recorder:
+        def encode(self, sentences, **options):
+            self.sentences = sentences
+            return np.array([VECTORS[sentence] for sentence in sentences])
+
+    recorder = Recorder()
+    evaluator = PairClassificationEvaluator([], [], [])
+    found = evaluator.embed_inputs(recorder, ["d", "a", "f", "b"])
+    assert recorder.sentences == ["a", "b", "d", "f"]
+    assert np.array_equal(found, [VECTORS[word] for word in "dafb"])
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A gMLP without pooling of its own, as `run_mlm` saves it."""
+    folder = tmp_path_factory.mktemp("encoder") / "gmlp"
+    lines = [text for _, text in texts(80, 4)]
+    tokenizer = train_unigram_tokenizer(lines, 20, 12, show_progress=False)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 12}
+    model = tokenmixers.GMLPForMaskedLM(tokenmixers.GMLPConfig(vocab_size=len(tokenizer), **sizes))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def test_an_encoder_is_pooled_by_the_mean(encoder, command, data, tmp_path):
+    from scipy.stats import spearmanr
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+
+    def embedding(text: str) -> torch.Tensor:
+        with torch.no_grad():
+            return model(**tokenizer(text, return_tensors="pt"))[0][0].mean(dim=0)
+
+    pairs, gold = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "e")], [3.5, 4, 1, 2]
+    cosines = [torch.cosine_similarity(*map(embedding, pair), dim=0).item() for pair in pairs]
+    rows = evaluate_embeddings.main(command(encoder, tasks=["similar"]))
+    assert scores_of(rows)["similar"] == pytest.approx(spearmanr(cosines, gold)[0])
+
+
+def test_formats_and_lengths_are_evaluated_side_by_side_and_kept_apart(encoder, command, tmp_path, capsys):
+    formats = ["float32", "bfloat16"]
+    rows = evaluate_embeddings.main(command(encoder, formats=formats))
+    assert re.search(r"\| +gmlp, float32 \| +gmlp, bfloat16 \| +share \|\n", capsys.readouterr().out)
+    assert scores_of(rows) == scores_of(evaluate_embeddings.main(command(encoder)))
+    evaluate_embeddings.main(command(encoder, max_seq_length=4))
+    results = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
+    settings = {(result["format"], result["max_seq_length"]) for result in results}
+    assert settings == {("float32", 12), ("bfloat16", 12), ("float32", 4)}
+    assert len(results) == 3 * len(STANDARD)
+    first, second = (
+        result["figures"] for result in results if result["set"] == "similar" and result["max_seq_length"] == 12
+    )
+    assert first != second and first == pytest.approx(second, abs=0.05)  # the correlation of numbers, not of ranks
+
+
+def test_embeddings_in_bfloat16_are_compared_in_float32(encoder):
+    from tokenmixers.run_scripts.embeddings.models import load_embedder
+
+    model = load_embedder(encoder, "bfloat16")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert model.encode(["a b"], convert_to_tensor=True).dtype == torch.float32
+
+
+def test_fingerprints_tell_what_changes_embeddings(encoder, model, tmp_path):
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    from tokenmixers.run_scripts.embeddings.models import fingerprint, load_embedder
+
+    def mark(name: str, change=None, **options) -> str:
+        loaded = load_embedder(name, **options)
+        if change is not None:
+            change(loaded)
+        return fingerprint(loaded)
+
+    def encode_first(loaded):
+        loaded.encode(["a b c d"] * 3 + ["a"])  # leaves padding and truncation in the tokenizer
+
+    def other_pooling(loaded):
+        loaded[1] = Pooling(16, pooling_mode="max")
+
+    def other_weight(loaded):
+        next(loaded.parameters()).data.view(-1)[-1] += 1e-4
+
+    def other_prompt(loaded):
+        loaded.prompts = {"query": "find: "}
+
+    def other_tokens(loaded):
+        loaded.tokenizer.backend_tokenizer.normalizer = None
+
+    same = {mark(encoder), mark(encoder, encode_first), mark(str(shutil.copytree(encoder, tmp_path / "copy")))}
+    assert len(same) == 1
+    changes = (other_pooling, other_weight, other_prompt, other_tokens, lambda loaded: loaded.append(Normalize()))
+    others = [mark(encoder, change) for change in changes]
+    others += [mark(encoder, kind="bfloat16"), mark(encoder, max_seq_length=5), mark(model)]
+    assert len({*same, *others}) == 1 + len(others)
+
+
+def test_weights_that_are_missing_but_not_used_do_not_change_the_fingerprint(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    from tokenmixers.run_scripts.embeddings.models import fingerprint, load_embedder
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertForMaskedLM(BertConfig(vocab_size=6, max_position_embeddings=8, **sizes)).save_pretrained(tmp_path)
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(ANGLES)}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="a").save_pretrained(tmp_path)
+    torch.manual_seed(5)
+    first = fingerprint(load_embedder(str(tmp_path)))  # with a pooler that the checkpoint lacks
+    torch.manual_seed(6)
+    assert fingerprint(load_embedder(str(tmp_path))) == first
+
+
+def test_static_embeddings_of_model2vec(model, command, tmp_path):
+    static = pytest.importorskip("model2vec").StaticModel
+    from tokenizers import Tokenizer
+
+    vectors = np.array([*VECTORS.values()], dtype=np.float32)
+    tokenizer = Tokenizer.from_file(f"{model}/tokenizer.json")
+    static(vectors, tokenizer, {"normalize": True}).save_pretrained(tmp_path / "model2vec")
+    rows = evaluate_embeddings.main(command(model, str(tmp_path / "model2vec"), tasks=[*BY_HAND]))
+    assert scores_of(rows, 1) == pytest.approx(BY_HAND, abs=1e-6)
+
+
+def test_the_dev_split_and_tasks_can_be_chosen(command, data, capsys, tmp_path):
+    rows = evaluate_embeddings.main(command(split="dev"))
+    assert scores_of(rows) == pytest.approx({"similar": BY_HAND["similar"]})
+    left_out = capsys.readouterr().out
+    assert all(f"{name}: left out, it has no dev split" in left_out for name in STANDARD if name != "similar")
+    rows = evaluate_embeddings.main(command(tasks=["classification", "pairs"], output_dir=tmp_path / "some"))
+    assert {*scores_of(rows)} == {"pairs", "folds", "topics"}
+    single = data[0] / "pairs"  # a folder that is a set
+    assert {*scores_of(evaluate_embeddings.main(command(data_dir=[single, data[0] / "rerank"])))} == {
+        "pairs",
+        "rerank",
+    }
+
+
+def test_qrels_may_lie_in_a_folder_as_in_beir(data, tmp_path):
+    folder = shutil.copytree(data[0] / "retrieval", tmp_path / "beir")
+    (folder / "qrels").mkdir()
+    shutil.move(folder / "qrels.tsv", folder / "qrels" / "test.tsv")
+    (folder / "qrels" / "dev.tsv").write_text(table("query-id|corpus-id|score", "q2|1|1"))
+    (test,) = sets.load_tasks([str(folder)])
+    assert test.data["relevant"] == {"q0": {"2"}, "q1": {"3", "4"}} and test.data["corpus"]["2"] == "c"
+    (dev,) = sets.load_tasks([str(folder)], split="dev")
+    assert dev.data["relevant"] == {"q2": {"1"}} and dev.title == "beir (dev)" and dev.fingerprint != test.fingerprint
+
+
+BAD_SETS = [
+    ({"a/test.tsv": table("x|y", "1|2")}, "has neither corpus, queries and qrels nor a file test"),
+    ({"a/train.tsv": table("label|text", "1|2")}, "has neither corpus, queries and qrels nor a file test"),
+    ({"README.md": "x"}, "has neither tables nor folders with tables"),
+    ({"a/test.tsv": "", "b/x": ""}, r"a/test.tsv' has no rows"),
+    ({"a/test.tsv": "x", "a/test.tsv.gz": ""}, "has both test.tsv and test.tsv.gz: keep one of them"),
+    (
+        {"a/test.tsv": table("score|sentence1|sentence2", "1|x|y", "high|x|y")},
+        "line 3: the similarity 'high' is not a",
+    ),
+    ({"a/test.tsv": table("score|sentence1|sentence2", "1|x|y", "1|x|z")}, "has 2 pairs without two different scores"),
+    ({"a/test.tsv": table("label|sentence1|sentence2", "2|x|y")}, "line 2: the label is '2'; expected 0 or 1"),
+    ({"a/test.tsv": table("label|sentence1|sentence2", "1|x|y")}, "has no label but 1: nothing to tell apart"),
+    ({"a/test.tsv": table("label|sentence1|sentence2", "1|x|")}, "line 2: the text is empty"),
+    ({"a/test.tsv": table("label|query|document", "1|x|y")}, "has no query with both a relevant document"),
+    (
+        {"a/test.tsv": table("query_id|label|query|document", "1|1|x|y", "1|0|z|y")},
+        "line 3: the query '1' has another text than in an earlier row",
+    ),
+    ({"a/test.tsv": table("label|text", "1|x")}, "has no label but '1': nothing to tell apart"),
+    ({"a/all.tsv": table("label|text", *["1|x"] * 12, "0|y")}, "has 1 rows of the label '0', and 10 folds need 10 of"),
+    ({"cluster_a/all.tsv": table("label|texts", "1|x")}, "lacks the columns label and text of a set to cluster"),
+    (
+        {"cluster_a/all.tsv": "x", "cluster_a/b.tsv": ""},
+        "must have one table of texts to cluster, and has all.tsv, b.tsv",
+    ),
+    ({"cluster_a/all.tsv": table("label|text", "1|x")}, "has no label but '1'"),
+]
+RETRIEVAL = {"a/corpus.jsonl": '{"_id": "1", "text": "x"}', "a/queries.jsonl": '{"_id": "q", "text": "x"}'}
+QRELS = "query-id|corpus-id|score"
+BAD_SETS += [
+    (RETRIEVAL, "has a corpus and queries, but no qrels"),
+    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|2|1")}, "line 2: '2' is no _id of corpus.jsonl"),
+    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "p|1|1")}, "line 2: 'p' is no _id of queries.jsonl"),
+    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|yes")}, "line 2: the score 'yes' is no whole number"),
+    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|0")}, "has no score above 0: no text is relevant"),
+    (RETRIEVAL | {"a/qrels.tsv": table("query|corpus-id|score", "q|1|0")}, "there is no column 'query-id'"),
+    (
+        RETRIEVAL | {"a/corpus.jsonl": '{"_id": 1, "text": ""}\n{"_id": "1", "text": ""}', "a/qrels.tsv": "x"},
+        "line 2: the _id '1' is that of",
+    ),
+    (RETRIEVAL | {"a/queries.jsonl": '{"_id": 1, "text": ""}', "a/qrels.tsv": "x"}, "line 1: the text is empty"),
+]
+
+
+@pytest.mark.parametrize(("files", "sentence"), BAD_SETS)
+def test_sets_that_do_not_fit(files, sentence, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=sentence) as raised:
+        sets.load_tasks([str(tmp_path)])
+    assert "\n" not in str(raised.value)
+
+
+def test_wrong_calls_compute_and_write_nothing(command, model, data, encoder, tmp_path):
+    clip = tmp_path / "images"
+    config = tokenmixers.GMLPConfig(
+        image_size=8, patch_size=4, hidden_size=8, intermediate_size=8, num_hidden_layers=1
+    )
+    tokenmixers.GMLPModel(config).save_pretrained(clip)
+    (tmp_path / "similar").mkdir()
+    shutil.copy(data[0] / "similar" / "dev.tsv", tmp_path / "similar")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "results.json").write_text('{"results": []}')
+    damaged = shutil.copytree(model, tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes(b"no weights")
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    for words, sentence in (
+        (command("no/such/model"), "'no/such/model' cannot be loaded: "),
+        (command(model, str(nothing)), "nothing' cannot be loaded: "),
+        (command(str(damaged)), "damaged' cannot be loaded: "),
+        (command(str(clip)), "cannot be loaded: |the model reads images"),
+        (
+            command(encoder, max_seq_length=13),
+            "--max_seq_length 13 does not fit the model, whose sequences have at most 12",
+        ),
+        (command(formats=["float8"]), "--formats 'float8' is unknown; there are float32, bfloat16"),
+        (
+            command(tasks=["sts12"]),
+            "--tasks 'sts12' is neither a set in --data_dir nor a kind; there are .*similar.*clustering",
+        ),
+        (command(tasks=["clustering"], split="dev"), "has no dev split of clustering"),
+        (command(data_dir="nope"), "--data_dir: there is no folder 'nope'"),
+        (command(data_dir=[data[0], tmp_path / "similar"]), "have the same name: give one of them"),
+        (
+            command(output_dir=tmp_path / "foreign"),
+            "results.json was not written by evaluate_embeddings: give another",
+        ),
+        (command(batch_size=0), "--batch_size must be at least 1"),
+    ):
+        with pytest.raises(UserError, match=sentence) as raised:
+            evaluate_embeddings.main(words)
+        assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_weights_give_no_scores(encoder, command, tmp_path):
+    broken = shutil.copytree(encoder, tmp_path / "broken")
+    model = tokenmixers.GMLPForMaskedLM.from_pretrained(broken)
+    next(model.parameters()).data.fill_(math.nan)
+    model.save_pretrained(broken)
+    with pytest.raises(UserError, match="embeddings have infinite values or NaN"):
+        evaluate_embeddings.main(command(str(broken), tasks=["similar"]))
