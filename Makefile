@@ -19,11 +19,18 @@ HAS = $(shell $(RUN) -c 'import $(1)' 2>/dev/null && echo yes)
 
 .PHONY: quickstart test test-slow test-extras test-demo test-gpu test-transformers check dist bench style clean
 
+comma := ,
+# $(call environment,FOLDER,EXTRAS,PACKAGES,CONSTRAINTS): what more than the tests need goes into environments of its own,
+# so that nothing changes the one that `make quickstart` and `make test` use.
+define environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
+$(PYTHON) -m venv $(1)
+$(1)/bin/python -m pip install --quiet --constraint $(or $(4),constraints.txt) torch setuptools $(3)
+$(1)/bin/python -m pip install --quiet --constraint $(or $(4),constraints.txt) --no-build-isolation --editable '.[$(2)]'
+endef
+
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt torch setuptools
-	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test]'
+	$(call environment,$(VENV),test)
 	@touch $@
 
 quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images, reload them and use them
@@ -58,20 +65,26 @@ test-slow: $(VENV)/.installed  ## the other tests, and all properties on more ex
 	$(RUN) -m pytest -n 2 --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
 	TOKENMIXERS_TEST_DEVICE=cpu $(RUN) -m pytest -n 2 --dist worksteal -m gpu tests/gpu
 
-test-extras: $(VENV)/.installed  ## exports, quantisation, sentence embeddings, lm-eval: with the extras that the fast tests do without
-	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[edge,embeddings,eval,export,quantize]'
-	$(RUN) -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py tests/run_scripts/test_serving_formats.py \
-		tests/run_scripts/test_lm_eval.py tests/run_scripts/test_run_sentence_embeddings.py \
-		tests/run_scripts/training/test_sentence_embeddings.py
-	$(RUN) -m pytest -n 2 -m "slow or not slow" -k sentence_embeddings tests/run_scripts/test_interrupted_runs.py tests/run_scripts/test_recipes.py
+EXTRAS := $(VENV)-extras
+$(EXTRAS)/.installed: pyproject.toml constraints.txt
+	$(call environment,$(EXTRAS),edge$(comma)embeddings$(comma)eval$(comma)export$(comma)quantize$(comma)test)
+	@touch $@
+
+test-extras: $(EXTRAS)/.installed  ## exports, quantisation, sentence embeddings, lm-eval: with the extras that the fast tests do without
+	$(EXTRAS)/bin/python -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py \
+		tests/run_scripts/test_serving_formats.py tests/run_scripts/test_lm_eval.py \
+		tests/run_scripts/test_run_sentence_embeddings.py tests/run_scripts/training/test_sentence_embeddings.py
+	$(EXTRAS)/bin/python -m pytest -n 2 -m "slow or not slow" -k sentence_embeddings \
+		tests/run_scripts/test_interrupted_runs.py tests/run_scripts/test_recipes.py
 
 # Gradio does not take the version of Pillow that all else is tested with.
 DEMO := $(VENV)-demo
-test-demo:  ## the demo in a headless Chromium, which has to be there, in an environment of its own
+$(DEMO)/.installed: pyproject.toml constraints.txt
 	@mkdir -p build && grep -v '^pillow=' constraints.txt > build/constraints-demo.txt
-	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python -m pip install --quiet --constraint build/constraints-demo.txt torch setuptools playwright
-	$(DEMO)/bin/python -m pip install --quiet --constraint build/constraints-demo.txt --no-build-isolation --editable '.[demo,test]'
+	$(call environment,$(DEMO),demo$(comma)test,playwright,build/constraints-demo.txt)
+	@touch $@
+
+test-demo: $(DEMO)/.installed  ## the demo in a headless Chromium, which has to be there
 	$(DEMO)/bin/python -m pytest -m "slow or not slow" tests/run_scripts/test_demo.py tests/run_scripts/demos
 
 test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
@@ -88,16 +101,22 @@ dist: $(VENV)/.installed  ## source distribution and wheel, in dist/
 	rm -rf dist *.egg-info
 	$(RUN) -m build --no-isolation
 
-bench: $(INSTALLED)  ## our models and others side by side; hours. BENCH="--quick" takes minutes, BENCH=--gpu a quarter hour
-	$(if $(INSTALLED),$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[bench]')
+# timm asks for torchvision, of which the package index may have another build than that of PyTorch: it does without.
+PEERS := $(VENV)-bench
+$(PEERS)/.installed: pyproject.toml constraints.txt
+	$(call environment,$(PEERS),bench)
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --no-deps timm
+	@touch $@
+
+bench: $(if $(INSTALLED),$(PEERS)/.installed)  ## our models and others side by side; hours. BENCH="--quick" takes minutes, BENCH=--gpu a quarter hour
 	MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
-		$(SCRIPT).benchmark --output_dir outputs/benchmark $(BENCH)
+		$(if $(INSTALLED),$(PEERS)/bin/python,$(RUN)) -m tokenmixers.run_scripts.benchmark --output_dir outputs/benchmark $(BENCH)
 
 # Transformers' own model tests ship in its source distribution alone.
 SUITE := $(VENV)/transformers-suite
 $(SUITE)/.fetched: $(VENV)/.installed
-	$(RUN) -m pip install --quiet parameterized
 	rm -rf $(SUITE) && mkdir -p $(SUITE)
+	$(RUN) -m pip install --quiet --no-deps --target $(SUITE)/packages parameterized
 	$(RUN) -m pip download --quiet --no-deps --no-binary :all: --no-build-isolation --dest $(SUITE) \
 		transformers==$$($(RUN) -c 'import importlib.metadata as m; print(m.version("transformers"))')
 	tar -xzf $(SUITE)/*.tar.gz -C $(SUITE) --strip-components=1
@@ -107,11 +126,11 @@ $(SUITE)/.fetched: $(VENV)/.installed
 	printf '[pytest]\naddopts = --import-mode=prepend\n' > $(SUITE)/pytest.ini
 
 test-transformers: $(SUITE)/.fetched  ## Transformers' own model tests, the slow ones too, on our classes
-	RUN_SLOW=1 PYTHONPATH=$(SUITE) $(RUN) -m pytest -c $(SUITE)/pytest.ini --rootdir . -q -n 2 -W ignore tests/transformers_suite.py
+	RUN_SLOW=1 PYTHONPATH=$(SUITE):$(SUITE)/packages $(RUN) -m pytest -c $(SUITE)/pytest.ini --rootdir . -q -n 2 -W ignore tests/transformers_suite.py
 
 style: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist outputs *.egg-info .mypy_cache
+	rm -rf $(VENV) $(EXTRAS) $(DEMO) $(PEERS) build dist outputs *.egg-info .mypy_cache

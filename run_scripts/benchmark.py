@@ -23,10 +23,9 @@ from transformers.utils import logging
 
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
-from .base.optional_packages import import_optional
 from .base.precision import native_bfloat16
 from .benchmarks.experiments import EXPERIMENTS, PEERS, BenchmarkArguments
-from .benchmarks.model_comparisons import Sizes
+from .benchmarks.model_comparisons import Sizes, import_peer
 from .benchmarks.results import machine, plot_results, print_rows, write_results
 from .benchmarks.timing import Case, Group, matmul_peaks, measure
 from .benchmarks.workloads import read_lengths
@@ -82,7 +81,7 @@ def check_inputs(arguments: BenchmarkArguments) -> list[str]:
         if cell not in PEERS:
             continue
         try:
-            import_optional(PEERS[cell].replace("-", "_"), "bench", f"--cells {cell}")
+            import_peer(PEERS[cell], cell)
         except UserError as error:
             if not arguments.gpu:
                 raise

@@ -274,6 +274,22 @@ def test_type_checkers_know_every_public_name(installed, tmp_path):
     assert 'Module has no attribute "GMPLModel"' in unknown
 
 
+def test_only_its_own_target_changes_the_environment_of_the_quickstart_and_the_tests():
+    if shutil.which("make") is None:
+        pytest.skip("make tells the commands of its targets")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE)
+    assert {"quickstart", "test", "test-extras", "test-transformers", "bench"} <= {*targets}
+    environment = ".venv/.installed"
+    told = _run("make", "--dry-run", "--always-make", f"--old-file={environment}", *targets, cwd=ROOT)
+    pips = [line.split(" -m pip install ") for line in told.splitlines() if " -m pip install " in line]
+    assert len(pips) >= 8
+    assert [options for python, options in pips if python == ".venv/bin/python" and "--target " not in options] == []
+    assert ".venv/bin/python -m pip install" in _run("make", "--dry-run", "--always-make", environment, cwd=ROOT)
+    (timm,) = [options for _, options in pips if re.search(r"\btimm\b", options)]
+    assert "--no-deps" in timm  # with its torchvision, which may not fit, Transformers cannot be imported
+
+
 @pytest.mark.slow
 def test_the_quickstart_runs_from_the_installed_wheel(installed, tmp_path):
     """Its commands, and those it names to try next, but for the number of training steps."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import Cache, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput
 from transformers.processing_utils import Unpack
@@ -12,7 +13,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..inputs.caches import CACHE_NAME, accept_past_key_values, mask_for_generate
 from ..inputs.input_checks import kept_tokens
-from .losses import is_counted, with_loss_divisor
+from .losses import IGNORED_LABEL, is_counted, with_loss_divisor
 from .task_head import TaskHead
 
 
@@ -127,7 +128,9 @@ class CausalLMHead(_LanguageModelingHead):
         logits, loss = self.compute_logits(outputs.last_hidden_state[:, kept_tokens(logits_to_keep), :]), None
         if labels is not None:
             shifted = kwargs.get("shift_labels")
-            counted = with_loss_divisor(labels[..., 1:] if shifted is None else shifted, kwargs)
+            if shifted is None:  # as long as the labels: compiled code treats sizes of one apart
+                shifted = F.pad(labels, (0, 1), value=kwargs.get("ignore_index", IGNORED_LABEL))[..., 1:]
+            counted = with_loss_divisor(shifted, kwargs)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
         cache = getattr(outputs, CACHE_NAME)
         return CausalLMOutputWithPast(loss, logits, cache, outputs.hidden_states, outputs.attentions)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial, update_wrapper, wraps
@@ -11,8 +12,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import torch
 from torch import nn
@@ -43,6 +45,7 @@ from tokenmixers import (
 from ...modeling.conversion.t5 import synthesizer_from_t5
 from ...modeling.conversion.timm import convert_timm_state_dict, timm_config
 from ...modeling.layers.spatial_gating_unit import SpatialGatingUnit
+from ..base.errors import UserError
 from ..base.optional_packages import import_optional
 from ..base.shipped_files import MODEL_CARDS
 from .timing import Candidate, Case, Group, attention_written_out, model_candidate, products_of
@@ -51,6 +54,42 @@ from .timing import Candidate, Case, Group, attention_written_out, model_candida
 IMAGE_MODELS = ("ti16", "s16", "b16")
 #: Of a ModernBERT without tokenizer. Some versions would compile parts of it by themselves on a GPU.
 MODERN_BERT = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "reference_compile": False}
+
+
+#: What timm imports of torchvision.
+TORCHVISION = ("", ".datasets", ".models", ".models.feature_extraction", ".ops", ".ops.misc", ".transforms")
+TORCHVISION += (".transforms.functional", ".utils")
+
+
+def import_peer(package: str, cell: int) -> ModuleType:
+    """A package to compare with. timm comes without torchvision too, which none of its models needs.
+
+    Raises:
+        UserError: If it cannot be imported.
+    """
+    if package != "timm":
+        return import_optional(package.replace("-", "_"), "bench", f"--cells {cell}")
+    if find_spec("timm") is None:
+        raise UserError(f"--cells {cell} needs timm, which is not installed: pip install --no-deps timm.")
+    try:
+        return import_module("timm")
+    except (ImportError, RuntimeError):  # no torchvision, or one that was built for another PyTorch
+        with empty_torchvision():
+            return import_module("timm")
+
+
+@contextmanager
+def empty_torchvision() -> Iterator[None]:
+    """Modules of torchvision from which every name can be imported, for what is imported meanwhile."""
+    names = [f"torchvision{name}" for name in TORCHVISION]
+    found = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "torchvision"}
+    sys.modules.update({name: MagicMock() for name in names})
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+        sys.modules.update(found)
 
 
 @dataclass
@@ -130,7 +169,7 @@ def tokens(vocab_size: int, *shape: int) -> torch.Tensor:
 @built_on_device
 def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
     """1: gMLP for images of 224 pixels and timm's, with the same weights."""
-    timm = import_optional("timm", "bench", "--cells 1")
+    timm = import_peer("timm", 1)
     for size in sizes.image_models:
         peer = randomise_gates(timm.create_model(f"gmlp_{size}_224"))
         peer.blocks = peer.blocks[: sizes.shrunk.get("num_hidden_layers")]
@@ -154,7 +193,7 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM | AMLPForMaskedLM, length: int) -> n
     which have to be 0.
     """
     config = model.config
-    package = import_optional("g_mlp_pytorch", "bench", "--cells 2")
+    package = import_peer("g-mlp-pytorch", 2)
     peer = package.gMLP(
         num_tokens=config.vocab_size,
         dim=config.hidden_size,

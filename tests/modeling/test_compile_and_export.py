@@ -103,6 +103,7 @@ def test_compiles_once_when_told_that_lengths_change(class_name, weight_type, bu
     for masked in (True, False):
         for batch, length in SHAPES:
             inputs = tiny_inputs(model, batch, length, masked)
+            inputs["labels"] = inputs["input_ids"]  # of length 2 too, of which decoders predict a single token
             _assert_same(compiled(**inputs).to_tuple(), model(**inputs).to_tuple(), inputs.get("attention_mask"))
         assert counter.frame_count == (1 if masked else 2)  # with a mask, and without
 

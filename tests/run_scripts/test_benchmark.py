@@ -3,6 +3,7 @@ import json
 import statistics
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -58,10 +59,8 @@ def test_no_candidate_falls_out_of_the_compiler(tmp_path, monkeypatch):
 
 
 def test_timm_runs_with_the_same_weights(tmp_path):
-    try:
-        import timm  # noqa: F401
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"timm cannot be imported: {error}")
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed")
     ours, peer, products = run(tmp_path, 1)
     assert ours["parameters"] == peer["parameters"]
     assert 0 < peer["difference"] < 1e-4

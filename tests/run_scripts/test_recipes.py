@@ -460,8 +460,9 @@ def test_whole_recipes_learn_digits(name, least):
 def test_whole_recipes_learn_from_real_text(name):
     python_docs_corpus.main(["--output_dir", "outputs/quickstart/corpus"])
     results = script_of(name).main([name, "--disable_tqdm", "true"])
-    assert results["trained"] < 0.05 * results["untrained"]
-    assert results["trained"] < 0.7 * results.get("unigram", float("inf"))
+    # The perplexity of a model that knows no context, but where spans are predicted: of one that knows nothing.
+    bound = 0.7 * results["unigram"] if "unigram" in results else 0.05 * results["untrained"]
+    assert results["trained"] < bound
 
 
 @pytest.mark.slow

@@ -1,3 +1,4 @@
+import sys
 from copy import deepcopy
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from tokenmixers import (
     SynthesizerConfig,
     SynthesizerForConditionalGeneration,
 )
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import model_comparisons
 from tokenmixers.run_scripts.benchmarks.model_comparisons import (
     Sizes,
@@ -51,6 +53,32 @@ def test_transformers_have_as_many_parameters():
     model = AMLPModel(config)
     for peer in transformers_for(model, SHRUNK).values():
         assert peer.num_parameters() == pytest.approx(model.num_parameters(), rel=0.02)
+
+
+def test_timm_is_imported_without_a_torchvision_that_fits(tmp_path, monkeypatch):
+    """As its modules import it. A torchvision of another build raises a RuntimeError."""
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "timm.py").write_text(
+        "import torchvision.transforms as transforms\n"
+        "from torchvision.ops.misc import FrozenBatchNorm2d\n"
+        "from torchvision.transforms.functional import InterpolationMode\n"
+        "NAMES = {InterpolationMode.NEAREST: 'nearest'}\n"
+    )
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("timm", "torchvision")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert list(model_comparisons.import_peer("timm", 1).NAMES.values()) == ["nearest"]
+        with pytest.raises(RuntimeError, match="nms"):  # nobody else gets the empty one
+            import torchvision  # noqa: F401
+    finally:
+        sys.modules.pop("timm", None)
+
+
+def test_packages_that_are_missing_are_told(monkeypatch):
+    monkeypatch.setattr(model_comparisons, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="--cells 1 needs timm, which is not installed: pip install --no-deps timm"):
+        model_comparisons.import_peer("timm", 1)
 
 
 @pytest.mark.parametrize("length", [5, 8])
