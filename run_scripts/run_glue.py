@@ -47,11 +47,12 @@ from .data.text_classification import (
 )
 from .metrics import check_packages
 from .metrics.task_scores import SCORES, compute_scores, metric_type
+from .training.class_names import build_classifier, set_label_names
 from .training.classification import ClassificationTrainer, unseen_labels
 from .training.distillation import Distillation, DistillationArguments
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import build_model, fitting_tokenizer, load_config, sequence_length, set_label_names
+from .training.model_loading import fitting_tokenizer, load_config, sequence_length
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import Teacher, find_teacher
 from .training.trainer import ScriptTrainer, compare_by_first_set
@@ -190,12 +191,7 @@ def build_trainer(experiment: Experiment, args: TrainingArguments) -> ScriptTrai
     auto_class = AutoModelForMultipleChoice if task.multiple_choice else AutoModelForSequenceClassification
     if teacher is not None:
         teacher.load(auto_class, experiment.train)
-    model = build_model(
-        experiment.model_args,
-        copy.deepcopy(experiment.config),
-        auto_class,
-        ignore_mismatched_sizes=args.do_train,  # a checkpoint for another task gets a new head
-    )
+    model = build_classifier(experiment.model_args, copy.deepcopy(experiment.config), auto_class, args.do_train)
     several = len(experiment.validation) > 1
     if several:
         compare_by_first_set(args, experiment.validation)

@@ -34,10 +34,11 @@ from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
 from .data.row_seeds import SeededCollator
 from .metrics import load_metric
+from .training.class_names import build_classifier, has_same_names, indices_by_name, set_label_names, some_names
 from .training.distillation import Distillation, ImageDistillationArguments
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import build_model, load_config, set_label_names
+from .training.model_loading import load_config
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import find_teacher
 from .training.trainer import ScriptTrainer
@@ -98,7 +99,7 @@ def build(
     )
     collator = SeededCollator(collator, args.seed)
     trainer = ScriptTrainer(
-        model=build_model(model_args, config, AutoModelForImageClassification, ignore_mismatched_sizes=args.do_train),
+        model=build_classifier(model_args, config, AutoModelForImageClassification, args.do_train),
         args=args,
         train_dataset=splits.get("train"),
         eval_dataset=splits.get("validation"),
@@ -117,22 +118,31 @@ def build(
 def check_classes(config: PreTrainedConfig, names: Sequence[str]) -> None:
     """Check that a model that is not trained has the classes of the images. Other names give a warning.
 
+    Args:
+        config: Changed in place: it gets the order of the images' classes, if they have the same names.
+        names: The classes of the images.
+
     Raises:
-        UserError: If it has more or fewer classes, or the same in another order.
+        UserError: If it has more or fewer classes, or some have the same names and others not.
     """
+    if has_same_names(names, label_names(config)):
+        set_label_names(config, names, trained=False)
+        return
     known = label_names(config)
     if len(known) != len(names):
         raise UserError(
             f"the images have {len(names)} classes, the model has {len(known)}: finetune it first, with --do_train."
         )
-    different = [pair for pair in zip(known, names, strict=True) if pair[0] != pair[1]]
-    if different and sorted(known) == sorted(names):
-        raise UserError("the images have the model's classes in another order: finetune it first, with --do_train.")
-    if different:
-        logger.warning(
-            f"{len(different)} classes have other names in the model than in the images, such as {different[0][0]!r} "
-            f"and {different[0][1]!r}: they are taken for the same, by their order."
+    if any(index not in (None, place) for place, index in enumerate(indices_by_name(names, known))):
+        raise UserError(
+            f"the images have the classes {some_names(names)}, the model {some_names(known)}, some of them at other "
+            "places: finetune it first, with --do_train."
         )
+    different = [pair for pair in zip(known, names, strict=True) if pair[0] != pair[1]]
+    logger.warning(
+        f"{len(different)} classes have other names in the model than in the images, such as {different[0][0]!r} "
+        f"and {different[0][1]!r}: they are taken for the same, by their order."
+    )
 
 
 def check_cache(arguments: ImageDistillationArguments, augmentation: AugmentationArguments) -> None:

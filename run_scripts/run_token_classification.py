@@ -44,10 +44,11 @@ from .data.token_classification import (
     write_conll,
 )
 from .metrics import load_metric
+from .training.class_names import build_classifier, set_label_names
 from .training.classification import ClassificationTrainer, unseen_labels
 from .training.hyperparameter_grid import Comparison, GridArguments, run_command
 from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import build_model, fitting_tokenizer, load_config, sequence_length, set_label_names
+from .training.model_loading import fitting_tokenizer, load_config, sequence_length
 from .training.run_folder import checkpoint_to_resume
 from .training.trainer import ScriptTrainer
 from .training.training_run import train_and_evaluate
@@ -128,7 +129,7 @@ def build(
         for split, found in sentences.items()
     }
     trainer = ClassificationTrainer(
-        model=build_model(model_args, config, AutoModelForTokenClassification, ignore_mismatched_sizes=args.do_train),
+        model=build_classifier(model_args, config, AutoModelForTokenClassification, args.do_train),
         args=args,
         train_dataset=rows.get("train"),
         eval_dataset=rows.get("validation"),

@@ -9,6 +9,7 @@ from transformers.utils import logging
 
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
+from .class_names import some_names
 from .trainer import ScriptTrainer
 
 
@@ -49,17 +50,14 @@ def unseen_labels(kind: str, known: Collection[str], found: Mapping[str, Collect
     for split, labels in found.items():
         if labels and not {*labels} & {*known}:
             raise UserError(
-                f"none of the {kind} of the {split} data ({_some(labels)}) is one of the model's ({_some(known)})."
+                f"none of the {kind} of the {split} data ({some_names(sorted(labels))}) is one of the model's "
+                f"({some_names(sorted(known))})."
             )
     unseen = sorted({label for labels in found.values() for label in labels} - {*known})
     if unseen and PartialState().is_main_process:
         splits = " and ".join(split for split, labels in found.items() if {*labels} - {*known})
         logger.warning(
             f"{len(unseen)} {kind} of the {splits} data are not among those that the model is trained for: "
-            f"{_some(unseen)}. They count as misses, and the loss ignores them."
+            f"{some_names(unseen)}. They count as misses, and the loss ignores them."
         )
     return unseen
-
-
-def _some(labels: Collection[str]) -> str:
-    return ", ".join(map(repr, sorted(labels)[:5])) + (", ..." if len(labels) > 5 else "")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
@@ -26,7 +26,7 @@ from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.shipped_files import MODEL_CARDS
-from ..base.trained_model import check_folder, label_names
+from ..base.trained_model import check_folder
 from .run_folder import kept_tokenizer
 
 
@@ -221,27 +221,6 @@ def fitting_tokenizer(
     if arguments.model_name_or_path is None and args.process_index == 0:
         warn_of_unused_rows(config, tokenizer)
     return tokenizer
-
-
-def set_label_names(config: PreTrainedConfig, names: Sequence[str], trained: bool) -> None:
-    """Set the labels of a classifier.
-
-    Args:
-        config: Changed in place.
-        names: Names of the classes, in order; a single name for regression.
-        trained: Whether the model will be trained on them. Otherwise it must have these labels already.
-
-    Raises:
-        UserError: If the model has other labels and will not be trained.
-    """
-    known = label_names(config)
-    if not trained and known != list(names):
-        raise UserError(
-            f"the model predicts {', '.join(map(repr, known))}, the data ask for {', '.join(map(repr, names))}: "
-            "finetune it first, with --do_train."
-        )
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: index for index, name in enumerate(names)}
 
 
 def sequence_length(

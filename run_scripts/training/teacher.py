@@ -19,6 +19,7 @@ from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.trained_model import label_names
 from ..data.images import load_image_processor, processed_size
 from ..data.text_stream import TextStream
+from .class_names import follow_names, has_same_names, is_without_names, set_label_names
 from .distillation import IN_OUTPUT_DIR, Distillation, DistillationArguments
 from .model_loading import build_model, load_config, load_tokenizer
 from .teacher_cache import FOLDER, CachePlan
@@ -129,7 +130,7 @@ class Teacher:
                 )
 
     def check_labels(self, names: Sequence[str]) -> None:
-        """Check that the teacher's classes are those of the data, in the same order.
+        """Check that the teacher's classes are those of the data. `load` brings them into the same order.
 
         A teacher whose classes have no names, `LABEL_0` and so on, gives a warning.
 
@@ -140,18 +141,20 @@ class Teacher:
             UserError: If they are not.
         """
         known = label_names(self.config)
-        if len(known) == len(names) == 1 or known == list(names):
+        if len(known) == len(names) == 1:
             return
-        if len(known) == len(names) and known == [f"LABEL_{index}" for index in range(len(known))]:
+        if has_same_names(names, known):
+            set_label_names(self.config, names, trained=False)
+            return
+        if len(known) == len(names) and is_without_names(known):
             logger.warning(
                 f"the classes of the teacher {self.name!r} have no names: they are taken for {', '.join(names)}, in "
                 "this order."
             )
             return
-        what = "in another order" if sorted(known) == sorted(names) else "which are not the same"
         raise UserError(
             f"the teacher {self.name!r} predicts {', '.join(map(repr, known))}, the data ask for "
-            f"{', '.join(map(repr, names))}, {what}: give a teacher that was trained on these labels."
+            f"{', '.join(map(repr, names))}: give a teacher that was trained on these labels."
         )
 
     def image_processor(self, arguments: ModelArguments, config: PreTrainedConfig) -> Any:
@@ -208,6 +211,7 @@ class Teacher:
                 f"the teacher {self.name!r} has no weights for {', '.join(missing[:3])}: it was not trained for this "
                 "task, train it first."
             )
+        follow_names(model, self.arguments, auto_class, info)
         if "seq_idx" in (rows.column_names or ()) and not supports_seq_idx(model):
             raise UserError(
                 f"--isolate_documents: the teacher {self.name!r} ({self.config.model_type}) cannot keep the documents "

@@ -157,11 +157,30 @@ def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command
     assert "2 classes have other names in the model than in the images, such as 'bottom' and 'n0001'" in warnings[0]
     with pytest.raises(SystemExit, match="the images have 3 classes, the model has 2: finetune it first"):
         evaluate("bottom", "top", "middle")
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    config["id2label"] = {"0": "top", "1": "bottom"}
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SystemExit, match="the images have the model's classes in another order: finetune"):
-        evaluate("bottom", "top")
+    with pytest.raises(SystemExit, match="the images have the classes 'aside', 'bottom', the model 'bottom', 'top'"):
+        evaluate("bottom", "aside")
+
+
+def test_the_rows_of_a_head_follow_the_classes(command, pictures, tmp_path):
+    """Those of a checkpoint that has the classes in another order than the folders, trained on or evaluated alone."""
+    metrics = run_image_classification.main(command(max_steps=60))
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "run")
+    for parameter in model.classifier.parameters():
+        parameter.data = parameter.flip(0)
+    model.config.id2label, model.config.label2id = {0: "top", 1: "bottom"}, {"top": 0, "bottom": 1}
+    shutil.copytree(tmp_path / "run", tmp_path / "foreign")
+    model.save_pretrained(tmp_path / "foreign")
+    options = {"config_name": None, "config_overrides": None, "model_name_or_path": tmp_path / "foreign"}
+    trained = {"max_steps": 1, "learning_rate": 0, "output_dir": tmp_path / "tuned"}
+    alone = {"do_train": None, "train_dir": None, "output_dir": tmp_path / "evaluation"}
+    for changes in (trained, alone):
+        again = run_image_classification.main(command(**options, **changes))
+        assert again["eval_accuracy"] == metrics["eval_accuracy"] > 0.8
+        assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
+        written = (changes["output_dir"] / "predictions.csv").read_text()
+        assert written == (tmp_path / "run" / "predictions.csv").read_text()
+    tuned = AutoModelForImageClassification.from_pretrained(tmp_path / "tuned")
+    assert list(tuned.config.id2label.values()) == ["bottom", "top"]
 
 
 def test_a_model_type_needs_no_configuration_file(command, tmp_path):
@@ -419,6 +438,22 @@ def test_teachers_of_other_labels_and_colours(command, teacher, tmp_path):
     file.write_text(json.dumps({**json.loads(file.read_text()), "image_mean": [0.4] * 3}))
     refused("make different images", model_name_or_path=student, config_name=None, config_overrides=None)
     config = json.loads((teacher / "config.json").read_text())
-    config["id2label"] = {"0": "top", "1": "bottom"}
+    config["id2label"] = {"0": "top", "1": "middle"}
     (teacher / "config.json").write_text(json.dumps(config))
-    refused("predicts 'top', 'bottom', the data ask for 'bottom', 'top', in another order")
+    refused("predicts 'top', 'middle', the data ask for 'bottom', 'top': give a teacher that was trained on these")
+
+
+@pytest.mark.usefixtures("_auto_image_processor")
+def test_the_logits_of_a_teacher_follow_the_classes(command, teacher, tmp_path):
+    model = AutoModelForImageClassification.from_pretrained(teacher)
+    folder = shutil.copytree(teacher, tmp_path / "foreign")
+    model.config.id2label = dict(enumerate(reversed(model.config.id2label.values())))
+    for parameter in model.classifier.parameters():
+        parameter.data = parameter.flip(0)
+    model.save_pretrained(folder)
+    weights = []
+    for name in ("teacher", "foreign"):
+        options = {"teacher": tmp_path / name, "distillation_alpha": 1.0, "max_steps": 2, "do_eval": None}
+        run_image_classification.main(command(**options, output_dir=tmp_path / f"{name}_run"))
+        weights.append(load_file(tmp_path / f"{name}_run" / "model.safetensors"))
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
