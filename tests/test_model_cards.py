@@ -16,7 +16,12 @@ from tokenmixers.run_scripts.training.model_card import CITATIONS, GLU_VARIANTS
 
 FOLDER = Path(tokenmixers.__file__).parent / "model_cards"
 METADATA = runpy.run_path(str(Path(__file__).with_name("hub_metadata.py")))
-CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
+#: Configurations without weights: of the papers, and small ones to start from.
+ALL_CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json") if not path.with_name("NOTICE").is_file())
+#: Size -> millions of parameters besides the embeddings.
+SIZES = {"tiny": 1, "mini": 6, "small": 25}
+STARTERS = [name for name in ALL_CARDS if name.rpartition("-")[2] in (*SIZES, "32", "64")]
+CARDS = [name for name in ALL_CARDS if name not in STARTERS]
 
 
 def test_there_are_cards():
@@ -66,6 +71,42 @@ def test_the_text_cards_of_encoders_without_attention_are_true(name):
     assert f"the {100 * (1 - (model.forward_flops(1, length) + masked) / paper):.1f} % between" in text
 
 
+def test_there_are_sizes_to_start_from():
+    text = {f"{family}-{size}" for family in ("gmlp", "amlp", "synthesizer") for size in SIZES}
+    assert {*STARTERS} == text | {"gmlp-ti4-32", "gmlp-s4-32", "gmlp-ti8-64", "gmlp-s8-64"}
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_the_cards_of_sizes_to_start_from_are_true(name):
+    config, found, size = AutoConfig.from_pretrained(FOLDER / name), table(name), name.rpartition("-")[2]
+    images = config.image_size is not None
+    with torch.device("meta"):
+        model = (AutoModelForImageClassification if images else AutoModel).from_config(config)
+    assert found["blocks"] == str(config.num_hidden_layers)
+    assert found["`hidden_size`"] == str(config.hidden_size)
+    assert found["`intermediate_size`"] == str(config.intermediate_size)
+    guide = (FOLDER / "README.md").read_text()
+    if images:
+        side = config.image_size // config.patch_size
+        assert str(config.image_size) == size and found["patches"].startswith(f"{side**2} of {config.patch_size}x")
+        parameters, flops = found["parameters"], f"{model.forward_flops() / 1e9:.2f} B"
+        assert (parameters, found["FLOPs"]) == (f"{model.num_parameters():,}", flops)
+        assert f"| [`{name}`]({name}) | images of {size} pixels |" in guide
+    else:
+        length = config.max_position_embeddings
+        body = model.num_parameters() - model.get_input_embeddings().weight.numel()
+        assert found["maximum length"] == f"{length} tokens"
+        assert found["parameters of the encoder"] == f"{model.num_parameters():,}"
+        parameters, flops = f"{body:,}", f"{model.forward_flops(1, length) / 1e9:.1f} B"
+        assert (found["parameters without embeddings"], found[f"FLOPs of the encoder, {length} tokens"]) == (
+            parameters,
+            flops,
+        )
+        assert 0.8 < body / 1e6 / SIZES[size] < 1.25
+        assert f"| [`{name}`]({name}) | {length} tokens |" in guide
+    assert f"| {parameters} | {flops} |" in guide
+
+
 @pytest.mark.parametrize("name", [name for name in CARDS if name.endswith("224")])
 def test_the_image_cards_are_true(name):
     config, found = AutoConfig.from_pretrained(FOLDER / name), table(name)
@@ -83,7 +124,7 @@ def test_the_image_cards_are_true(name):
     assert found["`hidden_size` (d_model)"] == str(config.hidden_size)
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", ALL_CARDS)
 def test_metadata(name):
     card = ModelCard.load(FOLDER / name / "README.md")
     assert METADATA["metadata_errors"](str(card)) == []
@@ -212,7 +253,7 @@ def test_t5_is_the_equivalent_whose_outputs_are_the_same():
     assert converted.to_diff_dict() == written.to_diff_dict()
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", ALL_CARDS)
 def test_the_snippet_of_a_shipped_card_runs(name, monkeypatch):
     """On the meta device: the sizes are the real ones, the numbers are never drawn."""
     monkeypatch.chdir(FOLDER.parent)
@@ -227,13 +268,13 @@ def test_the_snippet_of_a_shipped_card_runs(name, monkeypatch):
     assert {key: found[key] for key in fields} == fields
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", ALL_CARDS)
 def test_the_snippet_names_the_card_itself(name):
     text = (FOLDER / name / "README.md").read_text()
     assert set(re.findall(r'from_pretrained\("model_cards/([^"]+)"', text)) == {name}
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", ALL_CARDS)
 def test_every_card_has_flops_limits_and_a_citation(name):
     text = (FOLDER / name / "README.md").read_text()
     assert re.search(r"FLOPs.* \| [\d.]+ B \||takes [\d.]+ B FLOPs", text)  # compared with the model above
