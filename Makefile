@@ -23,7 +23,7 @@ comma := ,
 # $(call environment,FOLDER,EXTRAS,PACKAGES,CONSTRAINTS): what more than the tests need goes into environments of its own,
 # so that nothing changes the one that `make quickstart` and `make test` use.
 define environment
-@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 ...")'
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 $(PYTHON) -m venv $(1)
 $(1)/bin/python -m pip install --quiet --constraint $(or $(4),constraints.txt) torch setuptools $(3)
 $(1)/bin/python -m pip install --quiet --constraint $(or $(4),constraints.txt) --no-build-isolation --editable '.[$(2)]'

@@ -97,10 +97,9 @@ def _register_image_processors(auto: ModuleType) -> None:
 
 def _register_no_video_processors(auto: ModuleType) -> None:
     # Image pipelines try to load one. Without an entry they make up a class from the image processor's name, and ask
-    # whether to run the checkpoint's code for it. In Transformers 5.17 entries are classes, later classes by backend.
-    by_backend = any(isinstance(names, dict) for names in auto.VIDEO_PROCESSOR_MAPPING_NAMES.values())
+    # whether to run the checkpoint's code for it.
     for family in FAMILIES.values():
-        auto.VIDEO_PROCESSOR_MAPPING.register(_load(family.config), {} if by_backend else None, exist_ok=True)
+        auto.VIDEO_PROCESSOR_MAPPING.register(_load(family.config), {}, exist_ok=True)
 
 
 def _register_pipelines(pipelines: ModuleType) -> None:

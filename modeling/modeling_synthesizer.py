@@ -121,13 +121,6 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
         """Replace the token embeddings, of encoder and decoder alike."""
         self.base_model.set_input_embeddings(value)  # type: ignore[operator]  # a method of `SynthesizerModel`
 
-    def set_attn_implementation(self, *args: Any, **kwargs: Any) -> None:
-        """As of any model, of encoder and decoder too: Transformers 5.17 does not change their configurations."""
-        super().set_attn_implementation(*args, **kwargs)
-        for module in self.modules():
-            if isinstance(module, SynthesizerStack):
-                module.config._attn_implementation = self.config._attn_implementation
-
 
 class SynthesizerStack(SynthesizerPreTrainedModel):
     """An encoder, or a decoder if `config.is_decoder`: embeddings, layers and final norm."""

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from packaging.version import Version
 from transformers import AutoTokenizer
-from transformers import __version__ as transformers_version
 from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
@@ -106,8 +104,6 @@ def check_choices(arguments: ServingArguments) -> None:
             raise UserError(f"--{name} has {twice[0]!r} twice: give each once.")
     for kind in arguments.formats:
         extra, *modules = REQUIRED.get(kind, ("",))
-        if extra in ("export", "edge") and Version(transformers_version) < Version("5.23"):
-            raise UserError(f"the format {kind!r} needs Transformers 5.23, and this is {transformers_version}.")
         try:
             for module in modules:
                 importlib.import_module(module)

@@ -164,15 +164,6 @@ def cuda(device):
 # --- fixtures ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _auto_image_processor():
-    """Skip where Transformers cannot find an image processor by itself: 5.17 needs torchvision for that."""
-    import transformers
-
-    if type(transformers.AutoImageProcessor).__name__ == "DummyObject":
-        pytest.skip("AutoImageProcessor of this version of Transformers needs torchvision")
-
-
 @pytest.fixture(scope="session")
 def tiny_config():
     """`tiny_config(**changes)`: a configuration small enough for every test, with odd and distinct sizes.

@@ -153,8 +153,7 @@ def test_python_blocks_import_what_exists(page, code):
         try:
             exec(compile(ast.Module([node], []), page, "exec"), names)
         except ImportError as error:
-            # Exporters are new in Transformers 5.23. What else is missing is an error.
-            if not str(error.name).startswith(("transformers.exporters", *OPTIONAL_PACKAGES)):
+            if not str(error.name).startswith(OPTIONAL_PACKAGES):
                 raise
             pytest.skip(f"{error.name} is not installed")
     for node in ast.walk(tree):

@@ -161,7 +161,7 @@ class ScriptTrainingArguments(TrainingArguments):
                     )
         known = {*inspect.signature(checkpoint).parameters, *CHECKPOINTING_EXTRAS} - {"function", "args", "kwargs"}
         for argument in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
-            value = getattr(self, argument, None)  # Transformers 5.17 has the first alone
+            value = getattr(self, argument)
             for name in json.loads(value) if isinstance(value, str) else ():
                 if name not in known:
                     raise UserError(f"--{argument} has {name!r}; there are {', '.join(sorted(known))}.")

@@ -36,7 +36,7 @@ def machine(device: torch.device) -> dict[str, Any]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), processor)
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": versions(),
         "peers": peers,
         "device": device.type,

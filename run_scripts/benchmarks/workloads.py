@@ -166,7 +166,7 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
     for name in ("gmlp-base, MLM step", "gmlp-base, MLM step, layers checkpointed"):
         if "checkpointed" in name:
             for model in by_kind.values():
-                model.gradient_checkpointing_enable()
+                model.activation_checkpointing_enable()
         candidates = [
             model_candidate(
                 kind, model, [{"input_ids": ids, "labels": labels}], case, weights="shared", items=ids.numel()

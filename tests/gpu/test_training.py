@@ -126,7 +126,6 @@ def test_fused_adamw_steps_as_the_plain_one(build, labelled, device, placed):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated")  # transformers 5.17 has no other
 @pytest.mark.parametrize("class_name", [*TRAINED, "GMLPForCausalLM", "SynthesizerForMaskedLM"])
 def test_checkpointed_layers(class_name, build, labelled, device, placed):
     """The same gradients with dropout, because the random numbers are drawn again."""
@@ -134,7 +133,7 @@ def test_checkpointed_layers(class_name, build, labelled, device, placed):
     inputs, found = placed(labelled(model), device), []
     for checkpointed in (False, True):
         if checkpointed:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         torch.manual_seed(1)
         model.zero_grad()
         with torch.autocast(device.type, torch.bfloat16):
@@ -151,7 +150,7 @@ def test_checkpointed_layers_need_less_memory(build, labelled, cuda, placed):
     inputs, peaks = placed(labelled(model, 16, 256), cuda), []
     for checkpointed in (False, True):
         if checkpointed:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         model(**inputs).loss.backward()
         torch.cuda.reset_peak_memory_stats()
         model(**inputs).loss.backward()

@@ -306,7 +306,6 @@ def test_another_length_keeps_what_was_learned(randomise):
     assert model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=None).shape == (1, 26)
 
 
-@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")  # transformers 5.17 has no other
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("model_class", [GMLPForCausalLM, AMLPForCausalLM])
 def test_activation_checkpointing_changes_no_gradient(model_class, reentrant, randomise):
@@ -321,7 +320,7 @@ def test_activation_checkpointing_changes_no_gradient(model_class, reentrant, ra
 
     expected, runs = gradients(), []
     model.model.layers[0].proj_in.register_forward_hook(lambda *_: runs.append(1))
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.activation_checkpointing_enable({"use_reentrant": reentrant})
     torch.testing.assert_close(gradients(), expected)
     assert len(runs) == 2, "the first layer should have run again in the backward pass"
 

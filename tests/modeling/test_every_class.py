@@ -53,7 +53,6 @@ def first(outputs):
     return outputs[0][-1] if isinstance(outputs[0], tuple) else outputs[0]
 
 
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated")  # transformers 5.17 has no other
 @pytest.mark.parametrize("name", CLASSES)
 def test_activation_checkpointing(name, build, example_of):
     model = build(name).train()
@@ -69,7 +68,7 @@ def test_activation_checkpointing(name, build, example_of):
     layers = side.layers
     norm = next(module for key, module in layers[0].named_modules() if "norm" in key)
     norm.register_forward_hook(lambda *_: runs.append(1))
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
     found = gradients()
     assert found.keys() == expected.keys()
     for key, gradient in found.items():

@@ -5,14 +5,11 @@ import re
 
 import pytest
 import torch
-
-from tokenmixers.configuration.auto_classes import FAMILIES
-
-
-pytest.importorskip("transformers.exporters.runners", reason="exported models that run are new in later versions")
 from transformers.exporters.auto import AutoHfExporter
 from transformers.exporters.configs import ExecutorchConfig, OnnxConfig, OpenVINOConfig
 from transformers.exporters.utils import decompose_for_generation
+
+from tokenmixers.configuration.auto_classes import FAMILIES
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own, about its own exporters

@@ -89,7 +89,6 @@ def test_logits_written_out(image_config, randomise, pooling):
     torch.testing.assert_close(model.model(pixel_values=pixels).pooler_output, pooled)
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 @pytest.mark.parametrize("config_class", [GMLPConfig, AMLPConfig, MLPMixerConfig])
 def test_auto_classes_and_pipelines(image_config, randomise, tmp_path, config_class):
     labels = {0: "cat", 1: "dog", 2: "owl"}

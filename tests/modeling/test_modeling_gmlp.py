@@ -370,7 +370,6 @@ def test_token_embeddings_can_be_resized(tied, new_size, build, tmp_path):
     torch.testing.assert_close(loaded(input_ids).logits, after.logits)
 
 
-@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")  # transformers 5.17 has no other
 @WEIGHT_TYPES
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activation_checkpointing_changes_no_gradient(weight_type, reentrant, build):
@@ -386,7 +385,7 @@ def test_activation_checkpointing_changes_no_gradient(weight_type, reentrant, bu
     expected = gradients()
     runs = []
     model.model.layers[0].proj_in.register_forward_hook(lambda *_: runs.append(1))
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.activation_checkpointing_enable({"use_reentrant": reentrant})
     for name, gradient in gradients().items():
         torch.testing.assert_close(gradient, expected[name], msg=lambda text, name=name: f"{name}: {text}")
     assert len(runs) == 2, "the first layer should have run again in the backward pass"

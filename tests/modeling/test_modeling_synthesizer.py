@@ -473,7 +473,7 @@ def test_reentrant_checkpointing_changes_no_gradient():
         return {name: weight.grad for name, weight in model.named_parameters()}
 
     expected = gradients()
-    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.activation_checkpointing_enable({"use_reentrant": True})
     torch.testing.assert_close(gradients(), expected)
 
 

@@ -112,13 +112,13 @@ def test_masked_language_modelling(tmp_path, monkeypatch):
     narrow = {"hidden_size": 64, "intermediate_size": 128}
     shipped = workloads.shipped_config
     monkeypatch.setattr(workloads, "shipped_config", lambda name, **changes: shipped(name, **narrow | changes))
-    checkpointed, enable = [], GMLPForMaskedLM.gradient_checkpointing_enable
+    checkpointed, enable = [], GMLPForMaskedLM.activation_checkpointing_enable
 
     def enabled(model):
         enable(model)
         checkpointed.append(model.is_gradient_checkpointing)
 
-    monkeypatch.setattr(GMLPForMaskedLM, "gradient_checkpointing_enable", enabled)
+    monkeypatch.setattr(GMLPForMaskedLM, "activation_checkpointing_enable", enabled)
     results = run(tmp_path, 8, modes="training")
     groups = {}
     for row in results:

@@ -65,7 +65,6 @@ def timm_logits(tensors: dict[str, torch.Tensor], pixels: torch.Tensor) -> torch
     return norm(x, "norm", 1e-6).mean(1) @ tensors["head.weight"].mT + tensors["head.bias"]
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_a_photograph_through_the_pipeline(source, picture, tmp_path, capsys):
     convert(source, tmp_path / "out")
     assert "GMLPForImageClassification" in capsys.readouterr().out

@@ -219,7 +219,6 @@ def test_the_code_of_the_readme_runs_without_the_package(hub, call, guide_code):
 def test_the_guides_export_runs_without_the_package(call, guide_code):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    pytest.importorskip("transformers.exporters.runners")
     load = "".join(
         line + "\n"
         for line in guide_code("README.md", "push_to_hub()").splitlines()

@@ -81,7 +81,6 @@ def test_trains_saves_and_classifies(command, pictures, tmp_path, capsys):
         assert classify(Image.open(pictures / "validation" / label / "3.png"))[0]["label"] == label
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_a_grid_is_its_single_runs(command, tmp_path, monkeypatch):
     options = {"random_shift": 1, "max_steps": 6, **ALL_AUGMENTATION}
     arguments = [*command(**options), "--seeds", "1", "2", "--learning_rates", "5e-3"]
@@ -108,7 +107,6 @@ def test_a_grid_is_its_single_runs(command, tmp_path, monkeypatch):
         assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "random_shift": 1, "horizontal_flip": True}
     options |= {"label_smoothing_factor": 0.1, **ALL_AUGMENTATION}
@@ -133,7 +131,6 @@ def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
     assert evaluated["eval_loss"] == pytest.approx(resumed["eval_loss"], rel=1e-5)
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command, pictures, tmp_path, monkeypatch):
     run_image_classification.main(command(max_steps=2))
     warnings: list[str] = []
@@ -205,7 +202,6 @@ def test_models_of_transformers_itself(command, vit):
     assert run_image_classification.main(command(**changes, **soft))["eval_accuracy"] > 0.8
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_checkpoints_without_an_image_size(command, tmp_path):
     config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_labels=2)
     ResNetForImageClassification(config).save_pretrained(tmp_path / "resnet")
@@ -216,7 +212,6 @@ def test_checkpoints_without_an_image_size(command, tmp_path):
     assert metrics["eval_accuracy"] > 0.8
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_a_checkpoint_with_other_classes_gets_a_new_head(command, tmp_path):
     sizes = "image_size=8,patch_size=4,hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1"
     once = {"config_name": None, "max_steps": 1, "do_eval": None}
@@ -309,7 +304,6 @@ def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_text_checkpoints_are_refused(command, tmp_path):
     BertConfig(architectures=["BertModel"]).save_pretrained(tmp_path / "bert")
     with pytest.raises(SystemExit, match=r"error: no image processor in '.*bert'"):
@@ -318,7 +312,6 @@ def test_text_checkpoints_are_refused(command, tmp_path):
         )
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path, capsys):
     run_image_classification.main(command())
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["bottom", "top"])})
@@ -386,7 +379,6 @@ def teacher(command, tmp_path):
     return tmp_path / "teacher"
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 def test_a_student_learns_from_a_teacher(kind, command, teacher, tmp_path):
     """From its logits in files as from the teacher itself, and through augmented images."""
@@ -406,7 +398,6 @@ def test_a_student_learns_from_a_teacher(kind, command, teacher, tmp_path):
     run_image_classification.main(command(**options, **augmented))
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -425,7 +416,6 @@ def test_teachers_that_do_not_fit(changes, message, command, teacher, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_teachers_of_other_labels_and_colours(command, teacher, tmp_path):
     def refused(message, **changes):
         with pytest.raises(SystemExit) as caught:

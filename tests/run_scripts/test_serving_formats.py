@@ -103,7 +103,7 @@ def test_a_checkpoint_on_the_hub_has_a_perplexity(checkpoint, corpus, online):
 @pytest.mark.slow  # 15 seconds for an export
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_onnx_agrees(model_type, trained, corpus, capsys):
-    for package in ("onnxscript", "onnxruntime", "transformers.exporters.runners"):
+    for package in ("onnxscript", "onnxruntime"):
         pytest.importorskip(package)
     formats = ["float32", "bfloat16", "onnx", "onnx-int8"]
     results = run(trained(model_type), formats=formats, validation_file=corpus / "validation.txt")
@@ -119,7 +119,7 @@ def test_onnx_agrees(model_type, trained, corpus, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_int8_and_openvino(model_type, trained, corpus):
-    for package in ("torchao", "openvino", "transformers.exporters.runners"):
+    for package in ("torchao", "openvino"):
         pytest.importorskip(package)
     formats = ["float32", "int8", "int8-spatial", "openvino", "openvino-float32"]
     single, *others = run(trained(model_type), formats=formats, validation_file=corpus / "validation.txt")
@@ -208,17 +208,10 @@ def test_the_report_names_the_cpu(checkpoint, monkeypatch, capsys):
 )
 def test_missing_packages_are_noticed_before_anything_is_timed(kind, module, extra, monkeypatch):
     monkeypatch.setattr(serving_formats, "load", None)  # would raise
-    monkeypatch.setattr(serving_formats, "transformers_version", "5.23.0")
     for other in REQUIRED[kind][1:]:
         monkeypatch.setitem(sys.modules, other, None if other == module else sys)
     with pytest.raises(UserError, match=rf"{kind!r}: .*{module}.*pip install '\.\[{extra}\]'"):
         run("model", formats=["float32", kind])
-
-
-def test_exports_need_a_newer_transformers(monkeypatch):
-    monkeypatch.setattr(serving_formats, "transformers_version", "5.22.1")
-    with pytest.raises(UserError, match=r"'onnx' needs Transformers 5\.23, and this is 5\.22\.1"):
-        run("model", formats=["float32", "onnx"])
 
 
 def test_mistakes(checkpoint, tmp_path):

@@ -24,16 +24,13 @@ def saved(demo_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("task", [task.name for task in TASK_NAMES])
-def test_a_folder_is_loaded_for_its_task(task, saved, request):
-    if task == "image-classification":
-        request.getfixturevalue("_auto_image_processor")
+def test_a_folder_is_loaded_for_its_task(task, saved):
     loaded = load_checkpoint(str(saved("Synthesizer", task)))
     assert (loaded.task, loaded.title) == (task, task)
     assert not loaded.model.training and loaded.model.config._attn_implementation == "eager"
     assert type(loaded.model).__module__.startswith("tokenmixers.")  # no code of the checkpoint
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_converted_image_models_need_no_code_of_the_checkpoint(saved):
     folder = saved("GMLP", "image-classification")
     TimmImageProcessorPil(size={"height": 8, "width": 8}, crop_size={"height": 8, "width": 8}).save_pretrained(folder)

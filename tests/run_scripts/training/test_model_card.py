@@ -170,7 +170,6 @@ def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, cap
     if task == "sentence-similarity":
         pytest.importorskip("sentence_transformers")
     if task == "image-classification":
-        request.getfixturevalue("_auto_image_processor")
         processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
         processor.save_pretrained(tmp_path / "model")
         Image.new("RGB", (9, 8)).save(tmp_path / "picture.png")
