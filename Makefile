@@ -36,7 +36,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images, reload them and use them
 	@rm -rf $(OUT) && mkdir -p $(OUT) && date +%s > $(OUT)/.started
 	@echo '--- 1. a corpus: the documentation of Python'
-	@$(SCRIPT).small_data.python_docs_corpus --output_dir $(OUT)/corpus
+	@$(SCRIPT).make_data python_docs_corpus --output_dir $(OUT)/corpus
 	@echo '--- 2. a tokenizer and a gMLP, trained on it'
 	@$(SCRIPT).run_mlm quickstart.yaml
 	@echo '--- 3. the gMLP, reloaded, fills masks'
@@ -47,7 +47,7 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@echo '--- 4. a picture of its spatial weights'
 	@$(SCRIPT).plot_spatial_weights --model $(OUT)/gmlp --output_dir $(OUT)/pictures --columns 2
 	@echo '--- 5. a gMLP for images, trained on handwritten digits'
-	@$(SCRIPT).small_data.digits_images --output_dir $(OUT)/digits
+	@$(SCRIPT).make_data digits_images --output_dir $(OUT)/digits
 	@$(SCRIPT).run_image_classification digits.yaml
 	@$(SCRIPT).classify_images --model $(OUT)/digits-gmlp --data $(OUT)/digits/validation.parquet --count 5
 	@echo "--- done, in $$(($$(date +%s) - $$(cat $(OUT)/.started))) seconds"

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from tokenmixers import __version__
 
-from .base.commands import COMMANDS, GROUPS, TRAINING_COMMANDS, describe, module_of
+from .base.commands import COMMANDS, GROUPS, SMALL_DATA, TRAINING_COMMANDS, describe, module_of
 from .base.output import escape_unencodable
 
 
@@ -84,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
     else:
         near = difflib.get_close_matches(command, COMMANDS, n=3)
+        if command in SMALL_DATA:  # was a command of its own
+            near = [f"make_data {command}"]
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         print(f"error: tokenmixers has no command {command!r}.{hint} See tokenmixers --help.", file=sys.stderr)
         raise SystemExit(2)

@@ -251,7 +251,7 @@ def test_the_installed_command_lists_and_runs_commands(installed, tmp_path):
     assert _run(command, "--version", cwd=tmp_path) == f"tokenmixers {tokenmixers.__version__}\n"
     assert "  run_mlm  " in _run(command, "--help", cwd=tmp_path)
     counts = ("--train_count", "5", "--validation_count", "2")
-    _run(command, "number_names", *counts, "--output_dir", "numbers", cwd=tmp_path)
+    _run(command, "make_data", "number_names", *counts, "--output_dir", "numbers", cwd=tmp_path)
     assert len((tmp_path / "numbers" / "train.words.txt").read_text().splitlines()) == 5
 
 

@@ -98,7 +98,7 @@ for _page in PAGES:
 def test_commands_are_found():
     names = {name for name, *_ in CALLS}
     assert names <= set(COMMANDS)
-    assert {*TRAINING_COMMANDS, "launch", "push_to_hub", "convert_t5", "idx_images", "benchmark_page"} <= names
+    assert {*TRAINING_COMMANDS, "launch", "push_to_hub", "convert_t5", "make_data", "benchmark_page"} <= names
     assert [name for name, *_ in calls_of_make()][-3:] == ["fill_mask", "run_mlm", "push_to_hub"]  # to try next
     assert ["--dry_run"] in [arguments[-1:] for name, *arguments in CALLS if name == "push_to_hub"]
     lines = [words for page in PAGES for words in shell_lines(page)]

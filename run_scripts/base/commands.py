@@ -35,17 +35,8 @@ GROUPS = {
         "plot_spatial_weights",
         "serving_formats",
     ),
+    "Make data": ("make_data",),
     "Convert and share": ("convert_t5", "convert_timm", "convert_amlp_japanese", "push_to_hub"),
-    "Make small data sets": (
-        "python_docs_corpus",
-        "python_docs_questions",
-        "python_docs_summaries",
-        "docstring_tasks",
-        "number_names",
-        "associative_recall",
-        "digits_images",
-        "idx_images",
-    ),
     "Study and benchmark": ("study", "study_page", "benchmark", "benchmark_page"),
 }
 
@@ -53,26 +44,38 @@ GROUPS = {
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
-def file_of(command: str) -> Path:
-    """The file of a command: `run_scripts/<command>.py`, or `run_scripts/small_data/<command>.py`."""
-    file = RUN_SCRIPTS / f"{command}.py"
-    return file if file.is_file() else RUN_SCRIPTS / "small_data" / f"{command}.py"
+#: The data sets that `make_data` writes.
+SMALL_DATA = (
+    "python_docs_corpus",
+    "python_docs_questions",
+    "python_docs_summaries",
+    "docstring_tasks",
+    "number_names",
+    "associative_recall",
+    "digits_images",
+    "idx_images",
+)
 
 
-def module_of(command: str) -> str:
-    """The name of a command's module, as for `python -m`."""
-    parts = file_of(command).relative_to(RUN_SCRIPTS).with_suffix("").parts
+def file_of(name: str) -> Path:
+    """The file of a command, or of a data set of `make_data`."""
+    return RUN_SCRIPTS.joinpath(*(["small_data"] if name in SMALL_DATA else []), f"{name}.py")
+
+
+def module_of(name: str) -> str:
+    """The name of the module of a command, as for `python -m`, or of a data set of `make_data`."""
+    parts = file_of(name).relative_to(RUN_SCRIPTS).with_suffix("").parts
     return ".".join((PACKAGE, *parts))
 
 
-def docstring_of(command: str) -> str:
-    """The docstring of a command's module, read from its source."""
-    return ast.get_docstring(ast.parse(file_of(command).read_text(encoding="utf-8"))) or ""
+def docstring_of(name: str) -> str:
+    """The docstring of a module of `file_of`, read from its source."""
+    return ast.get_docstring(ast.parse(file_of(name).read_text(encoding="utf-8"))) or ""
 
 
-def describe(command: str) -> str:
-    """The first line of the docstring of a command's module."""
-    return docstring_of(command).partition("\n")[0]
+def describe(name: str) -> str:
+    """The first line of `docstring_of`."""
+    return docstring_of(name).partition("\n")[0]
 
 
 def called_command() -> str | None:

@@ -1,1 +1,1 @@
-"""Commands that write small data sets, to try things out without a download."""
+"""What `make_data` writes: each module has `Arguments` and `write(arguments, folder)`."""

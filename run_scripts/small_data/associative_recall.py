@@ -5,7 +5,7 @@ key and a value, then all its keys again in random order. The tag of a repeated 
 `O`, so that the F1 of `run_token_classification` is the share of right answers. Which key has which value is drawn
 anew for every sentence: no model can learn it by heart. The folder also gets a tokenizer with a token for every word.
 
-    tokenmixers associative_recall --pairs 6 --least_pairs 1 --keys 12 --values 8 --output_dir outputs/recall
+    tokenmixers make_data associative_recall --pairs 6 --least_pairs 1 --keys 12 --values 8 --output_dir outputs/recall
 
 `run_token_classification` takes it with `--tokenizer_name outputs/recall/tokenizer`.
 """
@@ -13,12 +13,12 @@ anew for every sentence: no model can learn it by heart. The folder also gets a 
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ...tokenization.tokenizer_training import SPECIAL_TOKENS
-from ..base.arguments import check_new_folder, parse_arguments
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
 
@@ -28,7 +28,7 @@ MOST_VALUES = 83
 
 
 @dataclass
-class RecallArguments:
+class Arguments:
     """What to write."""
 
     output_dir: str = field(metadata={"help": "New folder for train.conll, validation.conll and the tokenizer."})
@@ -54,7 +54,7 @@ class RecallArguments:
             raise UserError(f"--values {self.values} is too many: there are names for {MOST_VALUES}.")
 
 
-def sentence(arguments: RecallArguments, count: int, draw: random.Random) -> list[tuple[str, str]]:
+def sentence(arguments: Arguments, count: int, draw: random.Random) -> list[tuple[str, str]]:
     """The words of a sentence of `count` pairs with their tags."""
     keys = [chr(FIRST_KEY + index) for index in draw.sample(range(arguments.keys), count)]
     values = {key: chr(FIRST_VALUE + draw.randrange(arguments.values)) for key in keys}
@@ -73,10 +73,8 @@ def word_tokenizer(words: Iterable[str], model_max_length: int) -> PreTrainedTok
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=model_max_length, **roles)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((RecallArguments,), argv)
-    folder = check_new_folder(arguments.output_dir)
+def write(arguments: Arguments, folder: Path) -> None:
+    """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(arguments.seed)
     least = {"train": arguments.least_pairs or arguments.pairs, "validation": arguments.pairs}
@@ -87,7 +85,3 @@ def main(argv: list[str] | None = None) -> None:
         print(f"{split}: {count:,} sentences of {3 * least[split]} to {3 * arguments.pairs} words")
     keys, values = (range(FIRST_KEY, FIRST_KEY + arguments.keys), range(FIRST_VALUE, FIRST_VALUE + arguments.values))
     word_tokenizer(map(chr, (*keys, *values)), 3 * arguments.pairs + 2).save_pretrained(folder / "tokenizer")
-
-
-if __name__ == "__main__":
-    main()

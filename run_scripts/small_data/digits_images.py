@@ -1,6 +1,6 @@
 """Write scikit-learn's handwritten digits as an image data set.
 
-tokenmixers digits_images --output_dir outputs/quickstart/digits
+tokenmixers make_data digits_images --output_dir outputs/quickstart/digits
 """
 
 from dataclasses import dataclass, field
@@ -10,14 +10,13 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from ..base.arguments import check_new_folder, parse_arguments
 from ..base.errors import UserError
 from ..base.optional_packages import import_optional
 from ..base.ranges import check_ranges
 
 
 @dataclass
-class DigitsArguments:
+class Arguments:
     """Where to, and how many are held out."""
 
     output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
@@ -27,11 +26,9 @@ class DigitsArguments:
         check_ranges(self, ("a share between 0 and 1", "held_out"))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((DigitsArguments,), argv)
+def write(arguments: Arguments, folder: Path) -> None:
+    """Write the data set to a new or empty folder."""
     load_digits = import_optional("sklearn.datasets", "digits", "this command").load_digits
-    folder = check_new_folder(arguments.output_dir)
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     held_out = round(len(order) * arguments.held_out)
@@ -46,9 +43,5 @@ def main(argv: list[str] | None = None) -> None:
             "image": [Image.fromarray((digits.images[i] * 255 / 16).astype(np.uint8)) for i in chosen],
             "label": [int(digits.target[i]) for i in chosen],
         }
-        datasets.Dataset.from_dict(rows, features=features).to_parquet(Path(folder) / f"{name}.parquet")
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{name}.parquet")
         print(f"{name}: {len(chosen):,} images of 8 x 8 pixels")
-
-
-if __name__ == "__main__":
-    main()

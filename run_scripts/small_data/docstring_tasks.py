@@ -10,7 +10,7 @@
 - `mixture/squad/{train,dev}.json` in SQuAD's format: a list of the packages with such a paragraph is the context, and
   the right package the answer.
 
-    tokenmixers docstring_tasks --output_dir outputs/docstrings
+    tokenmixers make_data docstring_tasks --output_dir outputs/docstrings
 """
 
 import builtins
@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.arguments import check_new_folder, parse_arguments
 from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out
 
@@ -38,7 +37,7 @@ _ERRORS = {name for name, value in vars(builtins).items() if isinstance(value, t
 
 
 @dataclass
-class DocstringArguments:
+class Arguments:
     """Where to, and how much is held out."""
 
     output_dir: str = field(metadata={"help": "New or empty folder."})
@@ -109,10 +108,8 @@ def collect(validation_percentage: float) -> dict[str, list[str]]:
     return lines
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((DocstringArguments,), argv)
-    folder = check_new_folder(arguments.output_dir)
+def write(arguments: Arguments, folder: Path) -> None:
+    """Write the data set to a new or empty folder."""
     for name, texts in sorted(collect(arguments.validation_percentage).items()):
         content = "\n".join(texts)
         if name.endswith(".json"):
@@ -121,7 +118,3 @@ def main(argv: list[str] | None = None) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content + "\n", encoding="utf-8")
         print(f"{name}: {len(texts):,} texts")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Convert images in MNIST's file format (idx) to an image data set.
 
-tokenmixers idx_images --input_dir fashion-mnist --output_dir outputs/fashion-mnist
+tokenmixers make_data idx_images --input_dir fashion-mnist --output_dir outputs/fashion-mnist
 """
 
 import gzip
@@ -13,7 +13,6 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from ..base.arguments import check_new_folder, parse_arguments
 from ..base.errors import UserError
 
 
@@ -23,7 +22,7 @@ UNSIGNED_BYTES = 8  # the only type in these data sets
 
 
 @dataclass
-class IdxArguments:
+class Arguments:
     """Where from and where to."""
 
     input_dir: str = field(
@@ -69,10 +68,9 @@ def find_idx(folder: Path, name: str) -> Path:
     raise UserError(f"--input_dir: there is neither {name} nor {name}.gz in {str(folder)!r}.")
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((IdxArguments,), argv)
-    folder, source = check_new_folder(arguments.output_dir), Path(arguments.input_dir)
+def write(arguments: Arguments, folder: Path) -> None:
+    """Write the data set to a new or empty folder."""
+    source = Path(arguments.input_dir)
     arrays = {
         split: (
             read_idx(find_idx(source, f"{prefix}-images-idx3-ubyte")),
@@ -96,7 +94,3 @@ def main(argv: list[str] | None = None) -> None:
         rows = {"image": [Image.fromarray(image) for image in images], "label": labels.tolist()}
         datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{split}.parquet")
         print(f"{split}: {len(labels):,} images of {images.shape[2]} x {images.shape[1]} pixels")
-
-
-if __name__ == "__main__":
-    main()

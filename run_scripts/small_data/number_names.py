@@ -3,13 +3,13 @@
 A small model learns this task within a minute on a CPU, although it cannot be solved word by word. The two sets have
 no number in common.
 
-    tokenmixers number_names --output_dir outputs/numbers
+    tokenmixers make_data number_names --output_dir outputs/numbers
 """
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from ..base.arguments import check_new_folder, parse_arguments
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
 
@@ -41,7 +41,7 @@ _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ni
 
 
 @dataclass
-class NumberArguments:
+class Arguments:
     """What to write."""
 
     output_dir: str = field(
@@ -75,10 +75,8 @@ def english(number: int) -> str:
     return _TENS[number // 10 - 2] + (f" {_SMALL[rest]}" if rest else "")
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((NumberArguments,), argv)
-    folder = check_new_folder(arguments.output_dir)
+def write(arguments: Arguments, folder: Path) -> None:
+    """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = random.Random(arguments.seed).sample(range(LIMIT), arguments.train_count + arguments.validation_count)
     splits = {"train": numbers[: arguments.train_count], "validation": numbers[arguments.train_count :]}
@@ -87,7 +85,3 @@ def main(argv: list[str] | None = None) -> None:
         for kind, texts in lines.items():
             (folder / f"{split}.{kind}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
         print(f"{split}: {len(chosen):,} numbers")
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ The texts are the language reference inside CPython (`pydoc_data.topics`) and th
 read with `ast`: nothing is executed. A document is one topic, or the docstrings of one module. Repeated docstrings
 are written once, so that the training and the validation set have none in common.
 
-    tokenmixers python_docs_corpus --output_dir outputs/corpus
+    tokenmixers make_data python_docs_corpus --output_dir outputs/corpus
 """
 
 import json
@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data import topics
 
-from ..base.arguments import check_new_folder, parse_arguments
 from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out, library_files
 
 
 @dataclass
-class CorpusArguments:
+class Arguments:
     """What to write."""
 
     output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
@@ -47,10 +46,8 @@ def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]
             yield file.relative_to(root).as_posix(), "\n\n".join(new)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((CorpusArguments,), argv)
-    folder = check_new_folder(arguments.output_dir)
+def write(arguments: Arguments, folder: Path) -> None:
+    """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {"train": [0, 0], "validation": [0, 0]}
     with (
@@ -65,7 +62,3 @@ def main(argv: list[str] | None = None) -> None:
             size[1] += len(text)
     for split, (count, characters) in sizes.items():
         print(f"{split}: {count:,} documents, {characters:,} characters")
-
-
-if __name__ == "__main__":
-    main()

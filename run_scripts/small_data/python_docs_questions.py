@@ -4,7 +4,7 @@ A context lists functions of one module with the first sentence of their docstri
 fits one of the sentences, and the answer is its name. This is far easier than SQuAD: it shows within minutes that
 training works. The files are in SQuAD's JSON format. The sources are read with `ast`: nothing is executed.
 
-    tokenmixers python_docs_questions --output_dir outputs/questions
+    tokenmixers make_data python_docs_questions --output_dir outputs/questions
 """
 
 import ast
@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.arguments import check_new_folder, parse_arguments
 from ..base.ranges import check_ranges
 from .python_docs import definitions, is_held_out, library_files
 
@@ -27,7 +26,7 @@ _SENTENCE = re.compile(r"[A-Z][^.]{10,100}\.(?=\s|$)")
 
 
 @dataclass
-class QuestionArguments:
+class Arguments:
     """What to write."""
 
     output_dir: str = field(metadata={"help": "New folder for train.json and validation.json."})
@@ -58,7 +57,7 @@ def summaries(source: bytes) -> dict[str, str]:
     return found
 
 
-def articles(arguments: QuestionArguments, standard_library: Path | None = None) -> Iterator[dict[str, Any]]:
+def articles(arguments: Arguments, standard_library: Path | None = None) -> Iterator[dict[str, Any]]:
     """One article of SQuAD's JSON for each module that documents enough functions.
 
     Args:
@@ -85,7 +84,7 @@ def _paragraph(
     group: list[tuple[str, str]],
     others: list[tuple[str, str]],
     draw: random.Random,
-    arguments: QuestionArguments,
+    arguments: Arguments,
     identifier: str,
 ) -> dict[str, Any]:
     """A context about a group of functions, with a question about each; unanswerable ones are about others."""
@@ -106,10 +105,8 @@ def _paragraph(
     return {"context": context.strip(), "qas": questions}
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((QuestionArguments,), argv)
-    folder = check_new_folder(arguments.output_dir)
+def write(arguments: Arguments, folder: Path) -> None:
+    """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, list] = {"train": [], "validation": []}
     for article in articles(arguments):
@@ -119,7 +116,3 @@ def main(argv: list[str] | None = None) -> None:
         (folder / f"{name}.json").write_text(json.dumps({"version": "made here", "data": data}), encoding="utf-8")
         count = sum(len(paragraph["qas"]) for article in data for paragraph in article["paragraphs"])
         print(f"{name}: {count:,} questions about {len(data):,} modules")
-
-
-if __name__ == "__main__":
-    main()

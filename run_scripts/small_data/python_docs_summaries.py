@@ -3,7 +3,7 @@
 A summary is the path of the docstring's module as words ("email mime text"). This is no useful summary, but a small
 model learns it within a minute. The sources are read with `ast`: nothing is executed.
 
-    tokenmixers python_docs_summaries --output_dir outputs/summaries
+    tokenmixers make_data python_docs_summaries --output_dir outputs/summaries
 """
 
 import json
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.arguments import check_new_folder, parse_arguments
 from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out, library_files
 
@@ -22,7 +21,7 @@ _WORD = re.compile(r"[A-Za-z]+|[0-9]+")
 
 
 @dataclass
-class SummaryArguments:
+class Arguments:
     """What to write."""
 
     output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
@@ -43,10 +42,8 @@ def texts_and_summaries(root: Path) -> Iterator[tuple[str, str]]:
                 yield text, " ".join(words)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point."""
-    (arguments,) = parse_arguments((SummaryArguments,), argv)
-    folder = check_new_folder(arguments.output_dir)
+def write(arguments: Arguments, folder: Path) -> None:
+    """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
     for text, summary in texts_and_summaries(Path(sysconfig.get_path("stdlib"))):
@@ -55,7 +52,3 @@ def main(argv: list[str] | None = None) -> None:
     for name, rows in splits.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         print(f"{name}: {len(rows):,} texts with their summaries")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
 - `setting`s: `quick` and others below `settings`: keys to replace, e.g. fewer steps; mappings are merged.
 - `command` (task): the training command. `arguments` (task): its arguments, as in a recipe.
 - `data` (task): `files`, arguments with `{data_dir}` in their paths; `hub`, the same data on the Hub; or `made_by`, a
-  command that writes small data sets, with `made_with`, its arguments, and `files`, with `{made}` in their paths.
+  data set of `make_data`, with `made_with`, its arguments, and `files`, with `{made}` in their paths.
 - `tokenizer` (task): number of ids of a tokenizer that is trained once for all contestants; none for images.
 - `example` (task): shapes of a model's inputs for one example, by name, to count operations.
 - `variants` (task): name -> arguments that are added to the task's; below `sizes`, more of them by name of the size.
@@ -33,7 +33,7 @@ from typing import Any
 
 import yaml
 
-from ..base.commands import GROUPS, TRAINING_COMMANDS
+from ..base.commands import SMALL_DATA, TRAINING_COMMANDS
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.shipped_files import find_shipped
@@ -288,9 +288,8 @@ def _check_data(where: str, data: Mapping[str, Any]) -> None:
     _check_keys(f"{where}, data", data, DATA_KEYS)
     if not data.get("files") and not data.get("hub"):
         raise UserError(f"{where}: `data` needs `files` or `hub`.")
-    makers = GROUPS["Make small data sets"]
-    if data.get("made_by") not in (None, *makers):
-        raise UserError(f"{where}: `made_by` {data['made_by']!r} is none of {', '.join(makers)}.")
+    if data.get("made_by") not in (None, *SMALL_DATA):
+        raise UserError(f"{where}: `made_by` {data['made_by']!r} is none of {', '.join(SMALL_DATA)}.")
 
 
 def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -174,11 +174,11 @@ class Workspace:
     def _make_data(self, data: Mapping[str, Any], places: Mapping[str, str]) -> None:
         partial = Path(f"{places['made']}_incomplete")
         shutil.rmtree(partial, ignore_errors=True)
-        words = [f"--output_dir={partial}"]
+        words = [data["made_by"], f"--output_dir={partial}"]
         for name, value in _placed(data.get("made_with", {}), places).items():
             words += [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={value}"]
         finished = subprocess.run(
-            [sys.executable, "-m", module_of(data["made_by"]), *words], capture_output=True, text=True, check=False
+            [sys.executable, "-m", module_of("make_data"), *words], capture_output=True, text=True, check=False
         )
         if finished.returncode:
             raise UserError(f"{data['made_by']} failed: {last_line(finished.stderr)}")

@@ -35,11 +35,6 @@ def sources() -> dict[tuple[str, ...], ast.Module]:
 
 SOURCES = sources()
 COMMANDS = [name for name in SOURCES if len(name) == 1 and name[0] not in ("__init__", "__main__")]
-MAKERS = [
-    name
-    for name, tree in SOURCES.items()
-    if name[0] == "small_data" and "main" in {getattr(n, "name", "") for n in tree.body}
-]
 
 
 def imported(name: tuple[str, ...]) -> set[tuple[str, ...]]:
@@ -66,7 +61,7 @@ def test_every_folder_with_modules_is_known():
     assert all(len(name) <= 2 for name in SOURCES)
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *MAKERS], ids=".".join)
+@pytest.mark.parametrize("name", COMMANDS, ids=".".join)
 def test_commands_can_be_run_and_are_imported_by_nobody(name):
     tree = SOURCES[name]
     assert any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)

@@ -70,6 +70,7 @@ def test_pyproject_installs_it():
     ("name", "message"),
     [
         ("run_mln", "error: tokenmixers has no command 'run_mln'. Did you mean run_mlm"),
+        ("number_names", "error: tokenmixers has no command 'number_names'. Did you mean make_data number_names? See"),
         ("xyzzy", "error: tokenmixers has no command 'xyzzy'. See tokenmixers --help.\n"),
         ("--recipe", "error: tokenmixers has no command '--recipe'."),
     ],
@@ -84,10 +85,10 @@ def test_unknown_commands_are_named_with_close_matches(name, message, capsys):
 
 def test_a_command_does_as_its_module_does(tmp_path, monkeypatch, capsys):
     arguments = ["--train_count", "20", "--validation_count", "5", "--output_dir"]
-    monkeypatch.setattr(sys, "argv", ["tokenmixers", "number_names", *arguments, str(tmp_path / "ours")])
+    monkeypatch.setattr(sys, "argv", ["tokenmixers", "make_data", "number_names", *arguments, str(tmp_path / "ours")])
     command_line.main()
     shown = capsys.readouterr().out
-    module = [sys.executable, "-m", "tokenmixers.run_scripts.small_data.number_names"]
+    module = [sys.executable, "-m", "tokenmixers.run_scripts.make_data", "number_names"]
     process = subprocess.run([*module, *arguments, tmp_path / "theirs"], capture_output=True, text=True, check=True)
     assert process.stdout == shown
     files = sorted(os.listdir(tmp_path / "ours"))
@@ -96,11 +97,11 @@ def test_a_command_does_as_its_module_does(tmp_path, monkeypatch, capsys):
 
 
 def test_wrong_calls_end_in_one_sentence_and_status_1():
-    misused = call("number_names", "--train_count", "3")
+    misused = call("make_data", "number_names", "--train_count", "3")
     assert misused.returncode == 1 and misused.stdout == ""
     assert misused.stderr.startswith("error: the following arguments are required: --output_dir")
     assert misused.stderr.count("\n") == 1
-    refused = call("number_names", "nothing.yaml")
+    refused = call("make_data", "number_names", "nothing.yaml")
     assert refused.returncode == 1 and refused.stdout == ""
     assert refused.stderr.startswith("error: there is no recipe 'nothing.yaml'. Shipped recipes: ")
 
@@ -109,7 +110,7 @@ def test_wrong_calls_end_in_one_sentence_and_status_1():
     ("command", "usage", "texts"),
     [
         ("run_mlm", "[recipe.yaml] [arguments]", ["tokenmixers run_mlm recipe.yaml --output_dir outputs/run"]),
-        ("number_names", "[recipe.yaml] [arguments]", ["(default: 0)"]),
+        ("make_data", "NAME [arguments]", ["  number_names           Write pairs of lines for translation"]),
         ("study", "STUDY [arguments]", ["STUDY is the name of a study: ", "gates, "]),
         ("data_rate", "COMMAND [recipe.yaml] [--seconds SECONDS]", ["How long to measure"]),
     ],
@@ -126,7 +127,7 @@ def test_help_says_how_a_command_is_called(command, usage, texts, monkeypatch, c
 
 
 def test_the_form_of_python_m_has_the_same_help():
-    module = [sys.executable, "-m", "tokenmixers.run_scripts.small_data.number_names", "--help"]
+    module = [sys.executable, "-m", "tokenmixers.run_scripts.make_data", "number_names", "--help"]
     shown = subprocess.run(module, capture_output=True, text=True, check=True).stdout
     assert docstring_of("number_names") in shown
 

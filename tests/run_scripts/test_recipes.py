@@ -23,6 +23,7 @@ from transformers import (
 from tokenmixers.configuration.configuration_synthesizer import PRESETS
 from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
 from tokenmixers.run_scripts import (
+    make_data,
     run_glue,
     run_image_classification,
     run_qa,
@@ -40,14 +41,6 @@ from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.data.text_to_text import TextToTextArguments
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
 from tokenmixers.run_scripts.run_span_corruption import SpanCorruptionArguments
-from tokenmixers.run_scripts.small_data import (
-    digits_images,
-    docstring_tasks,
-    number_names,
-    python_docs_corpus,
-    python_docs_questions,
-    python_docs_summaries,
-)
 from tokenmixers.run_scripts.training.hyperparameter_grid import GridArguments
 from tokenmixers.run_scripts.training.model_card import CardArguments
 from tokenmixers.run_scripts.training.model_loading import load_config
@@ -79,7 +72,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     """Small data, and a model and tokenizer from scratch, for a recipe of `run_qa`."""
-    python_docs_questions.main(["--output_dir", str(folder / "made"), "--unanswerable_percentage", "30"])
+    make_data.main(["python_docs_questions", "--output_dir", str(folder / "made"), "--unanswerable_percentage", "30"])
     train, validation = (str(folder / "made" / f"{split}.json") for split in ("train", "validation"))
     small = {"max_train_samples": 20, "max_eval_samples": 10, "version_2_with_negative": "true"}
     if "seeds" in recipe:
@@ -123,7 +116,7 @@ def pairs_for(recipe: dict, folder: Path) -> dict[str, str]:
     pytest.importorskip("sacrebleu")
     pytest.importorskip("rouge_score")
     made, sides = folder / "made", {"source": "digits", "target": "words"}
-    number_names.main(["--output_dir", str(made), "--train_count", "30", "--validation_count", "6"])
+    make_data.main(["number_names", "--output_dir", str(made), "--train_count", "30", "--validation_count", "6"])
     files = {}
     for split in ("train", "validation"):
         lines = {side: made / f"{split}.{kind}.txt" for side, kind in sides.items()}
@@ -180,13 +173,13 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
             small["config_overrides"] = "image_size=32,hidden_size=8,intermediate_size=16,num_hidden_layers=2"
             small["config_overrides"] += ",num_attention_heads=2" if "model_type" in recipe else ""
     if script_of(name) is run_sentence_embeddings:
-        python_docs_summaries.main(["--output_dir", "outputs/summaries"])
+        make_data.main(["python_docs_summaries", "--output_dir", "outputs/summaries"])
         small |= {"max_train_samples": 60, "max_eval_samples": 20, "train_tokenizer": 300}
     elif "docstrings" in recipe["output_dir"]:
-        docstring_tasks.main(["--output_dir", "outputs/docstrings"])
+        make_data.main(["docstring_tasks", "--output_dir", "outputs/docstrings"])
         small |= {"max_train_samples": 200, "max_eval_samples": 20, "train_tokenizer": 300}
     elif script_of(name) is run_text_to_text:
-        docstring_tasks.main(["--output_dir", "outputs/docstrings"])
+        make_data.main(["docstring_tasks", "--output_dir", "outputs/docstrings"])
         small |= {"max_train_samples": 60, "max_eval_samples": 10, "train_tokenizer": 300, "generation_max_length": 5}
     elif script_of(name) is run_qa:
         small |= questions_for(recipe, tmp_path)
@@ -200,7 +193,7 @@ def run_small(name: str, corpus: Path, tmp_path: Path) -> dict:
         small |= {"train_file": corpus / "train.txt", "validation_file": corpus / "validation.txt"}
     else:
         pytest.importorskip("sklearn")
-        digits_images.main(["--output_dir", recipe["dataset_name"]])
+        make_data.main(["digits_images", "--output_dir", recipe["dataset_name"]])
     if "train_tokenizer" in recipe and "Tiny twin" in (RECIPES / name).read_text():  # a large model
         small |= {"config_overrides": SMALL_SIZES}  # beside the recipe's
         small |= {"gradient_accumulation_steps": 1}
@@ -451,14 +444,14 @@ def test_the_papers_encoders_classify_texts(recipe, name):
 @pytest.mark.parametrize(("name", "least"), [("digits.yaml", 0.95), ("imagenet_tiny.yaml", 0.5)])
 def test_whole_recipes_learn_digits(name, least):
     pytest.importorskip("sklearn")
-    digits_images.main(["--output_dir", "outputs/quickstart/digits"])
+    make_data.main(["digits_images", "--output_dir", "outputs/quickstart/digits"])
     assert script_of(name).main([name, "--disable_tqdm", "true"])["eval_accuracy"] > least
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if re.fullmatch("synthesizer_.*_tiny.yaml", name)])
 def test_whole_recipes_learn_from_real_text(name):
-    python_docs_corpus.main(["--output_dir", "outputs/quickstart/corpus"])
+    make_data.main(["python_docs_corpus", "--output_dir", "outputs/quickstart/corpus"])
     results = script_of(name).main([name, "--disable_tqdm", "true"])
     # The perplexity of a model that knows no context, but where spans are predicted: of one that knows nothing.
     bound = 0.7 * results["unigram"] if "unigram" in results else 0.05 * results["untrained"]
@@ -468,7 +461,7 @@ def test_whole_recipes_learn_from_real_text(name):
 @pytest.mark.slow
 def test_the_whole_recipe_of_sentence_embeddings_finds_docstrings():
     pytest.importorskip("sentence_transformers")
-    python_docs_summaries.main(["--output_dir", "outputs/summaries"])
+    make_data.main(["python_docs_summaries", "--output_dir", "outputs/summaries"])
     results = run_sentence_embeddings.main(["sentence_embeddings_tiny.yaml", "--disable_tqdm", "true"])
     assert results["eval_cosine_ndcg@10"] > 3 * results["before_cosine_ndcg@10"]
 
@@ -478,14 +471,14 @@ def test_the_whole_recipe_of_sentence_embeddings_finds_docstrings():
     ("name", "metric", "least"), [("glue_tiny.yaml", "accuracy", 0.75), ("ner_tiny.yaml", "f1", 0.9)]
 )
 def test_whole_recipes_learn_from_docstrings(name, metric, least):
-    docstring_tasks.main(["--output_dir", "outputs/docstrings"])
+    make_data.main(["docstring_tasks", "--output_dir", "outputs/docstrings"])
     results = script_of(name).main([name, "--disable_tqdm", "true"])
     assert results[f"eval_{metric}"] > least > results.get(f"majority_{metric}", 0.0) + 0.3
 
 
 @pytest.mark.slow
 def test_the_whole_mixture_recipe_is_better_than_the_most_frequent_texts():
-    docstring_tasks.main(["--output_dir", "outputs/docstrings"])
+    make_data.main(["docstring_tasks", "--output_dir", "outputs/docstrings"])
     results = script_of("text_to_text_tiny.yaml").main(["text_to_text_tiny.yaml", "--disable_tqdm", "true"])
     for metric in ("cola_matthews_correlation", "squad_exact_match"):
         assert results[f"eval_{metric}"] > results[f"majority_{metric}"] + 25
@@ -493,14 +486,14 @@ def test_the_whole_mixture_recipe_is_better_than_the_most_frequent_texts():
 
 @pytest.mark.slow
 def test_the_whole_squad_recipe_is_better_than_chance():
-    python_docs_questions.main(["--output_dir", "outputs/questions"])
+    make_data.main(["python_docs_questions", "--output_dir", "outputs/questions"])
     results = script_of("squad_tiny.yaml").main(["squad_tiny.yaml", "--disable_tqdm", "true"])
     assert results["eval_exact_match"] > 30  # one of the four names at random would be 25
 
 
 @pytest.mark.slow
 def test_the_whole_translation_recipe_writes_numbers_it_has_not_seen():
-    number_names.main(["--output_dir", "outputs/numbers"])
+    make_data.main(["number_names", "--output_dir", "outputs/numbers"])
     assert (
         script_of("translation_tiny.yaml").main(["translation_tiny.yaml", "--disable_tqdm", "true"])["eval_bleu"] > 90
     )
@@ -508,7 +501,7 @@ def test_the_whole_translation_recipe_writes_numbers_it_has_not_seen():
 
 @pytest.mark.slow
 def test_the_whole_summarization_recipe_is_better_than_one_summary_for_all():
-    python_docs_summaries.main(["--output_dir", "outputs/summaries"])
+    make_data.main(["python_docs_summaries", "--output_dir", "outputs/summaries"])
     results = script_of("summarization_tiny.yaml").main(["summarization_tiny.yaml", "--disable_tqdm", "true"])
     train, validation = (
         [json.loads(line)["target"] for line in Path(f"outputs/summaries/{split}.jsonl").read_text().splitlines()]

@@ -21,12 +21,11 @@ from transformers import (
     pipeline,
 )
 
-from tokenmixers.run_scripts import classify_images, run_image_classification
+from tokenmixers.run_scripts import classify_images, make_data, run_image_classification
 from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
 from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
 from tokenmixers.run_scripts.data.images import ImageDataArguments, load_image_processor
 from tokenmixers.run_scripts.run_image_classification import build
-from tokenmixers.run_scripts.small_data import digits_images
 from tokenmixers.run_scripts.training.distillation import ImageDistillationArguments
 
 
@@ -228,9 +227,9 @@ def test_a_checkpoint_with_other_classes_gets_a_new_head(command, tmp_path):
 
 def test_parquet_files_of_digits(command, tmp_path):
     pytest.importorskip("sklearn")
-    digits_images.main(["--output_dir", str(tmp_path / "digits")])
+    make_data.main(["digits_images", "--output_dir", str(tmp_path / "digits")])
     with pytest.raises(SystemExit, match="not empty"):
-        digits_images.main(["--output_dir", str(tmp_path / "digits")])
+        make_data.main(["digits_images", "--output_dir", str(tmp_path / "digits")])
     split = datasets.load_dataset(str(tmp_path / "digits"), split="train")
     assert len(split) == 1438 and split[0]["image"].size == (8, 8)
     run_image_classification.main(

@@ -17,7 +17,7 @@ from transformers import (
     pipeline,
 )
 
-from tokenmixers.run_scripts import run_qa
+from tokenmixers.run_scripts import make_data, run_qa
 from tokenmixers.run_scripts.data.squad import (
     QuestionDataArguments,
     answers_in_no_window,
@@ -438,7 +438,7 @@ def test_questions_about_docstrings(tmp_path):
     (library / "many.py").write_text("\n".join([*listed, hidden]))
     (library / "few.py").write_text(listed[0])
     (library / "broken.py").write_text("def")
-    arguments = python_docs_questions.QuestionArguments("", functions_per_context=2, repeats=3)
+    arguments = python_docs_questions.Arguments("", functions_per_context=2, repeats=3)
     (article,) = python_docs_questions.articles(arguments, library)
     assert article["title"] == "many.py"
     assert len(article["paragraphs"]) == 3 * 2
@@ -457,7 +457,7 @@ def test_questions_about_docstrings(tmp_path):
 
 
 def test_files_of_questions(library, tmp_path, capsys):
-    python_docs_questions.main(["--output_dir", str(tmp_path / "made"), "--repeats", "1"])
+    make_data.main(["python_docs_questions", "--output_dir", str(tmp_path / "made"), "--repeats", "1"])
     assert "questions about" in capsys.readouterr().out
     arguments = QuestionDataArguments(
         train_file=[str(tmp_path / "made" / "train.json")],
@@ -467,9 +467,9 @@ def test_files_of_questions(library, tmp_path, capsys):
     assert len(splits["train"]) > 1000 * library < 20 * len(splits["validation"])
     assert not {*splits["train"]["context"]} & {*splits["validation"]["context"]}
     with pytest.raises(SystemExit, match="not empty"):
-        python_docs_questions.main(["--output_dir", str(tmp_path / "made")])
+        make_data.main(["python_docs_questions", "--output_dir", str(tmp_path / "made")])
     with pytest.raises(SystemExit, match="--repeats must be at least 1, got 0"):
-        python_docs_questions.main(["--output_dir", str(tmp_path / "new"), "--repeats", "0"])
+        make_data.main(["python_docs_questions", "--output_dir", str(tmp_path / "new"), "--repeats", "0"])
 
 
 def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):

@@ -4,14 +4,22 @@ from pathlib import Path
 import pytest
 
 from tokenmixers import run_scripts
-from tokenmixers.run_scripts.base.commands import COMMANDS, GROUPS, TRAINING_COMMANDS, describe, file_of, module_of
+from tokenmixers.run_scripts.base.commands import (
+    COMMANDS,
+    GROUPS,
+    SMALL_DATA,
+    TRAINING_COMMANDS,
+    describe,
+    file_of,
+    module_of,
+)
 
 
 FOLDER = Path(run_scripts.__file__).parent
 
 
 def test_every_command_is_in_one_group():
-    runnable = {path.stem for path in [*FOLDER.glob("*.py"), *FOLDER.glob("small_data/*.py")] if _is_command(path)}
+    runnable = {path.stem for path in FOLDER.glob("*.py") if _is_command(path)}
     assert sorted(COMMANDS) == sorted(runnable)
     assert len(set(COMMANDS)) == len(COMMANDS) == sum(map(len, GROUPS.values()))
 
@@ -34,3 +42,8 @@ def test_modules_and_descriptions(command):
 def test_modules_by_name():
     assert module_of("run_mlm") == "tokenmixers.run_scripts.run_mlm"
     assert module_of("number_names") == "tokenmixers.run_scripts.small_data.number_names"
+
+
+def test_every_small_data_set_is_known():
+    modules = {path.stem for path in FOLDER.glob("small_data/*.py") if "\ndef write(" in path.read_text()}
+    assert modules == set(SMALL_DATA)

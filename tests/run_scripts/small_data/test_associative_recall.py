@@ -1,14 +1,14 @@
 import pytest
 from transformers import AutoTokenizer
 
+from tokenmixers.run_scripts import make_data
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.table_files import read_conll
-from tokenmixers.run_scripts.small_data import associative_recall
 
 
 def write(folder, *arguments):
     counts = ("--train_count", "30", "--validation_count", "7")
-    associative_recall.main(["--output_dir", str(folder), *counts, *arguments])
+    make_data.main(["associative_recall", "--output_dir", str(folder), *counts, *arguments])
     tables = {split: read_conll(str(folder / f"{split}.conll"), "tokens", "tags") for split in ("train", "validation")}
     return {split: [row for _, row in table.rows] for split, table in tables.items()}
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from tokenmixers.run_scripts import make_data
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.table_files import read_conll, read_table
 from tokenmixers.run_scripts.data.text_to_text import TEXT_TASKS, TextToTextArguments, load_table, read_text_examples
@@ -11,7 +12,7 @@ from tokenmixers.run_scripts.small_data import docstring_tasks
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docstrings") / "data"
-    docstring_tasks.main(["--output_dir", str(folder)])
+    make_data.main(["docstring_tasks", "--output_dir", str(folder)])
     return folder
 
 
@@ -57,4 +58,4 @@ def test_writes_both_data_sets_without_overlap(made):
     assert 0.1 < len(texts["validation"]) / len(texts["train"]) < 0.25
     assert len(texts["train"] & texts["validation"]) < 0.1 * len(texts["validation"])
     with pytest.raises(UserError, match="not empty"):
-        docstring_tasks.main(["--output_dir", str(made)])
+        make_data.main(["docstring_tasks", "--output_dir", str(made)])

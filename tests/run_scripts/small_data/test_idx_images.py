@@ -5,7 +5,7 @@ import datasets
 import numpy as np
 import pytest
 
-from tokenmixers.run_scripts.small_data import idx_images
+from tokenmixers.run_scripts import make_data
 
 
 NAMES = {"train": "train", "validation": "t10k"}
@@ -36,7 +36,7 @@ def source(arrays, tmp_path):
 
 
 def convert(source, tmp_path, *more):
-    idx_images.main(["--input_dir", str(source), "--output_dir", str(tmp_path / "made"), *more])
+    make_data.main(["idx_images", "--input_dir", str(source), "--output_dir", str(tmp_path / "made"), *more])
 
 
 def test_pictures_and_classes_are_those_of_the_files(source, arrays, tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from tokenmixers.run_scripts.small_data import number_names
+from tokenmixers.run_scripts import make_data
 from tokenmixers.run_scripts.small_data.number_names import english
 
 
@@ -46,8 +46,16 @@ def test_other_numbers_are_refused(number):
 
 
 def test_writes_lines_that_belong_together(tmp_path):
-    arguments = ["--output_dir", str(tmp_path / "new"), "--train_count", "50", "--validation_count", "10"]
-    number_names.main(arguments)
+    arguments = [
+        "number_names",
+        "--output_dir",
+        str(tmp_path / "new"),
+        "--train_count",
+        "50",
+        "--validation_count",
+        "10",
+    ]
+    make_data.main(arguments)
     numbers = {}
     for split, count in (("train", 50), ("validation", 10)):
         digits, words = (
@@ -58,7 +66,7 @@ def test_writes_lines_that_belong_together(tmp_path):
         assert len(numbers[split]) == count
     assert not numbers["train"] & numbers["validation"]
     with pytest.raises(SystemExit, match="exists and is not empty"):
-        number_names.main(arguments)
+        make_data.main(arguments)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +75,4 @@ def test_writes_lines_that_belong_together(tmp_path):
 )
 def test_mistakes_are_named(tmp_path, arguments, message):
     with pytest.raises(SystemExit, match=message):
-        number_names.main(["--output_dir", str(tmp_path), *arguments])
+        make_data.main(["number_names", "--output_dir", str(tmp_path), *arguments])

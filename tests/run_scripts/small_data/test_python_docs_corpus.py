@@ -3,6 +3,7 @@ from pydoc_data.topics import topics
 
 import pytest
 
+from tokenmixers.run_scripts import make_data
 from tokenmixers.run_scripts.small_data import python_docs_corpus
 
 
@@ -38,7 +39,7 @@ def test_documents(tmp_path):
 
 @pytest.mark.usefixtures("library")
 def test_writes_both_splits_and_refuses_to_overwrite(tmp_path):
-    python_docs_corpus.main(["--output_dir", str(tmp_path / "corpus")])
+    make_data.main(["python_docs_corpus", "--output_dir", str(tmp_path / "corpus")])
     splits = {}
     for name in ("train", "validation"):
         rows = [json.loads(line) for line in (tmp_path / "corpus" / f"{name}.jsonl").read_text().splitlines()]
@@ -47,4 +48,4 @@ def test_writes_both_splits_and_refuses_to_overwrite(tmp_path):
     assert not splits["train"] & splits["validation"]
     assert 0.01 < len(splits["validation"]) / len(splits["train"]) < 0.12
     with pytest.raises(SystemExit, match="is not empty"):
-        python_docs_corpus.main(["--output_dir", str(tmp_path / "corpus")])
+        make_data.main(["python_docs_corpus", "--output_dir", str(tmp_path / "corpus")])

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tokenmixers.run_scripts.small_data import python_docs_summaries
+from tokenmixers.run_scripts import make_data
 from tokenmixers.run_scripts.small_data.python_docs_summaries import texts_and_summaries
 
 
@@ -18,7 +18,7 @@ def test_a_summary_is_the_path_of_the_module_in_words(tmp_path):
 
 
 def test_writes_both_sets(library, tmp_path, capsys):
-    python_docs_summaries.main(["--output_dir", str(tmp_path / "new")])
+    make_data.main(["python_docs_summaries", "--output_dir", str(tmp_path / "new")])
     sets = {
         name: [json.loads(line) for line in (tmp_path / "new" / f"{name}.jsonl").read_text().splitlines()]
         for name in ("train", "validation")
@@ -29,4 +29,4 @@ def test_writes_both_sets(library, tmp_path, capsys):
     assert not texts["train"] & texts["validation"]
     assert all(row["source"].strip() and row["target"] for rows in sets.values() for row in rows)
     with pytest.raises(SystemExit, match="exists and is not empty"):
-        python_docs_summaries.main(["--output_dir", str(tmp_path / "new")])
+        make_data.main(["python_docs_summaries", "--output_dir", str(tmp_path / "new")])
