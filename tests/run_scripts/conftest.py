@@ -1,6 +1,5 @@
 """A tiny corpus, a command line that trains on it, and a Hub on loopback."""
 
-import errno
 import json
 import os
 import random
@@ -18,7 +17,6 @@ import transformers
 from safetensors.torch import load_file
 
 from tokenmixers.run_scripts.base import precision
-from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.small_data import (
     docstring_tasks,
     python_docs_corpus,
@@ -204,42 +202,6 @@ def in_two_processes():
         return process.stdout
 
     return run
-
-
-@pytest.fixture
-def survives(tmp_path, monkeypatch):
-    """`survives(main, command, **changes)`: a script ends with one sentence when the loss diverges or the disk fills.
-
-    In both cases the checkpoints before stay as they were.
-    """
-
-    def contents(folder):
-        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-    def check(main, command, **changes):
-        saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "do_eval": None, **changes}
-        options = {**saving, "lr_scheduler_type": "constant", "learning_rate": 1e30, "output_dir": tmp_path / "nan"}
-        with pytest.raises(UserError, match=r"training (loss|gradient) is (nan|inf) at step [123]; saved"):
-            main(command(**options))
-        for checkpoint in (tmp_path / "nan").glob("checkpoint-*"):
-            assert all(tensor.isfinite().all() for tensor in load_file(checkpoint / "model.safetensors").values())
-        save = torch.save
-
-        def save_until_full(content, path, *args, **kwargs):
-            if "checkpoint-2" in str(path):
-                before.update(contents(tmp_path / "full" / "checkpoint-1"))
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return save(content, path, *args, **kwargs)
-
-        before: dict = {}
-        with monkeypatch.context() as patch:
-            patch.setattr(torch, "save", save_until_full)
-            with pytest.raises(UserError, match=r"disk of .* is full. Earlier checkpoints are untouched"):
-                main(command(**saving, output_dir=tmp_path / "full"))
-        assert before
-        assert contents(tmp_path / "full" / "checkpoint-1") == before
-
-    return check
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """A command that is killed at any moment, and started again, ends as if it had not been."""
 
+import errno
+import importlib
 import importlib.util
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -15,6 +18,8 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
+from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS, module_of
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -111,9 +116,9 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def arguments(data):
-    """`arguments(script, folder)`: those of a tiny run of the script that saves every second step."""
+    """`arguments(script, folder, **changes)`: those of a tiny run of the script that saves every second step."""
 
-    def build(script: str, folder: Path) -> list[str]:
+    def build(script: str, folder: Path, **changes) -> list[str]:
         images, mixture = script == "run_image_classification", script == "run_text_to_text"
         texts_to_texts = mixture or script in ("run_seq2seq", "run_span_corruption")
         ending = {
@@ -142,8 +147,9 @@ def arguments(data):
             "learning_rate": 1e-2,
             "disable_tqdm": True,
             **own,
+            **changes,
         }
-        for split in ("train", "validation", *(["test"] if "do_predict" in settings else [])) if not mixture else ():
+        for split in ("train", "validation", *(["test"] if settings.get("do_predict") else [])) if not mixture else ():
             settings[f"{split}_{'dir' if images else 'file'}"] = data / f"{split}{ending}"
         if mixture:
             settings["data_dir"] = data
@@ -259,6 +265,67 @@ def check_killed_at(script, numbers, start, arguments, whole):
         except AssertionError as error:
             failures[f"{number}: {operations[number - 1]}"] = str(error)[:300]
     assert not failures, json.dumps(failures, indent=1)
+
+
+def run_here(script: str, arguments: list[str]) -> None:
+    importlib.import_module(module_of(script)).main(arguments)
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_all_training_commands_are_in_the_table():
+    assert {*SCRIPTS, "run_sentence_embeddings"} == {*TRAINING_COMMANDS}
+
+
+#: Command and changes, for orders of the rows and evaluations that a resumed run has to repeat.
+RESUMED = [(script, {}) for script in SCRIPTS if script != "run_mlm"]  # whose test has all its kinds of data
+RESUMED += [(script, {"train_sampling_strategy": "group_by_length"}) for script in ("run_seq2seq", "run_text_to_text")]
+if "run_sentence_embeddings" in SCRIPTS:
+    # Of six steps in an epoch: the first run ends in the second one.
+    ending = {"eval_strategy": "epoch", "per_device_train_batch_size": 4, "max_steps": 8, "save_steps": 4}
+    RESUMED += [("run_sentence_embeddings", {"eval_strategy": "steps", "eval_steps": 2})]
+    RESUMED += [("run_sentence_embeddings", ending)]
+
+
+@pytest.mark.parametrize(("script", "changes"), RESUMED)
+def test_an_interrupted_run_ends_with_the_same_weights(script, changes, arguments, tmp_path):
+    whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
+    changes = {"max_steps": 4, "save_steps": 2, "save_total_limit": None, "do_predict": None, **changes}
+    run_here(script, arguments(script, whole, **changes))
+    checkpoint = f"checkpoint-{changes['save_steps']}"
+    shutil.copytree(whole / checkpoint, interrupted / checkpoint)
+    run_here(script, arguments(script, interrupted, **changes))
+    first, second = (load_file(folder / "model.safetensors") for folder in (whole, interrupted))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    results = [json.loads((folder / "all_results.json").read_text()) for folder in (whole, interrupted)]
+    evaluated = [{k: v for k, v in without_times(each).items() if k.startswith("eval_")} for each in results]
+    assert evaluated[0] == evaluated[1] != {}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_diverging_loss_and_a_full_disk_are_survived(script, arguments, tmp_path, monkeypatch):
+    """Both end in one sentence, and the checkpoints before stay as they were."""
+    saving = {"save_steps": 1, "max_steps": 3, "save_total_limit": None, "load_best_model_at_end": None}
+    saving |= dict.fromkeys(("do_eval", "do_predict", "eval_strategy", "eval_steps"))
+    diverging = {"learning_rate": 1e30, "lr_scheduler_type": "constant"}
+    with pytest.raises(UserError, match=r"training (loss|gradient) is (nan|inf) at step [123]; saved"):
+        run_here(script, arguments(script, tmp_path / "nan", **saving, **diverging))
+    for checkpoint in (tmp_path / "nan").glob("checkpoint-*"):
+        assert all(tensor.isfinite().all() for tensor in load_file(checkpoint / "model.safetensors").values())
+    save, before = torch.save, {}
+
+    def save_until_full(content, path, *args, **kwargs):
+        if "checkpoint-2" in str(path):
+            before.update(contents(tmp_path / "full" / "checkpoint-1"))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(content, path, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", save_until_full)
+    with pytest.raises(UserError, match=r"disk of .* is full. Earlier checkpoints are untouched"):
+        run_here(script, arguments(script, tmp_path / "full", **saving))
+    assert before and contents(tmp_path / "full" / "checkpoint-1") == before
 
 
 def test_killed_in_a_checkpoint_and_at_the_end(start, arguments, whole):

@@ -62,10 +62,6 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_an_interrupted_run_goes_on_where_it_was(resumes, causal):
-    resumes(run_clm.main, causal)
-
-
 def test_models_of_transformers_itself(causal, tmp_path):
     GPT2Config(n_positions=16, n_embd=8, n_layer=1, n_head=2).save_pretrained(tmp_path / "gpt2")
     results = run_clm.main(causal(config_name=tmp_path / "gpt2", config_overrides=None))
@@ -89,7 +85,3 @@ def test_isolated_documents_are_asked_for_all_but_their_first_tokens(causal, cor
         total += torch.nn.functional.cross_entropy(logits[~special], labels[~special], reduction="sum").item()
         tokens += int((~special).sum())
     assert results["trained"] == pytest.approx(math.exp(total / tokens), rel=1e-4)
-
-
-def test_a_diverging_loss_and_a_full_disk_are_survived(survives, causal):
-    survives(run_clm.main, causal)

@@ -347,10 +347,6 @@ def test_a_grid_reports_medians_and_repeats_nothing(command, tmp_path, capsys):
         run_glue.main(command(**options, weight_decay=0.5))
 
 
-def test_an_interrupted_run_goes_on_where_it_was(resumes, command):
-    resumes(run_glue.main, command)
-
-
 def test_the_papers_recipe(command, tmp_path):
     small = dict.fromkeys(("do_train", "do_eval", "max_steps", "learning_rate", "config_overrides"))
     small |= {"num_train_epochs": 0.1, "batch_sizes": [4, 6], "config_name": None, "tokenizer_name": None}
@@ -483,10 +479,6 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_process
     assert curves[0] == pytest.approx(curves[1], abs=2e-4)
     results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("run", "launched")]
     assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-3)
-
-
-def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
-    survives(run_glue.main, command)
 
 
 # --- distillation ------------------------------------------------------------------------------------------------

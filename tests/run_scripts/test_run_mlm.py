@@ -271,10 +271,6 @@ def test_damaged_weights_are_named(command, tmp_path):
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
-def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
-    survives(run_mlm.main, command)
-
-
 def damaged(folder, kind):
     """A file of text that cannot be read to its end."""
     text = "\n".join(f"gate token number {index}" for index in range(2000))

@@ -218,15 +218,6 @@ def test_a_model_from_scratch_finds_held_out_pairs(command, data, tmp_path, caps
 
 
 @library
-@pytest.mark.parametrize("strategy", ["steps", "epoch"])
-def test_an_interrupted_run_goes_on_where_it_was(strategy, resumes, command):
-    evaluation = {"eval_strategy": strategy, "eval_steps": 2}
-    # Of five steps in an epoch: the first run ends in the second one.
-    changes = {"per_device_train_batch_size": 20} if strategy == "epoch" else {}
-    resumes(run_sentence_embeddings.main, command, max_steps=4, **evaluation, **changes)
-
-
-@library
 def test_a_grid_reports_medians_of_the_correlation(command, tmp_path):
     summary = run_sentence_embeddings.main([*command(), "--seeds", "1", "2"])
     assert len(summary["runs"]) == 2

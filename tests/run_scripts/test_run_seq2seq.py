@@ -136,12 +136,6 @@ def test_rows_sorted_by_length_keep_their_references(writing, texts, tmp_path):
         assert grouped[name] == pytest.approx(plain[name], rel=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
-def test_an_interrupted_run_goes_on_where_it_was(resumes, writing, strategy):
-    options = {"predict_with_generate": False, "do_eval": None, "train_sampling_strategy": strategy}
-    resumes(run_seq2seq.main, writing, **options)
-
-
 def test_summaries_with_several_references(writing, texts, tmp_path):
     files = {"train_file": texts / "train.jsonl", "validation_file": texts / "validation.jsonl"}
     results = run_seq2seq.main(writing(**files, metric="rouge", max_steps=20, generation_num_beams=2))
@@ -216,10 +210,6 @@ def test_mistakes_are_one_sentence(writing, tmp_path, changes, message):
         run_seq2seq.main(writing(**changes))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_diverging_loss_and_a_full_disk_are_survived(survives, writing):
-    survives(run_seq2seq.main, writing)
 
 
 def test_a_student_learns_from_a_teacher(writing, resumes, tmp_path):

@@ -33,15 +33,10 @@ def test_trains_saves_and_reports(denoising, tmp_path, capsys):
     assert model.generate(**inputs, max_new_tokens=4).shape[0] == 1
 
 
-def test_an_interrupted_run_goes_on_where_it_was(resumes, denoising):
-    resumes(run_span_corruption.main, denoising)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"max_seq_length": 2}, "span corruption is not possible: An input of 2 tokens"),
-        ({"noise_density": 1.5}, "--noise_density must be a share between 0 and 1"),
         ({"train_tokenizer": 80}, "the 103 special tokens, got 80"),
     ],
 )
@@ -66,7 +61,3 @@ def test_models_of_transformers_itself(denoising, tmp_path):
         denoising(config_name=tmp_path / "t5", config_overrides=None, max_seq_length=24)
     )
     assert math.isfinite(results["trained"])
-
-
-def test_a_diverging_loss_and_a_full_disk_are_survived(survives, denoising):
-    survives(run_span_corruption.main, denoising)

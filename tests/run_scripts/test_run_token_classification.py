@@ -229,10 +229,6 @@ def test_models_of_transformers_itself(command, data, tmp_path):
     assert AutoModelForTokenClassification.from_pretrained(tmp_path / "run").config.model_type == "bert"
 
 
-def test_an_interrupted_run_goes_on_where_it_was(resumes, command):
-    resumes(run_token_classification.main, command)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -290,7 +286,3 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_process
         torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)
     results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("run", "launched")]
     assert results[0]["eval_f1"] == results[1]["eval_f1"]
-
-
-def test_a_diverging_loss_and_a_full_disk_are_survived(survives, command):
-    survives(run_token_classification.main, command)

@@ -3,7 +3,6 @@ import json
 import pytest
 
 from tokenmixers.run_scripts import make_data
-from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.table_files import read_conll, read_table
 from tokenmixers.run_scripts.data.text_to_text import TEXT_TASKS, TextToTextArguments, load_table, read_text_examples
 from tokenmixers.run_scripts.small_data import docstring_tasks
@@ -57,5 +56,3 @@ def test_writes_both_data_sets_without_overlap(made):
         assert tags == {"O", "B-ERROR", "B-CONSTANT", "B-STANDARD", "I-STANDARD"}
     assert 0.1 < len(texts["validation"]) / len(texts["train"]) < 0.25
     assert len(texts["train"] & texts["validation"]) < 0.1 * len(texts["validation"])
-    with pytest.raises(UserError, match="not empty"):
-        make_data.main(["docstring_tasks", "--output_dir", str(made)])
