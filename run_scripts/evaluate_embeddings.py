@@ -5,7 +5,8 @@
     tokenmixers evaluate_embeddings --models outputs/embeddings --data_dir embedding_eval --tasks similarity trec ...
 
 Several models stand side by side, with their share of the first one's scores. A figure that is in the output folder is
-not computed again. The guide on sentence embeddings shows the formats of the data. Needs the extra `embeddings`.
+not computed again. With `--speed_file glue/STS-B/dev.tsv` the speed is measured as well, of all models in turn, and
+drawn. The guide on sentence embeddings shows the formats of the data. Needs the extra `embeddings`.
 """
 
 import shlex
@@ -26,16 +27,15 @@ from .base.optional_packages import import_optional
 from .base.precision import device_type
 from .base.ranges import check_ranges
 from .benchmarks.results import machine
+from .embeddings.formats import FORMATS, ONNX_FILES, check_formats, has_format
 from .embeddings.results import COMMAND, PROTOCOL, Result, ResultFile, key_of, summarise, table_of
+from .embeddings.speed import all_threads, draw, measure, read_sentences, speed_table
 from .embeddings.tasks import METRICS, EmbeddingTask, load_tasks
 from .training.run_folder import write_atomically
 
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-
-FORMATS = ("float32", "bfloat16")
 
 
 @dataclass
@@ -59,36 +59,58 @@ class EmbeddingEvaluationArguments:
     )
     formats: list[str] = field(
         default_factory=lambda: ["float32"],
-        metadata={"help": "Formats of every model, side by side: float32, bfloat16."},
+        metadata={
+            "help": "Formats of every model, side by side; those that it has no files for are left out. "
+            + "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+            + "."
+        },
     )
     batch_size: int = field(default=32, metadata={"help": "Texts that are encoded together."})
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Longer texts are cut to this many tokens; the model's own by default."}
     )
+    speed_file: str | None = field(
+        default=None,
+        metadata={"help": "Table with sentences (sentence1 and sentence2, or text) to measure the speed with."},
+    )
+    speed_sentences: int = field(default=512, metadata={"help": "Use this many sentences of it."})
+    threads: list[int] | None = field(
+        default=None, metadata={"help": "Numbers of threads to measure with; one and all cores by default."}
+    )
+    rounds: int = field(default=5, metadata={"help": "Timed passes of each model over the sentences."})
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Allow a checkpoint to run its own code on this machine."}
     )
 
     def __post_init__(self):
-        check_ranges(self, ("at least 1", "batch_size max_seq_length"))
+        check_ranges(self, ("at least 1", "batch_size max_seq_length speed_sentences threads rounds"))
         for name, values in (("models", self.models), ("formats", self.formats)):
             for value in values:
                 if values.count(value) > 1:
                     raise UserError(f"--{name} has {value!r} twice: give each once.")
-        for kind in self.formats:
-            if kind not in FORMATS:
-                raise UserError(f"--formats {kind!r} is unknown; there are {', '.join(FORMATS)}.")
+        check_formats(self.formats)
 
-    @property
-    def columns(self) -> dict[tuple[str, str], str]:
-        """Every model in every format, and what the table calls it: the last part of its path, if no other has it."""
-        last = [Path(name).name or name for name in self.models]
-        short = [part if last.count(part) == 1 else name for part, name in zip(last, self.models, strict=True)]
-        return {
-            (name, kind): title if self.formats == ["float32"] else f"{title}, {kind}"
-            for name, title in zip(self.models, short, strict=True)
-            for kind in self.formats
-        }
+
+def find_columns(arguments: EmbeddingEvaluationArguments) -> dict[str, tuple[str, str]]:
+    """Every model in every format that it has, by what the table calls it.
+
+    That is the last part of its path, if no other model has it, and the format.
+
+    Raises:
+        UserError: If a model has none of the formats.
+    """
+    models, formats = arguments.models, arguments.formats
+    last = [Path(name).name or name for name in models]
+    columns = {}
+    for name, part in zip(models, last, strict=True):
+        title = part if last.count(part) == 1 else name
+        found = [kind for kind in formats if has_format(name, kind)]
+        if not found:
+            raise UserError(f"{name!r} has no files for {' or '.join(formats)}: give another of --formats.")
+        if lacking := [kind for kind in formats if kind not in found]:
+            print(f"{title}: left out in {' and '.join(lacking)}, it has no files for that")
+        columns |= {title if formats == ["float32"] else f"{title}, {kind}": (name, kind) for kind in found}
+    return columns
 
 
 def describe_run(argv: list[str] | None) -> dict[str, Any]:
@@ -113,9 +135,11 @@ class Evaluation:
 
         self.arguments, self.tasks, self.file = arguments, tasks, file
         self.computed = 0
-        self.models = {column: describe_model(self._load(*column)) for column in arguments.columns}
+        self.columns = find_columns(arguments)
+        self.models = {column: describe_model(self.load(*column)) for column in self.columns.values()}
 
-    def _load(self, name: str, kind: str) -> "SentenceTransformer":
+    def load(self, name: str, kind: str) -> "SentenceTransformer":
+        """Load a model in a format."""
         from .embeddings.models import load_embedder
 
         return load_embedder(name, kind, self.arguments.max_seq_length, self.arguments.trust_remote_code)
@@ -123,12 +147,12 @@ class Evaluation:
     def scores(self) -> dict[str, list[float]]:
         """Title of each model -> its scores on the sets. What the output folder lacks is computed and written."""
         found: dict[str, list[float]] = {}
-        for column, title in self.arguments.columns.items():
+        for title, column in self.columns.items():
             known = self.file.results()
             missing = [task for task in self.tasks if self._key(column, task) not in known]
             if len(missing) < len(self.tasks):
                 print(f"{title}: {len(self.tasks) - len(missing)} of {len(self.tasks)} sets are in {self.file.path}")
-            model = self._load(*column) if missing else None
+            model = self.load(*column) if missing else None
             for task in missing:
                 result = self._evaluate(model, column, task)
                 print(f"{title}, {task.title}: {METRICS[task.kind]} {100 * result['score']:.2f}", flush=True)
@@ -164,27 +188,39 @@ class Evaluation:
             "seconds": time.perf_counter() - start,
         }
 
+    def speeds(self) -> list[dict[str, Any]]:
+        """Sentences per second of all models, see `embeddings.speed.measure`."""
+        arguments = self.arguments
+        sentences = read_sentences(arguments.speed_file or "", arguments.speed_sentences)
+        threads = arguments.threads or list(dict.fromkeys((1, all_threads())))
+        return measure(self.columns, self.load, sentences, threads, arguments.rounds, arguments.batch_size)
 
-def page(table: str, run: dict[str, Any], earlier: int) -> str:
-    """The table with what made it, as Markdown.
+
+def page(tables: list[str], run: dict[str, Any], earlier: int) -> str:
+    """The tables with what made them, as Markdown.
 
     Args:
-        table: The table.
+        tables: The tables.
         run: From `describe_run`.
         earlier: Number of scores that earlier runs computed.
     """
     where = f"{run['accelerator'] or run['processor']}, {run['threads']} threads; {run['versions']}; {run['date']}"
     note = f" {earlier} scores are of earlier runs, which results.json lists." if earlier else ""
-    return f"{table}\n\nScores times 100. {where}.{note}\n\n```\n{run['command']}\n```\n"
+    content = "\n\n".join(tables)
+    return f"{content}\n\nScores times 100. {where}.{note}\n\n```\n{run['command']}\n```\n"
 
 
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Entry point; returns the rows of the table, see `embeddings.results.summarise`."""
     (arguments,) = parse_arguments((EmbeddingEvaluationArguments,), argv)
     output = check_output_folder(arguments.output_dir)
+    if arguments.speed_file is not None:
+        read_sentences(arguments.speed_file, 1)
     tasks = load_tasks(arguments.data_dir, arguments.tasks, arguments.split)
     for module in ("sentence_transformers", "sklearn"):
         import_optional(module, "embeddings", COMMAND)
+    if any(kind in ONNX_FILES for kind in arguments.formats):
+        import_optional("onnxruntime", "export", "the format onnx")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     run = describe_run(argv)
@@ -194,11 +230,18 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
             print(f"{task.title}: {task.note}")
     evaluation = Evaluation(arguments, tasks, file)
     scores = evaluation.scores()
-    rows = summarise(tasks, scores)
-    table = table_of(rows, list(scores))
-    print(f"\n{table}\n", flush=True)
-    file.change("tables", [{"models": list(scores), "rows": rows}], lambda entry: tuple(entry["models"]))
-    write_atomically(output / "results.md", page(table, run, len(scores) * len(tasks) - evaluation.computed))
+    names, rows = list(scores), summarise(tasks, scores)
+    file.put("tables", names, {"rows": rows})
+    tables = [table_of(rows, names)]
+    print(f"\n{tables[0]}\n", flush=True)
+    if arguments.speed_file is not None:
+        batch = {"batch_size": arguments.batch_size, "file": arguments.speed_file}
+        file.put("speeds", names, batch | {"rows": evaluation.speeds()})
+    if (speeds := file.get("speeds", names)) is not None:
+        tables.append(speed_table(speeds["rows"]))
+        print(f"{tables[1]}\n", flush=True)
+        draw({"models": names, "rows": rows}, speeds["rows"], output)
+    write_atomically(output / "results.md", page(tables, run, len(scores) * len(tasks) - evaluation.computed))
     return rows
 
 

@@ -5,34 +5,61 @@ Imports sentence-transformers (extra `embeddings`), so a command imports this mo
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import transformer as library
 from tokenizers import Tokenizer
+from transformers import PreTrainedConfig
 
 from ..base.errors import UserError, report_unreadable
-from ..base.shipped_files import MODEL_CARDS
 from ..base.trained_model import check_folder
 from ..training.model_loading import sequence_length
 from ..training.sentence_embeddings import check_encoder
+from .formats import ONNX_FILES, find_file
 
 
 #: What a fingerprint of a configuration leaves out: it says where a model lies or who wrote it, not what it computes.
 _IRRELEVANT = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "auto_map")
 
 
-def find_embedding_model(name: str) -> str:
-    """A model as given, or the folder of one that comes with this package.
+class OnnxEncoder(torch.nn.Module):
+    """An encoder in ONNX Runtime, as Sentence Transformers calls encoders.
 
-    Raises:
-        UserError: If the name is that of a missing folder.
+    It uses as many threads as PyTorch when it is made.
+
+    Args:
+        file: The exported encoder: token ids and masks to `last_hidden_state`.
+        config: The encoder's configuration.
     """
-    shipped = MODEL_CARDS / name
-    if (shipped / "modules.json").is_file() and "/" not in name:
-        return str(shipped)
-    check_folder(name)
-    return name
+
+    def __init__(self, file: Path, config: PreTrainedConfig):
+        import onnxruntime
+
+        super().__init__()
+        self.config = config
+        self.content = hashlib.sha256(file.read_bytes()).hexdigest()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self.inputs = [port.name for port in self.session.get_inputs()]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        **options: Any,
+    ) -> dict[str, torch.Tensor]:
+        """The states of the tokens, shape `(texts, length, hidden_size)`. Options of PyTorch's models are ignored."""
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        known = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+        feed = {name: known[name].cpu().numpy() for name in self.inputs}
+        (states,) = self.session.run(["last_hidden_state"], feed)
+        return {"last_hidden_state": torch.from_numpy(states)}
 
 
 def load_embedder(
@@ -44,23 +71,29 @@ def load_embedder(
     mean over the tokens.
 
     Args:
-        name: Folder, Hub id, or name of a model that comes with this package.
-        kind: `"float32"` or `"bfloat16"`.
+        name: Folder or Hub id.
+        kind: A key of `formats.FORMATS`.
         max_seq_length: Tokens that texts are cut to; the model's own by default. Static embeddings have no limit.
         trust_remote_code: Whether the checkpoint may run its own code.
 
     Raises:
         UserError: If it cannot be loaded, gives no embeddings of texts, or does not take so many tokens.
     """
-    path, dtype = find_embedding_model(name), getattr(torch, kind)
+    check_folder(name)
     torch.manual_seed(0)  # of weights that are missing and not used, such as BERT's pooler: the fingerprint has them
     with report_unreadable(name):
-        model = SentenceTransformer(path, model_kwargs={"dtype": dtype}, trust_remote_code=trust_remote_code)
-    model = model.to(dtype).eval()  # modules beside the one of Transformers too
+        if kind in ONNX_FILES:
+            model = _load_onnx(name, kind, trust_remote_code)
+        else:
+            dtype = getattr(torch, kind)
+            model = SentenceTransformer(name, model_kwargs={"dtype": dtype}, trust_remote_code=trust_remote_code)
+            model = model.to(dtype)  # modules beside the one of Transformers too
+    model.eval()
     model.register_forward_hook(_to_float32)
-    if getattr(model, "transformers_model", None) is not None:
-        check_encoder(model.config)
-        model.max_seq_length = sequence_length(max_seq_length or _longest(model), model.config, model.tokenizer)
+    config = getattr(model[0], "config", None)
+    if isinstance(config, PreTrainedConfig):
+        check_encoder(config)
+        model.max_seq_length = sequence_length(max_seq_length or _longest(model), config, model.tokenizer)
     try:
         shape = model.encode(["A sentence."], show_progress_bar=False).shape
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
@@ -68,6 +101,20 @@ def load_embedder(
     if len(shape) != 2:
         raise UserError(f"{name!r} gives no embeddings of texts, but an array of shape {shape}.")
     return model
+
+
+def _load_onnx(name: str, kind: str, trust_remote_code: bool) -> SentenceTransformer:
+    """A model whose encoder is in ONNX.
+
+    Sentence Transformers loads such files with Optimum, which does not work with Transformers 5.
+    """
+    file = find_file(name, kind)
+
+    def load(*, config: PreTrainedConfig, **options: Any) -> OnnxEncoder:
+        return OnnxEncoder(file, config)
+
+    with mock.patch.object(library, "load_onnx_model", load):
+        return SentenceTransformer(name, backend="onnx", trust_remote_code=trust_remote_code, device="cpu")
 
 
 def _longest(model: SentenceTransformer) -> int | None:
@@ -82,11 +129,13 @@ def _to_float32(model: SentenceTransformer, inputs: Any, outputs: dict[str, Any]
 
 
 def describe_model(model: SentenceTransformer) -> dict[str, Any]:
-    """What the results say about a model: `weights` (its fingerprint), parameters, dimensions, longest text."""
-    parameters = list(model.parameters())
+    """What the results say about a model: `weights` (its fingerprint), parameters, dimensions, longest text.
+
+    The parameters are `None` in ONNX.
+    """
     return {
         "weights": fingerprint(model),
-        "parameters": sum(parameter.numel() for parameter in parameters),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()) or None,
         "dimensions": model.get_embedding_dimension(),
         "max_seq_length": _longest(model),
         "device": str(model.device.type),
@@ -102,6 +151,9 @@ def fingerprint(model: SentenceTransformer) -> str:
     settings: list[Any] = [model.prompts, model.default_prompt_name, _longest(model)]
     for module in model:
         settings.append([type(module).__name__, module.get_config_dict()])
+        encoder = getattr(module, "model", None)
+        if isinstance(encoder, OnnxEncoder):
+            settings.append(encoder.content)
         config = getattr(module, "config", None)
         if hasattr(config, "to_dict"):
             settings.append({key: value for key, value in config.to_dict().items() if key not in _IRRELEVANT})
@@ -111,9 +163,11 @@ def fingerprint(model: SentenceTransformer) -> str:
 
 
 def _describe_tokenizer(tokenizer: Any) -> str:
-    """All that decides about a text's tokens. Padding and truncation change with every call."""
+    """All that decides about a text's tokens. Transformers sets padding and truncation anew in every call."""
     fast = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
         return f"{type(tokenizer).__name__} {sorted(tokenizer.get_vocab().items())}"
     content = json.loads(fast.to_str())
-    return json.dumps({key: value for key, value in content.items() if key not in ("padding", "truncation")})
+    if fast is not tokenizer:
+        del content["padding"], content["truncation"]
+    return json.dumps(content)

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +64,28 @@ class ResultFile:
         return {key_of(result): result for result in self.read()["results"]}
 
     def add(self, result: Result) -> None:
-        """Add a result, with the number of the run that computed it."""
-        self.change("results", [result], key_of)
+        """Add a result, in place of an earlier one that depends on the same."""
+        self._change("results", result, key_of)
 
-    def change(self, part: str, rows: Iterable[Result], key: Any) -> None:
-        """Add rows to a list of the file, in place of those with the same key."""
+    def put(self, part: str, models: Sequence[str], content: Mapping[str, Any]) -> None:
+        """Write what a part of the file says about models together, e.g. `"speeds"`, in place of an earlier one."""
+        self._change(part, {"models": list(models), **content}, lambda entry: tuple(entry["models"]))
+
+    def get(self, part: str, models: Sequence[str]) -> Result | None:
+        """What `put` has written, now or in an earlier run."""
+        found = [entry for entry in self.read().get(part, []) if entry["models"] == list(models)]
+        return found[0] if found else None
+
+    def _change(self, part: str, row: Result, key: Callable[[Result], Any]) -> None:
+        """Add a row with the number of this run."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_suffix(".lock")):
+        with FileLock(self.path.with_name(".results.lock")):
             content = self.read()
             if self.run not in content["runs"]:
                 content["runs"].append(self.run)
-            number = content["runs"].index(self.run)
-            old = {key(row): row for row in content.get(part, [])}
-            content[part] = [*(old | {key(row): row | {"run": number} for row in rows}).values()]
+            row = row | {"run": content["runs"].index(self.run)}
+            others = [other for other in content.get(part, []) if key(other) != key(row)]
+            content[part] = [*others, row]
             write_atomically(self.path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 import tokenmixers
 from tokenmixers.run_scripts import evaluate_embeddings
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.embeddings import speed
 from tokenmixers.run_scripts.embeddings import tasks as sets
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -323,6 +325,7 @@ def test_fingerprints_tell_what_changes_embeddings(encoder, model, tmp_path):
     assert len(same) == 1
     changes = (other_pooling, other_weight, other_prompt, other_tokens, lambda loaded: loaded.append(Normalize()))
     others = [mark(encoder, change) for change in changes]
+    others.append(mark(model, lambda loaded: loaded.tokenizer.enable_truncation(2)))
     others += [mark(encoder, kind="bfloat16"), mark(encoder, max_seq_length=5), mark(model)]
     assert len({*same, *others}) == 1 + len(others)
 
@@ -353,6 +356,119 @@ def test_static_embeddings_of_model2vec(model, command, tmp_path):
     static(vectors, tokenizer, {"normalize": True}).save_pretrained(tmp_path / "model2vec")
     rows = evaluate_embeddings.main(command(model, str(tmp_path / "model2vec"), tasks=[*BY_HAND]))
     assert scores_of(rows, 1) == pytest.approx(BY_HAND, abs=1e-6)
+
+
+@pytest.fixture
+def exported(model, tmp_path):
+    """An encoder in ONNX alone, whose states of tokens are the words' vectors; in int8 two words are swapped."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from onnx import TensorProto, helper, numpy_helper
+    from transformers import BertConfig, PreTrainedTokenizerFast
+
+    folder = tmp_path / "exported"
+    sizes = {"hidden_size": 2, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    BertConfig(vocab_size=6, max_position_embeddings=8, architectures=["BertModel"], **sizes).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_file=f"{model}/tokenizer.json", pad_token="a").save_pretrained(folder)
+    (folder / "onnx").mkdir()
+    for file, words in (("model", "abcdef"), ("model_qint8_avx512", "abedcf")):
+        vectors = np.array([VECTORS[word] for word in words], dtype=np.float32)
+        ids, mask = (
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
+            for name in ("input_ids", "attention_mask")
+        )
+        states = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["batch", "length", 2])
+        gather = helper.make_node("Gather", ["vectors", "input_ids"], ["last_hidden_state"])
+        graph = helper.make_graph(
+            [gather], "encoder", [ids, mask], [states], [numpy_helper.from_array(vectors, "vectors")]
+        )
+        program = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        onnx.save(program, folder / "onnx" / f"{file}.onnx")
+    return str(folder)
+
+
+def test_exported_encoders_are_evaluated_in_onnx_runtime(exported, model, command, tmp_path, capsys):
+    formats = ["float32", "onnx", "onnx-int8"]
+    rows = evaluate_embeddings.main(command(model, exported, formats=formats, tasks=[*BY_HAND]))
+    shown = capsys.readouterr().out
+    assert "exported: left out in float32, it has no files for that" in shown
+    assert "static: left out in onnx and onnx-int8, it has no files for that" in shown
+    head = re.search(r"^\| set .*$", shown, flags=re.MULTILINE)[0]
+    assert [cell.strip() for cell in head.split("|")[3:-1]] == [
+        *("static, float32", "exported, onnx", "share", "exported, onnx-int8", "share")
+    ]
+    assert scores_of(rows, 1) == pytest.approx(BY_HAND, abs=1e-6)
+    swapped = static_model(tmp_path / "models" / "swapped", "abedcf")
+    expected = scores_of(evaluate_embeddings.main(command(swapped, tasks=[*BY_HAND])))
+    assert scores_of(rows, 2) == pytest.approx(expected, abs=1e-6)
+    assert expected != pytest.approx(BY_HAND, abs=1e-3)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
+    assert len({result["weights"] for result in results}) == 4  # swapped and int8 are not the same model
+    with pytest.raises(UserError, match="exported' has no files for float32 or bfloat16: give another of --formats"):
+        evaluate_embeddings.main(command(exported, formats=["float32", "bfloat16"]))
+
+
+def test_speeds_are_measured_in_turn_with_each_number_of_threads(monkeypatch):
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    before, calls = torch.get_num_threads(), []
+
+    class Sleeper:
+        def __init__(self, name: str, kind: str):
+            self.name = name
+            calls.append(("load", name, torch.get_num_threads()))
+
+        def encode(self, sentences, batch_size, show_progress_bar):
+            assert (len(sentences), batch_size, show_progress_bar) == (20, 4, False)
+            calls.append((self.name, torch.get_num_threads(), os.environ["TOKENIZERS_PARALLELISM"]))
+            time.sleep({"quick": 0.02, "slow": 0.1}[self.name])
+
+    columns = {"quick one": ("quick", "float32"), "slow one": ("slow", "onnx")}
+    rows = speed.measure(columns, Sleeper, ["a"] * 20, [1, 2], rounds=3, batch_size=4)
+    assert [(row["name"], row["threads"], row["format"]) for row in rows] == [
+        *(("quick one", 1, "float32"), ("slow one", 1, "onnx"), ("quick one", 2, "float32"), ("slow one", 2, "onnx"))
+    ]
+    assert all(len(row["seconds"]) == 3 for row in rows)
+    for row in rows:
+        assert row["sentences_per_second"] == 20 / sorted(row["seconds"])[1]
+        assert row["seconds"][0] >= {"quick": 0.02, "slow": 0.1}[row["model"]]
+    first, second = calls[:10], calls[10:]
+    assert first[:2] == [("load", "quick", 1), ("load", "slow", 1)] and second[:2][0] == ("load", "quick", 2)
+    assert {call[1:] for call in first[2:]} == {(1, "false")} and {call[1:] for call in second[2:]} == {(2, "true")}
+    turns = [{call[0] for call in first[index : index + 2]} for index in range(2, 10, 2)]
+    assert turns == [{"quick", "slow"}] * 4  # a round to warm up, and three
+    assert torch.get_num_threads() == before and "TOKENIZERS_PARALLELISM" not in os.environ
+
+
+def test_speeds_stand_in_the_results_and_in_the_picture(command, model, data, tmp_path, capsys):
+    other = static_model(tmp_path / "models" / "swapped", "abedcf")
+    options = {"tasks": ["similar", "pairs"], "formats": ["float32", "bfloat16"]}
+    timed = {"speed_file": data[0] / "similar" / "dev.tsv", "threads": [1], "rounds": 2, "speed_sentences": 5}
+    rows = evaluate_embeddings.main(command(model, other, **options, **timed))
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
+    (entry,) = content["speeds"]
+    names = ["static, float32", "static, bfloat16", "swapped, float32", "swapped, bfloat16"]
+    assert [row["name"] for row in entry["rows"]] == entry["models"] == names
+    shown = capsys.readouterr().out
+    assert re.search(r"^\| sentences per second +\| +1 thread \| times the first \|$", shown, flags=re.MULTILINE)
+    assert re.search(r"^\| static, float32 +\| +[\d,]+ \| +1\.00 \|$", shown, flags=re.MULTILINE)
+    page = (tmp_path / "out" / "results.md").read_text()
+    assert "| sentences per second " in page
+
+    # Without measuring again, from the JSON.
+    for ending in ("png", "svg"):
+        (tmp_path / "out" / f"quality_speed.{ending}").unlink()
+    evaluate_embeddings.main(command(model, other, **options))
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["speeds"] == [entry]
+    assert (tmp_path / "out" / "quality_speed.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "out" / "quality_speed.svg").read_text()
+
+    (axis,) = speed.picture({"models": names, "rows": rows}, entry["rows"]).axes
+    quality = dict(zip(names, rows[-1]["scores"], strict=True))
+    expected = {(row["sentences_per_second"], 100 * quality[row["name"]]) for row in entry["rows"]}
+    drawn = {tuple(*line.get_xydata()) for line in axis.lines if len(line.get_xdata()) == 1}
+    assert drawn == expected
+    assert [text.get_text() for text in axis.texts] == ["static", "swapped"]
+    assert axis.get_ylabel() == "mean of 2 kinds, times 100"
 
 
 def test_the_dev_split_and_tasks_can_be_chosen(command, data, capsys, tmp_path):
@@ -471,6 +587,12 @@ def test_wrong_calls_compute_and_write_nothing(command, model, data, encoder, tm
             "results.json was not written by evaluate_embeddings: give another",
         ),
         (command(batch_size=0), "--batch_size must be at least 1"),
+        (command(threads=[1, 0]), "--threads must be at least 1"),
+        (command(speed_file="nope.tsv"), "there is no file 'nope.tsv'"),
+        (
+            command(speed_file=data[0] / "retrieval" / "qrels.tsv"),
+            "has none of the columns sentence1, sentence2 and text",
+        ),
     ):
         with pytest.raises(UserError, match=sentence) as raised:
             evaluate_embeddings.main(words)
