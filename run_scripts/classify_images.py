@@ -5,6 +5,7 @@ tokenmixers classify_images --model outputs/run --data pictures/validation.parqu
 """
 
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 
 import datasets
@@ -17,7 +18,7 @@ from .base.errors import UserError, report_bad_data, report_unreadable
 from .base.ranges import check_ranges
 from .base.trained_model import load_trained
 from .data.images import open_image
-from .data.loading import limited, load_files
+from .data.loading import READ_ERRORS, limited
 
 
 @dataclass
@@ -50,7 +51,11 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.images is not None:
         images = [(file, {"path": file, "bytes": None}) for file in arguments.images]
     else:
-        rows = limited(load_files([arguments.data], builder="parquet"), arguments.count)
+        try:
+            rows = limited(datasets.Dataset.from_parquet(escape(arguments.data)), arguments.count)
+        except READ_ERRORS as error:
+            reason = error.__cause__ or error
+            raise UserError(f"the file {arguments.data!r} cannot be read as parquet: {reason}") from error
         for column, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
             if not isinstance(rows.features.get(column), kind):
                 raise UserError(f"the file {arguments.data!r} has no column {column!r} of type {kind.__name__}.")

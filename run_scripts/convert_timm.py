@@ -25,6 +25,7 @@ from ..tokenization.image_processing_timm import TimmImageProcessorPil
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
+from .data.files import iterate_lines, read_text
 
 
 # Defaults of timm's gMLP and Mixer models, which their config.json can override.
@@ -137,8 +138,10 @@ def _label_names(arguments: ConvertTimmArguments, description: dict[str, Any], c
     """One name for each class."""
     if arguments.labels is not None:
         try:
-            text = Path(arguments.labels).read_text(encoding="utf-8-sig")  # with or without a byte order mark
-            names = _in_order(json.loads(text)) if arguments.labels.endswith(".json") else text.splitlines()
+            is_json = arguments.labels.endswith(".json")
+            names = (
+                _in_order(json.loads(read_text(arguments.labels))) if is_json else [*iterate_lines(arguments.labels)]
+            )
         except (OSError, ValueError) as error:
             raise UserError(f"the labels {arguments.labels!r} cannot be read: {error}") from error
     elif "label_names" in description:

@@ -10,7 +10,6 @@ Works for every checkpoint that `AutoModelForMaskedLM` loads. A text of n tokens
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,8 +24,9 @@ from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
 from .base.sequence_limits import longest_text
 from .base.trained_model import load_trained
-from .data.loading import find_files, iterate_rows, load_files
-from .data.table_files import read_table
+from .data.files import find_files
+from .data.table_files import Row, check_text, read_table
+from .data.text_corpus import TEXT_KINDS, read_texts
 from .metrics import load_metric
 from .metrics.pseudo_likelihood import encode, token_log_probabilities
 
@@ -38,7 +38,8 @@ class PseudoPerplexityArguments:
     model: str = field(metadata={"help": "Checkpoint folder or Hub id of a masked language model."})
     text: list[str] | None = field(default=None, metadata={"help": "Texts."})
     file: list[str] | None = field(
-        default=None, metadata={"help": "Files or glob patterns: txt (one text a line), json(l), csv, parquet."}
+        default=None,
+        metadata={"help": "Files, glob patterns or folders: txt (one text a line), json(l), csv, tsv, parquet."},
     )
     text_column: str = field(default="text", metadata={"help": "Column of the files that holds the text."})
     pairs: str | None = field(
@@ -113,7 +114,7 @@ class Scorer:
         ]
 
 
-def read_texts(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]]:
+def texts_to_score(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]]:
     """Places and texts; lines without text are left out.
 
     Raises:
@@ -121,26 +122,12 @@ def read_texts(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]]:
     """
     if arguments.text is not None:
         return [(f"--text, number {number}", text) for number, text in enumerate(arguments.text, 1)]
-    found: list[tuple[str, str]] = []
-    for file in find_files(arguments.file or []):
-        found += _texts_of_file(file, arguments.text_column)
+    files = find_files(arguments.file or [], TEXT_KINDS)
+    with report_bad_data():
+        found = [(place, text) for place, text in read_texts(files, arguments.text_column) if text.strip()]
     if not found:
         raise UserError(f"the files {arguments.file} hold no text.")
     return found
-
-
-def _texts_of_file(file: str, column: str) -> Iterator[tuple[str, str]]:
-    rows = load_files([file])
-    if column not in rows.column_names:
-        columns = ", ".join(map(repr, rows.column_names))
-        raise UserError(f"the file {file!r} has no column {column!r}; it has {columns}.")
-    with report_bad_data():
-        for number, row in enumerate(iterate_rows(rows, "text"), 1):
-            text = row[column]
-            if not isinstance(text, str | None):
-                raise UserError(f"{file}, row {number}: the column {column!r} holds {text!r} instead of text.")
-            if text and text.strip():
-                yield f"{file}, row {number}", text
 
 
 def summarise(scores: list[Score]) -> dict[str, float]:
@@ -169,15 +156,17 @@ def score_pairs(scorer: Scorer, arguments: PseudoPerplexityArguments) -> tuple[d
         UserError: If a column is missing or a text does not fit.
     """
     table = read_table(arguments.pairs or "")
-    texts: list[tuple[str, str]] = []
-    groups: list[str] = []
-    for number, row in table.rows:
-        pair = [table.value(number, row, column) for column in (arguments.good_column, arguments.bad_column)]
-        for text in pair:
-            table.check_texts(number, [text])
-            texts.append((f"{table.source}, {table.unit} {number}", text))
-        if arguments.group_column is not None:
-            groups.append(str(table.value(number, row, arguments.group_column)))
+
+    def read(number: int, row: Row) -> list[str]:
+        return [
+            check_text(table.value(number, row, column)) for column in (arguments.good_column, arguments.bad_column)
+        ]
+
+    found = table.convert(read, can_skip=False)
+    texts = [(table.place(number), text) for number, both in found for text in both]
+    groups = []
+    if arguments.group_column is not None:
+        groups = [str(table.value(number, row, arguments.group_column)) for number, row in table.rows]
     scores = scorer(texts)
     pairs = [{"good": asdict(good), "bad": asdict(bad)} for good, bad in zip(scores[::2], scores[1::2], strict=True)]
     right = [pair["good"]["pseudo_log_likelihood"] > pair["bad"]["pseudo_log_likelihood"] for pair in pairs]
@@ -218,7 +207,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if arguments.pairs is not None:
         summary, details = score_pairs(Scorer(arguments), arguments)
     else:
-        texts = read_texts(arguments)
+        texts = texts_to_score(arguments)
         scores = Scorer(arguments)(texts)
         summary, details = summarise(scores), [asdict(score) for score in scores]
     report(summary, details, arguments)

@@ -136,7 +136,10 @@ def load_experiment(
         set_label_names(config, task.labels or ("score",), args.do_train)
         config.problem_type = "regression" if task.is_regression else "single_label_classification"
     examples = {
-        split: {part: read_examples(table, task, split != "test") for part, table in parts.items()}
+        split: {
+            part: read_examples(table, task, split != "test", data_args.skip_empty_examples)
+            for part, table in parts.items()
+        }
         for split, parts in tables.items()
     }
     texts = _texts(examples["train"][""]) if args.do_train else ()

@@ -76,7 +76,8 @@ def build(
     if getattr(config, "num_channels", 3) != 3:
         raise UserError(f"num_channels={config.num_channels} is not possible: all images are read as RGB, with three.")
     with args.main_process_first(local=False, desc="loading the images"):
-        splits = load_images(data_args, wanted_splits(args), model_args.token)
+        classes = None if args.do_train else label_names(config)
+        splits = load_images(data_args, wanted_splits(args), model_args.token, classes)
     names = next(iter(splits.values())).features["label"].names
     if args.do_train:
         set_label_names(config, names, trained=True)

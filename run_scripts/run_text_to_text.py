@@ -84,17 +84,16 @@ def load_data(arguments: TextToTextArguments, args: Seq2SeqTrainingArguments, to
     """
     tasks = find_tasks(arguments.tasks)
     check_packages(*{SCORES[name][0] for task in tasks for name in task.metrics if name in SCORES})
-    data = Data(tasks, {}, [], [])
+    data, skip_empty = Data(tasks, {}, [], []), arguments.skip_empty_examples
     for task in tasks:
         if args.do_train:
-            examples = read_text_examples(
-                task, load_table(task, "train", "", arguments, token), True, arguments.max_train_samples
-            )
+            table = load_table(task, "train", "", arguments, token)
+            examples = read_text_examples(task, table, True, arguments.max_train_samples, skip_empty)
             data.train[task.name] = training_pairs(task, examples)
         for part in task.sets:
             if args.do_eval:
                 table = load_table(task, "validation", part, arguments, token)
-                examples = read_text_examples(task, table, True, arguments.max_eval_samples)
+                examples = read_text_examples(task, table, True, arguments.max_eval_samples, skip_empty)
                 data.validation.append(EvaluationSet(task, part, examples))
             if args.do_predict and task.benchmark_task is not None:  # SQuAD's test set is not public
                 examples = read_text_examples(task, load_table(task, "test", part, arguments, token), False)

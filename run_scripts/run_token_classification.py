@@ -37,6 +37,7 @@ from .base.training_arguments import ScriptTrainingArguments, check_has_work, wa
 from .data.loading import limited
 from .data.token_classification import (
     TokenClassificationArguments,
+    found_tags,
     load_sentences,
     marks_entities,
     tag_names,
@@ -143,10 +144,7 @@ def build(
 
 def _unseen_tags(sentences: dict[str, datasets.Dataset], names: Sequence[str]) -> list[str]:
     """Tags of evaluation data that are not among the names, see `unseen_labels`."""
-    found = {
-        split: {tag for tags in rows["tags"] for tag in tags} if "tags" in rows.column_names else set()
-        for split, rows in sentences.items()
-    }
+    found = {split: found_tags(rows) for split, rows in sentences.items()}
     unseen = unseen_labels("tags", names, found)
     if marks_entities(set(names)) and not marks_entities(set(unseen)):
         shown = ", ".join(map(repr, unseen))

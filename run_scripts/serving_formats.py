@@ -43,11 +43,11 @@ from .benchmarks.serving_formats import (
 )
 from .benchmarks.timing import take_turns
 from .data.collators import precompute_labels
-from .data.loading import limited, load_files
+from .data.loading import limited
 from .data.masking import MaskingCollator
 from .data.packing import row_encoder, tokenize
 from .data.row_seeds import SeededCollator
-from .data.text_corpus import text_only
+from .data.text_corpus import load_texts
 
 
 @dataclass
@@ -80,7 +80,7 @@ def masked_sequences(name: str, arguments: ServingArguments) -> Iterator[dict[st
     """Sequences of the validation text with masks, the same for every format."""
     with report_unreadable(name):
         tokenizer = AutoTokenizer.from_pretrained(name)
-    text = text_only(load_files(arguments.validation_file), "text", "validation")
+    text = load_texts(arguments.validation_file, "text", "validation")
     length = min(arguments.length, tokenizer.model_max_length)
     rows = tokenize(text, row_encoder(tokenizer, length, pack=True))
     collator = SeededCollator(MaskingCollator(tokenizer), 0)

@@ -75,15 +75,21 @@ def train_unigram_tokenizer(
         [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.Punctuation(behavior="isolated")]
     )
     tokenizer.decoder = decoders.Metaspace()
-    tokenizer.train_from_iterator(
-        texts,
-        trainers.UnigramTrainer(
-            vocab_size=vocab_size,
-            special_tokens=special_tokens,
-            unk_token=roles["unk_token"],
-            show_progress=show_progress,
-        ),
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special_tokens,
+        unk_token=roles["unk_token"],
+        show_progress=show_progress,
     )
+    try:
+        tokenizer.train_from_iterator(texts, trainer)
+    except Exception as error:
+        if "not large enough to contain all chars" not in str(error):
+            raise
+        raise ValueError(
+            f"`vocab_size` must be larger than the {len(special_tokens)} special tokens and the different characters "
+            f"of the texts together, got {vocab_size}."
+        ) from error
     if tokenizer.get_vocab_size() <= len(special_tokens):
         raise ValueError("There is no text to train a tokenizer on: the texts are empty.")
     _put_in_order(tokenizer, len(special_tokens))

@@ -20,7 +20,8 @@ from transformers import (
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
 from ...modeling.heads.losses import IGNORED_LABEL
-from ..base.errors import UserError
+from ..base.errors import UserError, report_bad_data
+from ..data.files import iterate_lines
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Candidate, Case, Group, Inputs, model_candidate, synchronise
 
@@ -38,7 +39,8 @@ def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]
     """
     if not Path(file).is_file():
         raise UserError(f"there is no file {file!r} to take lengths from.")
-    lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    with report_bad_data():
+        lines = [line for line in iterate_lines(file) if line.strip()]
     if not lines:
         raise UserError(f"{file} has no lines to take lengths from.")
     lines = lines[:count]

@@ -8,9 +8,11 @@ import datasets
 import numpy as np
 
 from ..base.errors import UserError
-from .loading import find_files, limited, load_files
+from .files import ending, find_files
+from .loading import limited
 from .sentence_pairs import SentencePairArguments
-from .table_files import Table, load_named_split, read_table
+from .table_files import EmptyRowError, Row, Table, check_text, load_named_split, read_table
+from .text_corpus import TEXT_KINDS, load_texts
 
 
 #: Column with the tokens of a row's longest text, for batches of like length.
@@ -83,16 +85,16 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
     texts, pairs, tables = [], [], []
     skipped = 0
     if arguments.train_file is not None:
-        files = find_files(arguments.train_file)
-        lines = [file for file in files if _is_text_file(file)]
+        files = find_files(arguments.train_file, TEXT_KINDS)
+        lines = [file for file in files if ending(file) == ".txt"]
         if lines:
-            rows = load_files(lines, builder="text")
+            rows = load_texts(lines, "text", "train", keep_empty=True)
             kept = rows.filter(
                 lambda texts: [bool(text.strip()) for text in texts], input_columns="text", batched=True
             )
             skipped += len(rows) - len(kept)
             texts.append(kept)
-        tables = [read_table(file) for file in files if not _is_text_file(file)]
+        tables = [read_table(file) for file in files if ending(file) != ".txt"]
     else:
         tables = [load_named_split(arguments, "train", token)]
     for table in tables:
@@ -113,34 +115,27 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
     return DistillationTexts(splits, skipped)
 
 
-def _is_text_file(file: str) -> bool:
-    name = file.lower()
-    return any(name.endswith((".txt", f".txt{ending}")) for ending in (".gz", ".bz2", ".xz", ".zst"))
-
-
 def _rows_of(table: Table, arguments: SentencePairArguments) -> tuple[datasets.Dataset, int]:
     """The pairs or texts of a table, and how many rows were left out since a text is empty."""
-    first, columns, names = table.rows[0][1], arguments.pair_columns, ["anchor", "positive"]
+    columns, names = arguments.pair_columns, ["anchor", "positive"]
     names += [f"negative_{number}" for number in range(1, len(columns) - 1)]
-    if not {*columns} <= {*first}:
-        if arguments.text_column not in first:
+    if not {*columns} <= {*table.columns}:
+        if arguments.text_column not in table.columns:
             raise UserError(
                 f"{table.source} has neither the columns {', '.join(map(repr, columns))} of pairs nor one "
-                f"{arguments.text_column!r} with texts (--text_column); its columns are {', '.join(map(repr, first))}."
+                f"{arguments.text_column!r} with texts (--text_column); its columns are "
+                f"{', '.join(map(repr, table.columns))}."
             )
         columns, names = [arguments.text_column], ["text"]
-    kept, skipped = {name: [] for name in names}, 0
-    for number, row in table.rows:
-        texts = [table.value(number, row, column) for column in columns]
-        texts = ["" if text is None else text for text in texts]
-        for text in texts:
-            if not isinstance(text, str):
-                raise table.error(number, f"expected a text, got {text!r}.")
-        if not all(text.strip() for text in texts):
-            skipped += 1
-            continue
-        for name, text in zip(names, texts, strict=True):
-            kept[name].append(text)
-    return datasets.Dataset.from_dict(
-        kept, features=datasets.Features({n: datasets.Value("string") for n in names})
-    ), skipped
+
+    def read(number: int, row: Row) -> list[str] | None:
+        try:
+            return [check_text(table.value(number, row, column), f"the column {column!r}") for column in columns]
+        except EmptyRowError:
+            return None
+
+    found = [texts for _, texts in table.convert(read)]
+    kept = [texts for texts in found if texts is not None]
+    features = datasets.Features({name: datasets.Value("string") for name in names})
+    rows = {name: [texts[place] for texts in kept] for place, name in enumerate(names)}
+    return datasets.Dataset.from_dict(rows, features=features), len(found) - len(kept)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import UserError
-from .table_files import Row, Table, load_split, read_table
+from .table_files import BadRowError, Numbered, Row, Table, is_missing, load_split, read_table
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TextTask:
         label = row.get(self.label_column)
         if str(label) in ("-1", "-1.0"):
             return self.score_range is None if self.labels is None else "-1" in self.labels
-        return label not in (None, "") and str(label).lower() != "nan"
+        return not is_missing(label)
 
     def read_label(self, value: Any) -> int | float:
         """The index of a class, given its name or index; for regression the score.
@@ -165,19 +165,27 @@ class GlueTask(TextTask):
             header = self.headerless if split != "test" else None
             table = read_table(folder / name, header, self.drop_incomplete)
         if self.expand is not None:
-            return dataclasses.replace(table, rows=list(self._expanded(table)))
-        renamed = [(number, {self.local_names.get(key, key): row[key] for key in row}) for number, row in table.rows]
-        return dataclasses.replace(table, rows=renamed)
+            rows: list[tuple[int, Row]] = []
+            problems = list(table.problems)
+            for number, row in self._expanded(table):
+                if isinstance(row, BadRowError):
+                    problems.append((number, row))
+                else:
+                    rows.append((number, row))
+            return dataclasses.replace(table, readable=rows, problems=tuple(problems))
+        renamed = [
+            (number, {self.local_names.get(key, key): row[key] for key in row}) for number, row in table.readable
+        ]
+        return dataclasses.replace(table, readable=renamed)
 
-    def _expanded(self, table: Table) -> Iterator[tuple[int, Row]]:
-        for number, line in table.rows:
+    def _expanded(self, table: Table) -> Iterator[Numbered]:
+        for number, line in table.readable:
             try:
-                rows = self.expand(line)
+                yield from ((number, row) for row in self.expand(line))
             except KeyError as error:
-                raise table.error(number, f"there is no column {error}, which {self.folder}'s lines have.") from error
+                yield number, BadRowError(f"there is no column {error}, which {self.folder}'s lines have.")
             except (TypeError, AttributeError, IndexError) as error:
-                raise table.error(number, f"it has not the form of {self.folder}'s lines: {error}.") from error
-            yield from ((number, row) for row in rows)
+                yield number, BadRowError(f"it has not the form of {self.folder}'s lines: {error}.")
 
     def _load(self, split: str, token: str | None) -> Table:
         if self.superglue:  # a loading script, which datasets no longer runs: the Hub's conversion has the same rows

@@ -1,18 +1,17 @@
 """Data sets from local files, folders and the Hub."""
 
-import bz2
-import gzip
 import lzma
+import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from glob import escape, glob
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets.arrow_writer import SchemaInferenceError
+from datasets.fingerprint import Hasher
 from pyarrow import compute
 
 from ..base.errors import BadDataError, UserError
@@ -21,13 +20,14 @@ from ..base.ranges import check_ranges
 
 Split = datasets.Dataset | datasets.IterableDataset
 
-_BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
-
 #: Exceptions that damaged files cause.
 READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
 
-#: Ending of compressed files -> what opens them.
-OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+SKIP_EMPTY_HELP = (
+    "Leave out training and validation examples that lack a text or a label, and print how many, instead of refusing "
+    "them."
+)
 
 
 @dataclass
@@ -42,6 +42,7 @@ class DatasetArguments:
     validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training examples only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation examples only."})
+    skip_empty_examples: bool = field(default=False, metadata={"help": SKIP_EMPTY_HELP})
 
     def __post_init__(self):
         check_ranges(
@@ -63,66 +64,68 @@ class DatasetArguments:
         return load_named(self.dataset_name, self.dataset_config_name, name, streaming, token)
 
 
-def _builder_for(file: str) -> str:
-    suffixes = [suffix.lower() for suffix in Path(file).suffixes]
-    if suffixes and suffixes[-1] in OPENERS:
-        suffixes.pop()
-    if not suffixes or suffixes[-1] not in _BUILDERS:
-        raise UserError(
-            f"the file {file!r} is of no known kind. Known endings: {', '.join(_BUILDERS)}, each also with one of "
-            f"{', '.join(sorted(OPENERS))}."
-        )
-    return _BUILDERS[suffixes[-1]]
+@dataclass
+class _RowsConfig(datasets.BuilderConfig):
+    """What `load_rows` is given; `datasets` keeps the rows of each configuration on the disk."""
+
+    files: tuple[str, ...] = ()
+    stamps: tuple[tuple[str, int, int], ...] = ()
+    read: Callable[[list[str]], Iterable[Any]] | None = None
+    features: datasets.Features | None = None
 
 
-def load_files(patterns: list[str], streaming: bool = False, builder: str | None = None) -> Split:
-    """The rows of local files of one kind.
+class _Rows(datasets.ArrowBasedBuilder):
+    """The rows that a function reads from files."""
+
+    BUILDER_CONFIG_CLASS = _RowsConfig
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo(features=self.config.features)
+
+    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
+        return [datasets.SplitGenerator(name="train", gen_kwargs={"files": list(self.config.files)})]
+
+    def _generate_tables(self, files: list[str]) -> Iterator[tuple[tuple[int, int], pa.Table]]:
+        schema = self.config.features.arrow_schema
+        rows = iter(self.config.read(list(files)))
+        number = 0
+        while batch := list(islice(rows, 1000)):
+            yield (0, number), pa.Table.from_pylist(batch, schema=schema)
+            number += 1
+
+
+def load_rows(
+    files: Sequence[str],
+    read: Callable[[list[str]], Iterable[dict[str, Any]]],
+    features: datasets.Features,
+    streaming: bool = False,
+) -> Split:
+    """The rows that a function reads from files; those not streamed stay on the disk for the next time.
 
     Args:
-        patterns: Files or glob patterns.
+        files: Names of files.
+        read: Given some of the files, yields their rows. It has to be a function of a module, or a `partial` of one.
+            Streams call it for each file.
+        features: The columns of the rows.
         streaming: Whether to read while iterating.
-        builder: Builder of `datasets`, e.g. "text"; chosen by the file names' endings by default.
 
     Raises:
-        UserError: If a file is missing, of an unknown or another kind, or malformed, or there are no rows.
+        UserError: If `read` raises `BadDataError`. Streams raise that while iterating.
     """
-    files = find_files(patterns)
-    builders = {builder or _builder_for(file) for file in files}
-    if len(builders) > 1:
-        raise UserError(f"the files {patterns} are of different kinds ({', '.join(sorted(builders))}): give one kind.")
-    (builder,) = builders
-    # Drops a byte order mark, as other builders do anyway; `datasets` ignores it for compressed files.
-    options: dict[str, Any] = {"encoding": "utf-8-sig"} if builder == "text" else {}
+    folder = Path(__file__).parent
+    code = [(folder / name).read_bytes() for name in ("files.py", "table_files.py", "text_corpus.py", "text_pairs.py")]
+    found = [(os.path.abspath(file), os.stat(file)) for file in files]
+    stamps = tuple((path, status.st_size, status.st_mtime_ns) for path, status in found)
+    builder = _Rows(hash=Hasher.hash(code), files=tuple(files), stamps=stamps, read=read, features=features)
+    if streaming:
+        return builder.as_streaming_dataset(split="train")
     try:
-        return datasets.load_dataset(
-            builder, data_files=list(map(escape, files)), split="train", streaming=streaming, **options
-        )
-    except READ_ERRORS as error:
-        if _is_without_rows(error):
-            raise UserError(f"the files {patterns} have no rows.") from error
-        raise UserError(f"the files {patterns} cannot be read as {builder}: {error.__cause__ or error}") from error
-
-
-def _is_without_rows(error: BaseException) -> bool:
-    """Whether this is what `datasets` raises for files without rows: the one for csv, the other for the rest."""
-    return "corresponds to no data" in str(error) or isinstance(error.__cause__, SchemaInferenceError)
-
-
-def find_files(patterns: list[str]) -> list[str]:
-    """The files that match glob patterns, those of each pattern in alphabetical order.
-
-    A pattern that is the name of a file is this file.
-
-    Raises:
-        UserError: If a pattern matches no file.
-    """
-    files = []
-    for pattern in patterns:
-        found = glob(escape(pattern)) or sorted(glob(pattern, recursive=True))
-        if not found:
-            raise UserError(f"there is no file {pattern!r}.")
-        files += found
-    return files
+        builder.download_and_prepare()
+    except datasets.exceptions.DatasetGenerationError as error:
+        if isinstance(error.__cause__, BadDataError):
+            raise UserError(str(error.__cause__)) from error
+        raise
+    return builder.as_dataset(split="train")
 
 
 def load_named(
@@ -185,5 +188,7 @@ def iterate_rows(rows: Iterable[Any], name: str) -> Iterator[Any]:
     """
     try:
         yield from rows
+    except BadDataError:
+        raise
     except READ_ERRORS as error:
         raise BadDataError(f"the {name} data cannot be read: {error.__cause__ or error}") from error

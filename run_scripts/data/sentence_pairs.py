@@ -3,12 +3,23 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import datasets
 
 from ..base.errors import UserError
-from .loading import DatasetArguments, find_files, limited
-from .table_files import Row, Table, load_named_split, load_split, read_table
+from .loading import DatasetArguments, limited
+from .table_files import (
+    BadRowError,
+    EmptyRowError,
+    Row,
+    Table,
+    check_text,
+    is_missing,
+    load_named_split,
+    load_split,
+    read_table,
+)
 
 
 @dataclass
@@ -91,11 +102,11 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
     if (arguments.dataset_name is None) == (arguments.train_file is None):
         raise UserError("give the training pairs as one of --dataset_name and --train_file.")
     if arguments.train_file is not None:
-        tables = [read_table(file) for file in find_files(arguments.train_file)]
+        table = read_table(arguments.train_file)
     else:
-        tables = [load_named_split(arguments, "train", token)]
+        table = load_named_split(arguments, "train", token)
     columns = arguments.pair_columns
-    rows = [texts for table in tables for texts in _texts_of(table, columns, arguments)]
+    rows = _texts_of(table, columns, arguments, can_skip=True)
     if not rows:
         labels = ", ".join(map(repr, arguments.positive_labels))
         raise UserError(f"no training pair has one of the --positive_labels {labels} in {arguments.label_column!r}.")
@@ -124,15 +135,14 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
     else:
         name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
         table = load_split(name, config, getattr(arguments, f"{split}_split"), token)
-    first = table.rows[0][1]
-    if arguments.score_column in first:
-        pairs = _scored_pairs(table, arguments)
-    elif arguments.anchor_column in first and arguments.positive_column in first:
-        columns = arguments.pair_columns[:2]
-        rows = list(_texts_of(table, columns, arguments))
+    can_skip = split == "validation"
+    if arguments.score_column in table.columns:
+        pairs = _scored_pairs(table, arguments, can_skip)
+    elif arguments.anchor_column in table.columns and arguments.positive_column in table.columns:
+        rows = _texts_of(table, arguments.pair_columns[:2], arguments, can_skip)
         pairs = datasets.Dataset.from_list([dict(zip(("anchor", "positive"), row, strict=True)) for row in rows])
     else:
-        found = ", ".join(map(repr, first))
+        found = ", ".join(map(repr, table.columns))
         raise UserError(
             f"{table.source} has neither a column {arguments.score_column!r} (--score_column) with the similarity of "
             f"two texts, nor {arguments.anchor_column!r} and {arguments.positive_column!r} (--anchor_column and "
@@ -145,40 +155,43 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
     return pairs
 
 
-def _scored_pairs(table: Table, arguments: SentencePairArguments) -> datasets.Dataset:
-    rows = []
-    for number, row in table.rows:
-        texts = _checked(table, number, row, (arguments.sentence1_column, arguments.sentence2_column))
-        value = table.value(number, row, arguments.score_column)
-        rows.append({"sentence1": texts[0], "sentence2": texts[1], "score": _score(table, number, value)})
-    return datasets.Dataset.from_list(rows)
+def _scored_pairs(table: Table, arguments: SentencePairArguments, can_skip: bool) -> datasets.Dataset:
+    def read(number: int, row: Row) -> Row:
+        names = (arguments.sentence1_column, arguments.sentence2_column)
+        texts = [check_text(table.value(number, row, name)) for name in names]
+        score = _score(table.value(number, row, arguments.score_column))
+        return {"sentence1": texts[0], "sentence2": texts[1], "score": score}
+
+    found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
+    return datasets.Dataset.from_list([row for _, row in found])
 
 
-def _score(table: Table, number: int, value: object) -> float:
+def _score(value: Any) -> float:
+    if is_missing(value):
+        raise EmptyRowError("the similarity is missing.")
     try:
-        score = float(value)  # type: ignore[arg-type]
+        score = float(value)
     except (TypeError, ValueError):
         score = math.nan
     if not math.isfinite(score):
-        raise table.error(number, f"the similarity {value!r} is not a finite number.")
+        raise BadRowError(f"the similarity {value!r} is not a finite number.")
     return score
 
 
-def _texts_of(table: Table, columns: Sequence[str], arguments: SentencePairArguments) -> Iterator[tuple[str, ...]]:
+def _texts_of(
+    table: Table, columns: Sequence[str], arguments: SentencePairArguments, can_skip: bool
+) -> list[tuple[str, ...]]:
     """The texts of the rows that match."""
-    for number, row in table.rows:
+
+    def read(number: int, row: Row) -> tuple[str, ...] | None:
         if arguments.label_column is not None:
             label = table.value(number, row, arguments.label_column)
             if str(label) not in arguments.positive_labels:
-                continue
-        yield _checked(table, number, row, columns)
+                return None
+        return tuple(check_text(table.value(number, row, column)) for column in columns)
 
-
-def _checked(table: Table, number: int, row: Row, columns: Sequence[str]) -> tuple[str, ...]:
-    texts = tuple(table.value(number, row, column) for column in columns)
-    for text in texts:
-        table.check_texts(number, [text])
-    return texts
+    found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
+    return [texts for _, texts in found if texts is not None]
 
 
 def iterate_sentences(pairs: datasets.Dataset) -> Iterator[str]:

@@ -1,19 +1,28 @@
 """Question answering data in SQuAD's format: loading, checking, cutting contexts into windows."""
 
-import json
-import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import datasets
 from transformers import PreTrainedTokenizerBase
 
 from ...modeling.pipelines.question_answering import answer_tokens, encode_windows
-from ..base.errors import UserError
+from ..base.errors import UserError, report_bad_data
 from ..base.ranges import check_ranges
-from .loading import OPENERS, DatasetArguments, find_files, limited, load_files
+from .files import ending, find_files, read_text
+from .loading import DatasetArguments, limited
+from .table_files import (
+    KINDS,
+    BadRowError,
+    EmptyRowError,
+    Row,
+    Table,
+    check_strings,
+    join_tables,
+    parse_json,
+    read_table,
+)
 
 
 FEATURES = datasets.Features(
@@ -36,8 +45,8 @@ class QuestionDataArguments(DatasetArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Files or glob patterns: SQuAD's own JSON, or json(l), csv, parquet with the columns id, context, "
-            "question and answers (text, answer_start; in csv as JSON); also compressed."
+            "help": "Files, glob patterns or folders: SQuAD's own JSON, or json(l), csv, tsv, parquet with the "
+            "columns id, context, question and answers (text, answer_start; in csv and tsv as JSON); also compressed."
         },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
@@ -92,121 +101,144 @@ def load_questions(
             continue
         if (arguments.dataset_name is None) == (files[name] is None):
             raise UserError(f"give the {name} questions as either --dataset_name or --{name}_file.")
-        split = load_squad_files(files[name]) if files[name] is not None else arguments.load(name, token)
-        split = limited(split, limits[name], shuffle=True)  # neighbouring questions share their context
-        splits[name] = check_questions(split, name, arguments.version_2_with_negative)
+        if files[name] is not None:
+            table = load_squad_files(files[name])
+        else:
+            table = Table(f"the {name} data", list(enumerate(arguments.load(name, token), start=1)), "row")
+        questions = check_questions(table, arguments.version_2_with_negative, arguments.skip_empty_examples)
+        splits[name] = limited(questions, limits[name], shuffle=True)  # neighbouring questions share their context
     return splits
 
 
-def load_squad_files(patterns: list[str]) -> datasets.Dataset:
+def load_squad_files(patterns: list[str]) -> Table:
     """Questions from files: SQuAD's own nested JSON, or one question a row.
 
     Raises:
-        UserError: If a file is missing, malformed, not in UTF-8, or of another kind than the others.
+        UserError: If a file is missing, malformed, not in UTF-8, or without questions.
     """
-    files = find_files(patterns)
-    nested = [_nested_articles(file) for file in files]
-    if all(articles is None for articles in nested):
-        return load_files(patterns)
-    if any(articles is None for articles in nested):
-        raise UserError(f"the files {patterns} are partly SQuAD's own JSON and partly not: give one kind.")
-    rows = []
-    for file, articles in zip(files, nested, strict=True):
-        try:
-            rows += _flat_rows(articles)
-        except (KeyError, TypeError) as error:
-            raise UserError(
-                f"the file {file!r} is not SQuAD's JSON: in data > paragraphs > qas, {type(error).__name__} {error}."
-            ) from error
-    return datasets.Dataset.from_list(rows, features=FEATURES)
+    tables = []
+    for file in find_files(patterns, KINDS):
+        with report_bad_data():
+            articles = _nested_articles(file)
+        if articles is None:
+            tables.append(read_table(file))
+            continue
+        rows, problems = [], []
+        for number, row in enumerate(_flat_rows(articles), start=1):
+            (problems if isinstance(row, BadRowError) else rows).append((number, row))
+        if not rows and not problems:
+            raise UserError(f"the file {file!r} has no questions.")
+        tables.append(Table(file, rows, "question", tuple(problems)))
+    return join_tables(tables)
 
 
-def _nested_articles(file: str) -> list[dict[str, Any]] | None:
+def _nested_articles(file: str) -> list[Any] | None:
     """The list `data` of SQuAD's own JSON; `None` if the file has another form."""
-    suffixes = [suffix.lower() for suffix in Path(file).suffixes[-2:]]
-    opener = OPENERS[suffixes.pop()] if suffixes and suffixes[-1] in OPENERS else open
-    if not suffixes or suffixes[-1] != ".json":
+    if ending(file) != ".json":
         return None
     try:
-        with opener(file, "rt", encoding="utf-8") as text:
-            content = json.load(text)
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":  # one object a line
-            return None
-        raise UserError(f"the file {file!r} is not valid JSON: {error}.") from error
-    except (UnicodeDecodeError, EOFError, OSError, lzma.LZMAError) as error:
-        raise UserError(f"the file {file!r} cannot be read as JSON in UTF-8: {error}.") from error
-    return content["data"] if isinstance(content, dict) and isinstance(content.get("data"), list) else None
+        content = parse_json(read_text(file), checked=False)
+    except BadRowError:  # one object a line, or an error that the reader of tables names
+        return None
+    if not isinstance(content, dict) or "data" not in content or "context" in content:
+        return None
+    if not isinstance(content["data"], list):
+        raise UserError(f"the file {file!r} is not SQuAD's JSON: data must be a list, got {content['data']!r:.100}.")
+    return content["data"]
 
 
-def _flat_rows(articles: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _flat_rows(articles: list[Any]) -> Iterator[Row | BadRowError]:
     for article in articles:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                yield {
-                    "id": question["id"],
-                    "context": paragraph["context"],
-                    "question": question["question"],
-                    "answers": {
-                        "text": [answer["text"] for answer in question["answers"]],
-                        "answer_start": [answer["answer_start"] for answer in question["answers"]],
-                    },
-                }
+        try:
+            paragraphs = [(paragraph, list(paragraph["qas"])) for paragraph in article["paragraphs"]]
+        except (KeyError, TypeError) as error:
+            yield BadRowError(f"not SQuAD's JSON: in data > paragraphs > qas, {type(error).__name__} {error}.")
+            continue
+        for paragraph, questions in paragraphs:
+            for question in questions:
+                try:
+                    yield _flat_row(paragraph, question)
+                except BadRowError as problem:
+                    yield problem
 
 
-def check_questions(split: datasets.Dataset, name: str, unanswerable: bool) -> datasets.Dataset:
+def _flat_row(paragraph: Any, question: Any) -> Row:
+    try:
+        answers = question["answers"] or []
+        row = {
+            "id": question["id"],
+            "context": paragraph["context"],
+            "question": question["question"],
+            "answers": {name: [answer[name] for answer in answers] for name in ("text", "answer_start")},
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadRowError(f"not SQuAD's JSON: in data > paragraphs > qas, {type(error).__name__} {error}.") from error
+    check_strings(row)
+    return row
+
+
+def check_questions(
+    table: Table,
+    unanswerable: bool,
+    skip_empty: bool = False,
+    advice: str = "give --version_2_with_negative if such are meant to be",
+) -> datasets.Dataset:
     """The columns of `FEATURES`, checked.
 
     Args:
-        split: Rows.
-        name: Name of the split, for messages.
+        table: Questions.
         unanswerable: Whether questions without answers are allowed.
+        skip_empty: Whether questions without a text, a context or, unless allowed, an answer are left out.
+        advice: What the message about questions without an answer says to do.
 
     Raises:
         UserError: If a column is missing, ids repeat, a question or context is empty, or an answer is missing or does
             not stand where it says in the context.
     """
-    missing = [column for column in FEATURES if column not in split.column_names]
-    if missing:
-        raise UserError(f"the {name} questions have no column {missing[0]!r}; there are {split.column_names}.")
-    if not len(split):
-        raise UserError(f"there are no {name} questions.")
-    rows, ids = [], set()
-    for row in split.select_columns(list(FEATURES)):
-        where = f"the {name} question with id {row['id']!r}"
-        if row["id"] is None or str(row["id"]) in ids:
-            raise UserError(f"{where}: every question needs an id of its own.")
-        ids.add(str(row["id"]))
+    ids: set[str] = set()
+
+    def read(number: int, row: Row) -> Row:
+        values = {column: table.value(number, row, column) for column in FEATURES}
+        where = f"the question with id {values['id']!r}"
+        if values["id"] is None or str(values["id"]) in ids:
+            raise BadRowError(f"{where}: every question needs an id of its own.")
+        ids.add(str(values["id"]))
         for column in ("question", "context"):
-            if not isinstance(row[column], str) or not row[column].strip():
-                raise UserError(f"{where} has an empty {column}: remove it, or give it one.")
-        answers = _checked_answers(row["answers"], row["context"], where)
+            text = values[column]
+            if text is None or (isinstance(text, str) and not text.strip()):
+                raise EmptyRowError(f"{where} has an empty {column}.")
+            if not isinstance(text, str):
+                raise BadRowError(f"{where} must have a string as its {column}, got {text!r}.")
+        answers = _checked_answers(values["answers"], values["context"], where)
         if not answers["text"] and not unanswerable:
-            raise UserError(f"{where} has no answer: give --version_2_with_negative if such are meant to be.")
-        rows.append({**row, "id": str(row["id"]), "answers": answers})
-    return datasets.Dataset.from_list(rows, features=FEATURES)
+            raise EmptyRowError(f"{where} has no answer: {advice}.")
+        return {**values, "id": str(values["id"]), "answers": answers}
+
+    return datasets.Dataset.from_list([row for _, row in table.convert(read, skip_empty)], features=FEATURES)
 
 
 def _checked_answers(answers: Any, context: str, where: str) -> dict[str, list]:
     """The answers without the spaces around them."""
-    if isinstance(answers, str):  # from a csv file
+    if isinstance(answers, str) and answers.strip():  # from a csv file
         try:
-            answers = json.loads(answers)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{where}: its answers are no JSON ({error}): {answers!r}.") from error
-    if not isinstance(answers, dict) or not {"text", "answer_start"} <= answers.keys():
-        raise UserError(f"{where}: its answers must have the lists 'text' and 'answer_start', got {answers!r}.")
+            answers = parse_json(answers)
+        except BadRowError as error:
+            raise BadRowError(f"{where}: its answers are {error}") from error
+    if answers is None or answers == "":
+        return {"text": [], "answer_start": []}
+    if not isinstance(answers, dict) or not all(isinstance(answers.get(n), list) for n in ("text", "answer_start")):
+        raise BadRowError(f"{where}: its answers must have the lists 'text' and 'answer_start', got {answers!r}.")
     if len(answers["text"]) != len(answers["answer_start"]):
-        raise UserError(f"{where}: {len(answers['text'])} answers, but {len(answers['answer_start'])} starts.")
+        raise BadRowError(f"{where}: {len(answers['text'])} answers, but {len(answers['answer_start'])} starts.")
     checked: dict[str, list] = {"text": [], "answer_start": []}
     for text, start in zip(answers["text"], answers["answer_start"], strict=True):
-        if not isinstance(text, str) or not isinstance(start, int) or not text.strip():
-            raise UserError(
+        if not isinstance(text, str) or type(start) is not int or not text.strip():
+            raise BadRowError(
                 f"{where}: an answer needs a text that is not empty and a start, got {text!r} and {start!r}."
             )
         found = context[start : start + len(text)] if start >= 0 else ""
         if found != text:
-            raise UserError(
+            raise BadRowError(
                 f"{where}: its answer {text!r} is not in the context at character {start}, where {found!r} is. Starts "
                 "count characters, not bytes, from 0."
             )

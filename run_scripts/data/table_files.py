@@ -1,24 +1,108 @@
-"""Tables from tsv, csv, json, parquet and CoNLL files, with line numbers so that errors can name the row."""
+"""Tables from txt, tsv, csv, json and parquet files, with line numbers so that errors can name the rows."""
 
 import csv
 import io
 import json
-import lzma
-import zlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import datasets
+import pyarrow as pa
+from pyarrow import parquet
 
-from ..base.errors import UserError
-from .loading import OPENERS, DatasetArguments, load_named
+from ..base.errors import BadDataError, UserError, report_bad_data
+from .files import COMPRESSIONS, ending, find_files, iterate_lines, open_file, read_text
+from .loading import DatasetArguments, load_named
 
 
 Row = dict[str, Any]
+Item = TypeVar("Item")
 
+#: Endings of tables.
 KINDS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
+
+#: Rows that an error names; the others are counted.
+SHOWN = 10
+
+#: Stands for a carriage return inside a line of csv, where Python's reader would end the row. UTF-8 has no such code.
+_CARRIAGE_RETURN = "\udc0d"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class BadRowError(ValueError):
+    """What is wrong with a row. The error that the command ends with names the row, and others with it."""
+
+
+class EmptyRowError(BadRowError):
+    """A row lacks a text or a label: `--skip_empty_examples` leaves it out."""
+
+
+#: Line or row number, from 1 on, and the row, or what is wrong with it.
+Numbered = tuple[int, Row | BadRowError]
+
+
+class BadRows:
+    """Collects bad rows, so that one error names all of them.
+
+    Args:
+        skip_empty: Whether rows without a text or label are left out instead.
+        can_skip: Whether the message says that `--skip_empty_examples` would leave them out.
+    """
+
+    def __init__(self, skip_empty: bool = False, can_skip: bool = True):
+        self.skip_empty = skip_empty
+        self.can_skip = can_skip
+        self.count = self.empty = self.skipped = 0
+        self.shown: list[tuple[str, str, str]] = []
+
+    def add(self, source: str, place: str, problem: BadRowError) -> None:
+        """Count a bad row.
+
+        Args:
+            source: The file or split.
+            place: E.g. `"line 3"`.
+            problem: What is wrong.
+        """
+        is_empty = isinstance(problem, EmptyRowError)
+        if is_empty and self.skip_empty:
+            self.skipped += 1
+            return
+        self.count += 1
+        self.empty += is_empty
+        if len(self.shown) < SHOWN:
+            self.shown.append((source, place, str(problem)))
+
+    def check(self) -> None:
+        """Raise `BadDataError` if there are bad rows."""
+        if not self.count:
+            return
+        hint = ""
+        if self.empty and self.can_skip:
+            hint = " --skip_empty_examples leaves out training and validation rows without a text or a label."
+        if self.count == 1:
+            ((source, place, problem),) = self.shown
+            raise BadDataError(f"{source}, {place}: {problem}{hint}")
+        sources = dict.fromkeys(source for source, *_ in self.shown)
+        if len(sources) == 1:
+            places = [f"{place}: {problem}" for _, place, problem in self.shown]
+        else:
+            places = [f"{source}, {place}: {problem}" for source, place, problem in self.shown]
+        listed = "; ".join(place.rstrip(".") for place in places)
+        more = f"; and {self.count - SHOWN:,} more" if self.count > SHOWN else ""
+        raise BadDataError(f"{', '.join(sources)}: {self.count:,} bad rows. {listed}{more}.{hint}")
+
+    def print_skipped(self, source: str, total: int) -> None:
+        """Say how many rows were left out, if any."""
+        if self.skipped:
+            print(
+                f"{source}: {self.skipped:,} of {total:,} rows left out, which lack a text or a label "
+                "(--skip_empty_examples)",
+                flush=True,
+            )
 
 
 @dataclass(frozen=True)
@@ -27,143 +111,226 @@ class Table:
 
     Args:
         source: The file or split, for messages.
-        rows: Line or row number, and the row.
+        readable: Line or row number, and the row.
         unit: What the numbers count, `"line"` or `"row"`.
+        problems: Numbers of rows that could not be read, and what is wrong with them.
+        places: For a table of several files the table and the number that each number stands for.
     """
 
     source: str
-    rows: list[tuple[int, Row]]
+    readable: list[tuple[int, Row]]
     unit: str = "line"
+    problems: tuple[tuple[int, BadRowError], ...] = ()
+    places: dict[int, tuple["Table", int]] | None = None
+
+    @property
+    def rows(self) -> list[tuple[int, Row]]:
+        """The numbered rows.
+
+        Raises:
+            UserError: If there are rows that could not be read.
+        """
+        if self.problems:
+            self.convert(lambda number, row: row)
+        return self.readable
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The columns that any row has."""
+        return list({column: None for _, row in self.readable for column in row})
+
+    def origin(self, number: int) -> tuple[str, str]:
+        """The file or split that a row is from, and its place there, e.g. `"line 3"`."""
+        if self.places is not None:
+            table, number = self.places[number]
+            return table.origin(number)
+        return self.source, f"{self.unit} {number}"
+
+    def place(self, number: int) -> str:
+        """Where a row is, for messages."""
+        return ", ".join(self.origin(number))
 
     def error(self, number: int, problem: str) -> UserError:
         """An error that names the row."""
-        return UserError(f"{self.source}, {self.unit} {number}: {problem}")
+        return UserError(f"{self.place(number)}: {problem}")
 
     def value(self, number: int, row: Row, column: str) -> Any:
-        """The value of a column.
+        """The value of a column; `None` if this row does not have it, and others do.
 
         Raises:
-            UserError: If the row has no such column.
+            UserError: If no row has such a column.
         """
-        if column not in row:
-            raise self.error(number, f"there is no column {column!r}; the columns are {', '.join(map(repr, row))}.")
-        return row[column]
+        if column in row:
+            return row[column]
+        if column in self.columns:
+            return None
+        raise self.error(
+            number, f"there is no column {column!r}; the columns are {', '.join(map(repr, self.columns))}."
+        )
 
     def check_texts(self, number: int, texts: Sequence[Any]) -> None:
-        """Check a row's texts.
+        """Check a row's texts, of which some may be empty.
 
         Raises:
             UserError: If one is no text, or all are empty.
         """
-        for text in texts:
-            if not isinstance(text, str):
-                raise self.error(number, f"a text is {text!r} instead of text.")
-        if not any(text.strip() for text in texts):
-            raise self.error(number, "the text is empty.")
+        try:
+            for text in texts:
+                if not isinstance(text, str):
+                    check_text(text)
+            if not any(text.strip() for text in texts):
+                raise EmptyRowError("the text is empty.")
+        except BadRowError as problem:
+            raise self.error(number, str(problem)) from problem
+
+    def convert(
+        self, read: Callable[[int, Row], Item], skip_empty: bool = False, can_skip: bool = True
+    ) -> list[tuple[int, Item]]:
+        """What a function makes of each row, with the row's number.
+
+        Args:
+            read: Given a row's number and the row. Raises `BadRowError` or `EmptyRowError` for what is wrong with it.
+            skip_empty: Whether to leave out rows for which it raises `EmptyRowError`, and print how many.
+            can_skip: Whether the message may advise to do so.
+
+        Raises:
+            UserError: If there are bad rows; the message names the first ones, and counts all. Or if none is left.
+        """
+        bad, items = BadRows(skip_empty, can_skip), []
+        found: list[Numbered] = sorted([*self.readable, *self.problems], key=lambda item: item[0])
+        for number, row in found:
+            try:
+                if isinstance(row, BadRowError):
+                    raise row
+                items.append((number, read(number, row)))
+            except BadRowError as problem:
+                bad.add(*self.origin(number), problem)
+        with report_bad_data():
+            bad.check()
+        bad.print_skipped(self.source, len(found))
+        if not items:
+            raise UserError(f"{self.source} has no row with all texts and labels.")
+        return items
 
 
-def read_table(path: str | Path, columns: Sequence[str] | None = None, drop_incomplete: bool = False) -> Table:
-    r"""Read a file of one of the `KINDS`, also compressed, e.g. `.tsv.gz`.
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty: null, NaN or blank. Texts such as NA and nan are texts."""
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
 
-    Tsv files have no quoting, as in GLUE; csv files are quoted as by spreadsheets. A json file holds a list of
-    objects, or one object per line as in jsonl.
+
+def check_text(value: Any, name: str = "the text") -> str:
+    """A cell that must hold a text.
 
     Args:
-        path: UTF-8, with or without byte order mark.
+        value: The cell.
+        name: What it is, for messages.
+
+    Raises:
+        EmptyRowError: If it is empty.
+        BadRowError: If it is no text.
+    """
+    if is_missing(value):
+        raise EmptyRowError(f"{name} is empty.")
+    if not isinstance(value, str):
+        raise BadRowError(f"{name} must be a string, got {value!r}.")
+    return value
+
+
+def read_table(
+    paths: str | Path | Sequence[str],
+    columns: Sequence[str] | None = None,
+    drop_incomplete: bool = False,
+) -> Table:
+    r"""Read files of the `KINDS`, compressed or not.
+
+    Tsv files have no quoting, as in GLUE; csv files are quoted as by spreadsheets. A json file holds a list of
+    objects, or one object per line as in jsonl. Only `\n` and `\r\n` end lines. Texts such as NA and null are texts.
+
+    Args:
+        paths: Names of files, glob patterns or folders; files are UTF-8, with or without byte order mark.
         columns: Names of the columns of a tsv file without a header.
         drop_incomplete: Whether to drop lines of a tsv file with too few columns, with a message.
 
     Raises:
-        UserError: If the file is missing, empty, of no known kind, not UTF-8, or a row does not fit.
+        UserError: If a file is missing, empty, of no known kind or not UTF-8. Rows that do not fit are in the table's
+            `problems`, which `Table.convert` raises.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"there is no file {str(path)!r}.")
-    kind = kind_of(path)
-    if kind not in KINDS:
-        raise UserError(
-            f"the file {str(path)!r} is of no known kind. Known endings: {', '.join(KINDS)}, all but .parquet also "
-            f"with one of {', '.join(OPENERS)}."
-        )
-    unit = "line"
-    if kind == ".parquet":
-        try:
-            rows, unit = _named_rows(datasets.Dataset.from_parquet(str(path))), "row"
-        except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
-            raise UserError(f"the file {str(path)!r} cannot be read as parquet: {error.__cause__ or error}") from error
-    else:
-        text = read_text(path)
-        if kind == ".tsv":
-            rows = _tsv_rows(text, path, columns, drop_incomplete)
-        elif kind == ".csv":
-            rows = _csv_rows(text, path)
-        elif kind == ".json" and text.lstrip().startswith("["):
-            rows, unit = _json_list(text, path), "row"
-        else:
-            rows = _json_lines(text, path)
-    table = Table(str(path), list(rows), unit)
-    if not table.rows:
-        raise UserError(f"the file {str(path)!r} has no rows.")
-    return table
+    paths = [str(paths)] if isinstance(paths, str | Path) else list(paths)
+    return join_tables([_read_file(file, columns, drop_incomplete) for file in find_files(paths, KINDS)])
 
 
-def read_conll(path: str | Path, tokens_column: str = "tokens", tags_column: str = "ner_tags") -> Table:
-    """Read sentences in CoNLL's format: a word per line, an empty line between sentences.
+def join_tables(tables: Sequence[Table]) -> Table:
+    """The rows of several tables in one."""
+    if len(tables) == 1:
+        return tables[0]
+    places: dict[int, tuple[Table, int]] = {}
+    rows: list[tuple[int, Row]] = []
+    problems: list[tuple[int, BadRowError]] = []
+    for table in tables:
+        for number, row in sorted([*table.readable, *table.problems], key=lambda item: item[0]):
+            places[len(places)] = (table, number)
+            if isinstance(row, BadRowError):
+                problems.append((len(places) - 1, row))
+            else:
+                rows.append((len(places) - 1, row))
+    return Table(", ".join(table.source for table in tables), rows, "row", tuple(problems), places)
 
-    White space separates columns; the first is the word, the last its tag. A file with one column has no tags. Lines
-    that start with `-DOCSTART-` are dropped.
+
+def _read_file(path: str, columns: Sequence[str] | None, drop_incomplete: bool) -> Table:
+    rows: list[tuple[int, Row]] = []
+    problems: list[tuple[int, BadRowError]] = []
+    if ending(path) not in KINDS:
+        raise UserError(_unknown_kind(path, KINDS))
+    with report_bad_data():
+        unit, found = open_rows(path, columns, drop_incomplete)
+        for number, row in found:
+            if isinstance(row, BadRowError):
+                problems.append((number, row))
+            else:
+                rows.append((number, row))
+    if not rows and not problems:
+        raise UserError(f"the file {path!r} has no rows.")
+    return Table(path, rows, unit, tuple(problems))
+
+
+def open_rows(
+    path: str, columns: Sequence[str] | None = None, drop_incomplete: bool = False, only: Sequence[str] | None = None
+) -> tuple[str, Iterator[Numbered]]:
+    """The rows of a file, read one after another: the one reader of all commands.
 
     Args:
-        path: UTF-8, with or without byte order mark.
-        tokens_column: Name of the column with the list of words in the result.
-        tags_column: Name of the column with the list of tags.
+        path: A txt file, whose rows have the column `text`, or of one of the `KINDS`, compressed or not.
+        columns: As for `read_table`.
+        drop_incomplete: As for `read_table`.
+        only: Columns that are needed, of parquet.
+
+    Returns:
+        What the numbers count, `"line"` or `"row"`, and the numbered rows.
 
     Raises:
-        UserError: If the file is missing, empty or not UTF-8, or has lines with different numbers of columns.
+        BadDataError: Here or while iterating, if the file is of no known kind, damaged or not UTF-8.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"there is no file {str(path)!r}.")
-    rows, words, width = [], [], None
-    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
-        fields = line.split()
-        if fields and fields[0] != "-DOCSTART-":
-            if width not in (None, len(fields)):
-                raise UserError(f"{path}, line {number}: {len(fields)} columns instead of {width}.")
-            width = len(fields)
-            words.append(fields)
-        elif words:
-            row = {tokens_column: [word[0] for word in words]}
-            row |= {tags_column: [word[-1] for word in words]} if width > 1 else {}
-            rows.append((number - len(words), row))
-            words = []
-    if not rows:
-        raise UserError(f"the file {str(path)!r} has no sentences.")
-    return Table(str(path), rows)
+    kind = ending(path)
+    if kind == ".txt":
+        return "line", ((number, {"text": line}) for number, line in enumerate(iterate_lines(path), start=1))
+    if kind == ".tsv":
+        return "line", _tsv_rows(path, columns, drop_incomplete)
+    if kind == ".csv":
+        return "line", _csv_rows(path)
+    if kind == ".parquet":
+        return "row", _parquet_rows(path, only)
+    if kind == ".json" and _first_character(path) == "[":
+        return "row", _json_list(path)
+    if kind in (".json", ".jsonl"):
+        return "line", _json_lines(path)
+    raise BadDataError(_unknown_kind(path, (".txt", *KINDS)))
 
 
-def kind_of(path: Path) -> str:
-    """The ending of a table's name in lower case, e.g. `".tsv"`, without that of its compression."""
-    *_, before, last = ["", "", *(suffix.lower() for suffix in path.suffixes)]
-    return before if last in OPENERS and before != ".parquet" else last
-
-
-def read_text(path: Path) -> str:
-    """A whole file, decompressed if its name ends in one of `OPENERS`, without its byte order mark.
-
-    Raises:
-        UserError: If it is not UTF-8, with the line, or the compressed data are damaged.
-    """
-    try:
-        with OPENERS.get(path.suffix.lower(), open)(path, "rb") as file:
-            content = file.read()
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise UserError(f"the file {str(path)!r} cannot be read: {error}.") from error
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not valid UTF-8 (byte {content[error.start]:#04x}).") from error
+def _unknown_kind(path: str, known: Sequence[str]) -> str:
+    return (
+        f"the file {path!r} is of no known kind. Known endings: {', '.join(known)}, each also with one of "
+        f"{', '.join(COMPRESSIONS)}."
+    )
 
 
 def load_split(name: str, config_name: str | None, split: str, token: str | None = None, **options: Any) -> Table:
@@ -172,9 +339,8 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
     Raises:
         UserError: If it cannot be loaded.
     """
-    return Table(
-        f"{name}, {split}", list(_named_rows(load_named(name, config_name, split, token=token, **options))), "row"
-    )
+    rows = load_named(name, config_name, split, token=token, **options)
+    return Table(f"{name}, {split}", list(_named_rows(rows, rows.features)), "row")
 
 
 def load_named_split(arguments: DatasetArguments, split: str, token: str | None = None) -> Table:
@@ -183,77 +349,178 @@ def load_named_split(arguments: DatasetArguments, split: str, token: str | None 
     return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
 
 
-def _named_rows(rows: datasets.Dataset) -> Iterator[tuple[int, Row]]:
+def _named_rows(rows: Iterable[Row], features: datasets.Features) -> Iterator[tuple[int, Row]]:
     """Rows with class names in place of indices, also inside lists; `None` for a hidden class (-1)."""
 
     def named(feature: Any, value: Any) -> Any:
         if isinstance(feature, datasets.ClassLabel) and value is not None:
-            return feature.int2str(value) if value >= 0 else None
+            return feature.int2str(value) if value >= 0 else (None if value == -1 else value)
         if isinstance(getattr(feature, "feature", None), datasets.ClassLabel) and value is not None:
             return [named(feature.feature, part) for part in value]
         return value
 
-    features = rows.features
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, start=1):
         yield number, {column: named(features[column], value) for column, value in row.items()}
 
 
-def _tsv_rows(
-    text: str, path: Path, columns: Sequence[str] | None, drop_incomplete: bool
-) -> Iterator[tuple[int, Row]]:
+def _parquet_rows(path: str, only: Sequence[str] | None) -> Iterator[Numbered]:
+    try:
+        with open_file(path) as file:
+            # A compressed file cannot be read from its end, where parquet has its contents.
+            content = parquet.ParquetFile(file if path.lower().endswith(".parquet") else io.BytesIO(file.read()))
+            names = [name for name in content.schema_arrow.names if only is not None and name in only] or None
+            features = datasets.Features.from_arrow_schema(content.schema_arrow)
+            batches = content.iter_batches(batch_size=1000, columns=names)
+            yield from _named_rows((row for batch in batches for row in batch.to_pylist()), features)
+    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
+        raise BadDataError(f"the file {path!r} cannot be read as parquet: {error}") from error
+
+
+def _header(fields: list[str], path: str) -> list[str]:
+    """The names of the columns.
+
+    Raises:
+        BadDataError: If two have the same name: one would hide the other.
+    """
+    twice = next((name for name in fields if name and fields.count(name) > 1), None)
+    if twice is not None:
+        raise BadDataError(f"{path}, line 1: two columns are called {twice!r}: rename one.")
+    return fields
+
+
+def _tsv_rows(path: str, columns: Sequence[str] | None, drop_incomplete: bool) -> Iterator[Numbered]:
     dropped = 0
-    # Not `splitlines`, which also splits at other characters that sentences contain.
-    for number, line in enumerate(text.split("\n"), start=1):
-        fields = line.removesuffix("\r").split("\t")
+    for number, line in enumerate(iterate_lines(path), start=1):
+        fields = line.split("\t")
         if fields == [""]:
             continue
         if columns is None:
-            columns = fields
+            columns = _header(fields, path)
         elif len(fields) == len(columns):
             yield number, dict(zip(columns, fields, strict=True))
         elif drop_incomplete and len(fields) < len(columns):
             dropped += 1
         else:
-            raise UserError(f"{path}, line {number}: {len(fields)} columns instead of {len(columns)}.")
+            yield number, BadRowError(f"{len(fields)} columns instead of {len(columns)}.")
     if dropped:
         print(f"{path}: {dropped} incomplete lines left out")
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[tuple[int, Row]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+def _csv_rows(path: str) -> Iterator[Numbered]:
+    csv.field_size_limit(2**31 - 1)  # 131,072 characters by default
+    reader = csv.reader(map(_protected, iterate_lines(path, keep_ends=True)), strict=True)
+    header, last = None, 0
     try:
-        for row in reader:
-            if None in row or None in row.values():
-                raise UserError(f"{path}, line {reader.line_num}: not the {len(reader.fieldnames)} columns of line 1.")
-            yield reader.line_num, row
+        for fields in reader:
+            last = reader.line_num
+            fields = [field.replace(_CARRIAGE_RETURN, "\r") for field in fields]
+            if not fields:
+                continue
+            if header is None:
+                header = _header(fields, path)
+            elif len(fields) == len(header):
+                yield last, dict(zip(header, fields, strict=True))
+            else:
+                yield last, BadRowError(f"{len(fields)} columns, not the {len(header)} columns of line 1.")
     except csv.Error as error:
         hint = " Commas separate columns." if "expected after" in str(error) else ""
-        first_line = reader.line_num + 1  # of the row: a quotation mark that is not closed reads to the end
-        raise UserError(f"{path}, line {first_line}: {error}.{hint}") from error
+        # The row's first line: a quotation mark that is not closed reads to the end.
+        yield last + 1, BadRowError(f"{error}.{hint}")
 
 
-def _json_lines(text: str, path: Path) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, _json_object(line, f"{path}, line {number}")
+def _protected(line: str) -> str:
+    """A line without carriage returns but the one of its end."""
+    end = "\r\n" if line.endswith("\r\n") else "\n" if line.endswith("\n") else ""
+    return line[: len(line) - len(end)].replace("\r", _CARRIAGE_RETURN) + end
 
 
-def _json_list(text: str, path: Path) -> Iterator[tuple[int, Row]]:
-    for number, row in enumerate(_parse_json(text, str(path))):
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, row {number}: a row must be an object, not {row!r}.")
+def _first_character(path: str) -> str:
+    return next((line.lstrip()[0] for line in iterate_lines(path) if line.strip()), "")
+
+
+def _json_lines(path: str) -> Iterator[Numbered]:
+    for number, line in enumerate(iterate_lines(path), start=1):
+        if not line.strip():
+            continue
+        row = _json_row(line)
+        if isinstance(row, BadRowError) and number == 1 and isinstance(_json_row(read_text(path)), dict):
+            raise BadDataError(
+                f"the file {path!r} is one JSON object over several lines: give a list of objects, or one object a "
+                "line."
+            )
         yield number, row
 
 
-def _json_object(text: str, place: str) -> Row:
-    row = _parse_json(text, place)
+def _json_row(text: str) -> Row | BadRowError:
+    try:
+        return check_row(parse_json(text))
+    except BadRowError as error:
+        return error
+
+
+def check_row(row: Any) -> Row:
+    """A row of JSON. Raises `BadRowError` if it is no object."""
     if not isinstance(row, dict):
-        raise UserError(f"{place}: a row must be an object, not {row!r}.")
+        raise BadRowError(f"a row must be an object, not {row!r}.")
     return row
 
 
-def _parse_json(text: str, place: str) -> Any:
+def _json_list(path: str) -> Iterator[Numbered]:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{place}: not valid JSON ({error}).") from error
+        rows = parse_json(read_text(path), checked=False)
+    except BadRowError as error:
+        raise BadDataError(f"{path}: {error}") from error
+    for number, row in enumerate(rows, start=1):
+        try:
+            check_strings(row)
+            yield number, check_row(row)
+        except BadRowError as error:
+            yield number, error
+
+
+def parse_json(text: str, checked: bool = True) -> Any:
+    """What a JSON text stands for.
+
+    Args:
+        text: The text.
+        checked: Whether to check its strings, see `check_strings`.
+
+    Raises:
+        BadRowError: If it is not valid JSON, an object has two values for one name, or a string is none.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_object)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadRowError(f"not valid JSON ({error}).") from error
+    if checked and "\\u" in text:
+        check_strings(value)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadRowError(f"an object has two values for {twice!r}.")
+    return row
+
+
+def check_strings(value: Any) -> None:
+    """Check that the strings in a value of JSON are text.
+
+    Raises:
+        BadRowError: If one has half of a surrogate pair, as a text that was cut inside an emoji. It has no UTF-8.
+    """
+    if isinstance(value, str):
+        found = _SURROGATE.search(value)
+        if found:
+            raise BadRowError(
+                f"a text has the lone surrogate \\u{ord(found[0]):04x}, half of a character: remove or complete it."
+            )
+    elif isinstance(value, dict):
+        for item in (*value, *value.values()):
+            check_strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            check_strings(item)

@@ -1,6 +1,8 @@
 """Texts with classes or scores: loading, checking, tokenizing."""
 
+import math
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import datasets
@@ -11,7 +13,16 @@ from ..base.errors import UserError
 from ..base.trained_model import label_names
 from .glue import CLASSIFIED, GlueTask, TextTask, columns, find_task
 from .loading import DatasetArguments
-from .table_files import Table, load_named_split, read_table
+from .table_files import (
+    BadRowError,
+    EmptyRowError,
+    Row,
+    Table,
+    check_text,
+    is_missing,
+    load_named_split,
+    read_table,
+)
 
 
 @dataclass
@@ -26,11 +37,17 @@ class TextClassificationArguments(DatasetArguments):
     dataset_name: str | None = field(
         default=None, metadata={"help": "Instead of a task: data set on the Hub, or a local folder of one."}
     )
-    train_file: str | None = field(
-        default=None, metadata={"help": "Instead of a task: file with texts and labels; tsv, csv, json(l), parquet."}
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Instead of a task: files, glob patterns or folders with texts and labels: tsv, csv, json(l), "
+            "parquet; also compressed."
+        },
     )
-    validation_file: str | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
-    test_file: str | None = field(default=None, metadata={"help": "As train_file, to predict; labels may be missing."})
+    validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "As train_file, to predict; labels may be missing."}
+    )
     test_split: str = field(default="test", metadata={"help": "Name of its test split."})
     text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
     text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second text of a pair."})
@@ -96,30 +113,28 @@ def own_task(arguments: TextClassificationArguments, train: Table | None, config
     if arguments.regression:
         return TextTask(texts, None, ("pearson", "spearman"), label_column=arguments.label_column)
     names = label_names(config) if train is None else _classes(train, arguments.label_column)
-    if len(names) < 2:
-        source = "the model" if train is None else train.source
-        raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")
     # A file of numbers may mean the classes of a model whose labels have names.
     by_index = train is None and not any(name.isdecimal() for name in names)
     metrics = ("accuracy", "macro_f1")
-    return TextTask(texts, tuple(names), metrics, label_column=arguments.label_column, by_index=by_index)
+    task = TextTask(texts, tuple(names), metrics, label_column=arguments.label_column, by_index=by_index)
+    if len(names) < 2:
+        if train is not None:
+            read_examples(train, task, True, arguments.skip_empty_examples)  # bad rows, which may have the other label
+        source = "the model" if train is None else train.source
+        raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")
+    return task
 
 
 def _classes(train: Table, column: str) -> list[str]:
     """The labels of training rows in order.
 
     Raises:
-        UserError: If a row has none or several, or all are numbers with fractions.
+        UserError: If all are numbers with fractions.
     """
-    found = set()
-    for number, row in train.rows:
-        label = train.value(number, row, column)
-        if label in (None, "") or str(label).lower() == "nan":
-            raise train.error(number, "the label is missing.")
-        if isinstance(label, (list, dict)):
-            raise train.error(number, f"the label is {label!r}: a text has one label, a name or a number.")
-        found.add(str(label))
-    if all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
+    # Rows without a label, or with several: `read_examples` names all of them.
+    labels = [train.value(number, row, column) for number, row in train.readable]
+    found = {str(label) for label in labels if not (is_missing(label) or isinstance(label, list | dict))}
+    if found and all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
         raise UserError(
             f"{train.source} has numbers such as {min(found)} as labels: give --regression to predict numbers, or "
             "names or whole numbers for classes."
@@ -130,15 +145,14 @@ def _classes(train: Table, column: str) -> list[str]:
 
 def _is_number(name: str) -> bool:
     try:
-        float(name)
+        return math.isfinite(float(name))
     except ValueError:
         return False
-    return True
 
 
 def found_labels(table: Table, task: TextTask) -> set[str]:
     """The labels of a table as names: those of the task's classes that a row names by index, others as they are."""
-    return {_name_of(row[task.label_column], task) for _, row in table.rows if task.has_label(row)}
+    return {_name_of(row[task.label_column], task) for _, row in table.readable if task.has_label(row)}
 
 
 def _name_of(label: Any, task: TextTask) -> str:
@@ -148,32 +162,57 @@ def _name_of(label: Any, task: TextTask) -> str:
         return str(label)
 
 
-def read_examples(table: Table, task: TextTask, labelled: bool) -> datasets.Dataset:
+def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool = False) -> datasets.Dataset:
     """Check rows, and convert them to the columns `index`, `texts`, and, as far as there are any, `label` and `group`.
 
     Args:
         table: The rows of a file or split.
         task: Reads texts and labels of a row.
         labelled: Whether every row must have a label. Otherwise labels are used if the first row has one.
+        skip_empty: Whether rows without a text or label are left out where every row must have a label.
 
     Raises:
-        UserError: If a column, a text or a label is missing or invalid; the message names the row.
+        UserError: If a column, a text or a label is missing or invalid; the message names the first rows.
     """
-    labelled = labelled or task.has_label(table.rows[0][1])
-    examples = []
-    for position, (number, row) in enumerate(table.rows):
+    can_skip = labelled
+    labelled = labelled or (bool(table.readable) and task.has_label(table.readable[0][1]))
+    positions = count()
+
+    def read(number: int, row: Row) -> Row:
+        position = next(positions)
         try:
             texts = task.texts(row)
             group = {} if task.group is None else {"group": task.group(row)}
-            label = {"label": task.read_label(table.value(number, row, task.label_column))} if labelled else {}
         except KeyError as error:
-            raise table.error(number, f"there is no column {error}; the columns are {', '.join(row)}.") from error
-        except ValueError as error:
-            raise table.error(number, str(error)) from error
-        table.check_texts(number, texts)
+            column = error.args[0]
+            table.value(number, row, column)  # raises if no row has it
+            raise EmptyRowError(f"{column!r} is missing.") from error
+        except BadRowError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BadRowError(str(error)) from error
+        # A benchmark's pairs may have one empty text; so has QQP.
+        if isinstance(task, GlueTask) and any(isinstance(text, str) and text.strip() for text in texts):
+            texts = ["" if text is None else text for text in texts]
+            check = [text for text in texts if text]
+        else:
+            check = list(texts)
+        for text in check:
+            check_text(text)
+        label = {}
+        if labelled:
+            value = table.value(number, row, task.label_column)
+            if is_missing(value):
+                raise EmptyRowError("the label is missing.")
+            try:
+                label["label"] = task.read_label(value)
+            except ValueError as error:
+                raise BadRowError(str(error)) from error
         index = row.get("idx", position) if isinstance(task, GlueTask) else position
-        examples.append({"index": index, "texts": list(texts), **group, **label})
-    return datasets.Dataset.from_list(examples)
+        return {"index": index, "texts": list(texts), **group, **label}
+
+    examples = table.convert(read, skip_empty and can_skip, can_skip)
+    return datasets.Dataset.from_list([example for _, example in examples])
 
 
 def tokenize(

@@ -1,14 +1,23 @@
 """Text corpora for language modelling: loading, checking, splitting into training and validation data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import datasets
 
-from ..base.errors import UserError
+from ..base.errors import BadDataError, UserError, report_bad_data
 from ..base.ranges import check_ranges
-from .loading import DatasetArguments, Split, iterate_rows, limited, load_files
+from .files import ending, find_files
+from .loading import DatasetArguments, Split, iterate_rows, limited, load_rows
+from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, check_text, open_rows
+
+
+#: Endings of files of texts; a txt file has a text a line.
+TEXT_KINDS = (".txt", *KINDS)
+
+_FEATURES = datasets.Features({"text": datasets.Value("string")})
 
 
 @dataclass
@@ -18,7 +27,8 @@ class TextDataArguments(DatasetArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Files or glob patterns: txt (one document a line), json(l), csv, parquet; also compressed."
+            "help": "Files, glob patterns or folders: txt (one document a line), json(l), csv, tsv, parquet; also "
+            "compressed."
         },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
@@ -77,18 +87,16 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
         raise UserError("--streaming needs --max_eval_samples, the number of documents to evaluate on.")
     train = validation = None
     if arguments.train_file is not None:
-        train = load_files(arguments.train_file, arguments.streaming)
+        train = load_texts(arguments.train_file, arguments.text_column, "train", arguments.streaming)
     elif arguments.dataset_name is not None:
-        train = arguments.load("train", token, arguments.streaming)
+        train = text_only(arguments.load("train", token, arguments.streaming), arguments.text_column, "train")
         if arguments.validation_file is None and arguments.validation_split in _split_names(arguments, token):
             validation = arguments.load("validation", token, arguments.streaming)
+            validation = text_only(validation, arguments.text_column, "validation")
     if arguments.validation_file is not None:
-        validation = load_files(arguments.validation_file, arguments.streaming)
-    if train is not None:
-        train = text_only(train, arguments.text_column, "train")
-    if validation is not None:
-        validation = text_only(validation, arguments.text_column, "validation")
-    else:
+        files, column = arguments.validation_file, arguments.text_column
+        validation = load_texts(files, column, "validation", arguments.streaming)
+    if validation is None:
         train, validation = _hold_out(train, arguments, seed)
     splits = {"train": train, "validation": validation}
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
@@ -119,8 +127,85 @@ def _is_none_of(row: dict[str, Any], texts: set[str]) -> bool:
     return row["text"] not in texts
 
 
+def load_texts(
+    patterns: Sequence[str], column: str, name: str, streaming: bool = False, keep_empty: bool = False
+) -> Split:
+    """The texts of files, one per row, in a single column `text`.
+
+    Args:
+        patterns: Names of files, glob patterns or folders; files of the `TEXT_KINDS`, compressed or not.
+        column: Column of the text, in all but txt files.
+        name: The split's name, for messages.
+        streaming: Whether to read while iterating.
+        keep_empty: Whether to keep rows without text, as empty texts.
+
+    Raises:
+        UserError: If a file is missing, of no known kind or damaged, the column is missing, a row has something else
+            than text there, or no row holds text. Streams raise `BadDataError` while iterating.
+    """
+    files = find_files(patterns, TEXT_KINDS)
+    is_table = any(ending(file) != ".txt" for file in files)
+    if column != "text" and not is_table:
+        raise UserError(f"the {name} data has no column {column!r}: txt files have a text a line, and no columns.")
+    rows = load_rows(files, partial(_rows_of, column=column, stop_at_first=streaming), _FEATURES, streaming)
+    if keep_empty:
+        return rows
+    return _with_text(rows, column, name, report_empty=is_table)  # an empty line of txt separates paragraphs
+
+
+def _rows_of(files: list[str], column: str, stop_at_first: bool = False) -> Iterator[dict[str, str]]:
+    for _, text in read_texts(files, column, stop_at_first):
+        yield {"text": text}
+
+
+def read_texts(files: Sequence[str], column: str = "text", stop_at_first: bool = False) -> Iterator[tuple[str, str]]:
+    """The place and the text of each row of some files, also of rows without text.
+
+    Args:
+        files: Names of files of the `TEXT_KINDS`.
+        column: Column of the text, in all but txt files.
+        stop_at_first: Whether to raise for the first bad row, instead of for all of them at the end.
+
+    Raises:
+        BadDataError: If a file is of no known kind or damaged, has no such column, or a row has something else than
+            text there.
+    """
+    bad = BadRows()
+    for file in files:
+        unit, rows = open_rows(file, only=[column])
+        is_txt = ending(file) == ".txt"
+        found, columns = False, {}
+        for number, row in rows:
+            place = f"{unit} {number}"
+            try:
+                text = _text_of(row, "text" if is_txt else column)
+            except BadRowError as problem:
+                bad.add(file, place, problem)
+                if stop_at_first:
+                    bad.check()
+                continue
+            found = found or is_txt or column in row
+            if not found:
+                columns |= dict.fromkeys(row)
+            yield f"{file}, {place}", text
+        if not found and columns:
+            known = ", ".join(map(repr, columns))
+            raise BadDataError(f"the file {file!r} has no column {column!r}; it has {known}.")
+    bad.check()
+
+
+def _text_of(row: dict[str, Any] | BadRowError, column: str) -> str:
+    """The text of a row; empty if it has none."""
+    if isinstance(row, BadRowError):
+        raise row
+    try:
+        return check_text(row.get(column), f"the column {column!r}")
+    except EmptyRowError:
+        return ""
+
+
 def text_only(split: Split, column: str, name: str) -> Split:
-    """The rows that hold text, in a single column `text`.
+    """The rows of a data set that hold text, in a single column `text`.
 
     Args:
         split: Rows of a data set, streamed or not.
@@ -128,22 +213,42 @@ def text_only(split: Split, column: str, name: str) -> Split:
         name: The split's name, for messages.
 
     Raises:
-        UserError: If the column is missing, or no row holds text.
+        UserError: If the column is missing or holds no texts, or no row holds text.
     """
-    columns = split.column_names or list(next(iterate_rows(split, name), {}))
+    with report_bad_data():
+        columns = split.column_names or list(next(iterate_rows(split, name), {}))
     if column not in columns:
         raise UserError(f"the {name} data has no column {column!r}; it has {', '.join(map(repr, columns))}.")
+    kind = (split.features or {}).get(column)
+    if kind is not None and getattr(kind, "dtype", None) not in ("string", "large_string", "null"):
+        row = next(iterate_rows(split.select_columns([column]), name), {column: None})
+        raise UserError(f"the column {column!r} of the {name} data must hold strings, got {row[column]!r}.")
     split = split.select_columns([column])
     if column != "text":
         split = split.rename_column(column, "text")
-    split = split.filter(_has_text)
-    if next(iterate_rows(split, name), None) is None:
-        raise UserError(f"the {name} data holds no text: every row of {column!r} is empty.")
-    return split
+    return _with_text(split, column, name, report_empty=True)
+
+
+def _with_text(split: Split, column: str, name: str, report_empty: bool) -> Split:
+    kept = split.filter(_has_text)
+    with report_bad_data():
+        if next(iterate_rows(kept, name), None) is None:
+            raise UserError(f"the {name} data holds no text: every row of {column!r} is empty.")
+    if report_empty and isinstance(kept, datasets.Dataset) and len(kept) < len(split):
+        print(
+            f"{name} data: {len(split) - len(kept):,} of {len(split):,} rows left out, which hold no text", flush=True
+        )
+    return kept
 
 
 def _has_text(row: dict[str, Any]) -> bool:
-    return bool(row["text"] and row["text"].strip())
+    try:
+        check_text(row["text"])
+    except EmptyRowError:
+        return False
+    except BadRowError as problem:
+        raise BadDataError(str(problem)) from problem
+    return True
 
 
 def iterate_texts(split: Split) -> Iterator[str]:

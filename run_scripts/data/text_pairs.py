@@ -1,18 +1,21 @@
 """Pairs of source and target texts: loading from four kinds of data, checking, tokenizing."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import datasets
 from pyarrow import compute
 from transformers import PreTrainedTokenizerBase
 
-from ..base.errors import UserError
+from ..base.errors import BadDataError, UserError, report_bad_data
 from ..base.ranges import check_ranges
-from .loading import DatasetArguments, find_files, limited, list_lengths, load_files
+from .files import ending, find_files, iterate_lines
+from .loading import DatasetArguments, limited, list_lengths, load_rows
+from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, Row, open_rows
 
 
 FEATURES = datasets.Features(
@@ -34,8 +37,9 @@ class Seq2SeqDataArguments(DatasetArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Files or glob patterns: json(l), csv or parquet with a source and a target column, or dialogues "
-            "as ParlAI writes them (.txt: persona lines, then turns with a tab before the reply); also compressed."
+            "help": "Files, glob patterns or folders: json(l), csv, tsv or parquet with a source and a target column, "
+            "or dialogues as ParlAI writes them (.txt: persona lines, then turns with a tab before the reply); also "
+            "compressed."
         },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for --do_eval."})
@@ -73,9 +77,6 @@ class Seq2SeqDataArguments(DatasetArguments):
         default=None,
         metadata={"help": "End at which sources are cut; by default left in ParlAI dialogues, else right."},
     )
-    skip_empty_examples: bool = field(
-        default=False, metadata={"help": "Leave out training examples with an empty text, instead of refusing them."}
-    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first training examples only."})
     max_eval_samples: int | None = field(
         default=None, metadata={"help": "Use the first validation and test examples only."}
@@ -112,64 +113,90 @@ def load_pairs(
             f"give the {split} data as one of --dataset_name, --{split}_file, or --{split}_source_file with "
             f"--{split}_target_file."
         )
-    columns, side = ("source", "target"), "right"
-    if split == "test" and sources is not None and targets is None:
-        columns, rows = ("source", None), load_files(sources, builder="text").rename_column("text", "source")
-    elif given[1]:
-        rows = load_parallel_lines(sources, targets, split)
-    elif files is not None and all(".txt" in Path(file.lower()).suffixes for file in files):
-        rows, side = load_dialogues(files, arguments.max_history), "left"
+    side: Literal["left", "right"] = "right"
+    source, target = arguments.source_column, arguments.target_column
+    if given[1]:
+        if targets is None and split == "test":
+            target = None
+        elif sources is None or targets is None:
+            raise UserError(f"--{split}_source_file and --{split}_target_file belong together: give both.")
+        source, target = "source", target and "target"
+        first = find_files(sources)
+        found, read = [*first, *find_files(targets or [])], partial(parallel_lines, num_sources=len(first))
+    elif files is not None and all(ending(file) == ".txt" for file in find_files(files, (".txt", *KINDS))):
+        source, target, side = "source", "target", "left"
+        found, read = find_files(files, (".txt",)), partial(dialogues, max_history=arguments.max_history)
+    elif files is not None:
+        found, read = find_files(files, KINDS), table_rows
+    name = f"the {split} data"
+    reader = PairReader(source, target, name, arguments.source_prefix, arguments.skip_empty_examples, split != "test")
+    if not any(given):
+        pairs = reader.from_data_set(limited(arguments.load(split, token), limit))
     else:
-        columns = arguments.source_column, arguments.target_column
-        rows = load_files(files) if files is not None else arguments.load(split, token)
-    skip_empty = arguments.skip_empty_examples and split == "train"
-    pairs = pairs_of(limited(rows, limit), *columns, f"the {split} data", arguments.source_prefix, skip_empty)
-    return pairs, arguments.source_truncation_side or side
+        pairs = load_rows(found, partial(reader.from_files, read=read, limit=limit), FEATURES)
+    return reader.kept(pairs), arguments.source_truncation_side or side
 
 
-def load_parallel_lines(sources: list[str] | None, targets: list[str] | None, name: str) -> datasets.Dataset:
-    """Line i of the source files with line i of the target files, as columns `source` and `target`.
+#: A row's file or data set, its place there, and the row, or what is wrong with it.
+PlacedRow = tuple[str, str, Row | BadRowError]
+
+
+def table_rows(files: Sequence[str]) -> Iterator[PlacedRow]:
+    """The rows of tables, one after another."""
+    for file in files:
+        unit, rows = open_rows(file)
+        for number, row in rows:
+            yield file, f"{unit} {number}", row
+
+
+def parallel_lines(files: Sequence[str], num_sources: int) -> Iterator[PlacedRow]:
+    """Line i of the source files with line i of the target files, as columns `source` and, if any, `target`.
+
+    Args:
+        files: The source files, and behind them the target files.
+        num_sources: Number of source files.
 
     Raises:
-        UserError: If a file is missing or is not text in UTF-8, or the numbers of lines differ.
+        BadDataError: If a file is damaged or not UTF-8, or the numbers of lines differ.
     """
-    if sources is None or targets is None:
-        raise UserError(f"--{name}_source_file and --{name}_target_file belong together: give both.")
-    lines = {column: load_files(files, builder="text") for column, files in (("source", sources), ("target", targets))}
-    if len(lines["source"]) != len(lines["target"]):
-        raise UserError(
-            f"{sources} have {len(lines['source']):,} lines, but {targets} have {len(lines['target']):,}: line i of "
-            "one must belong to line i of the other."
-        )
-    return datasets.concatenate_datasets(
-        [split.rename_column("text", column) for column, split in lines.items()], axis=1
-    )
+    sources, targets = files[:num_sources], files[num_sources:]
+    if targets:
+        counts = [sum(1 for file in group for _ in iterate_lines(file)) for group in (sources, targets)]
+        if counts[0] != counts[1]:
+            raise BadDataError(
+                f"{list(sources)} have {counts[0]:,} lines, but {list(targets)} have {counts[1]:,}: line i of one "
+                "must belong to line i of the other."
+            )
+    other = (line for file in targets for line in iterate_lines(file))
+    for file in sources:
+        for number, line in enumerate(iterate_lines(file), start=1):
+            yield file, f"line {number}", {"source": line, **({"target": next(other)} if targets else {})}
 
 
-def load_dialogues(patterns: list[str], max_history: int | None = None) -> datasets.Dataset:
+def dialogues(files: Sequence[str], max_history: int | None = None) -> Iterator[PlacedRow]:
     """Dialogues in ParlAI's text format, as in PersonaChat: every reply is the target of what came before it.
 
     A line is a number, which starts again at 1 with each dialogue, and a persona sentence, or what one speaker says
     and, behind a tab, what the other replies. Further columns are ignored.
 
     Args:
-        patterns: Files or glob patterns.
+        files: Names of files.
         max_history: Utterances to keep of those before the reply, the latest; `None` for all.
 
-    Returns:
-        Columns `source` (persona sentences and utterances, one a line) and `target`.
+    Yields:
+        Columns `source` (persona sentences and utterances, one a line) and `target`, or what is wrong with a line.
 
     Raises:
-        UserError: If a file is missing, is not text in UTF-8, or has another format.
+        BadDataError: If a file is damaged or not UTF-8.
     """
-    examples = []
-    for file in find_files(patterns):
+    for file in files:
         persona: list[str] = []
         history: list[str] = []
-        for index, line in enumerate(load_files([file], builder="text")["text"], start=1):
+        for index, line in enumerate(iterate_lines(file), start=1):
             found = _DIALOGUE_LINE.fullmatch(line)
             if found is None:
-                raise UserError(f"{file!r}, line {index}: a dialogue's lines begin with a number, got {line!r}.")
+                yield file, f"line {index}", BadRowError(f"a dialogue's lines begin with a number, got {line!r}.")
+                continue
             number, text = found.groups()
             if number == "1":
                 persona, history = [], []
@@ -178,95 +205,142 @@ def load_dialogues(patterns: list[str], max_history: int | None = None) -> datas
                 continue
             said, *reply = text.split("\t")
             if not reply:
-                raise UserError(f"{file!r}, line {index}: there is no tab with a reply behind it in {line!r}.")
+                yield file, f"line {index}", BadRowError(f"there is no tab with a reply behind it in {line!r}.")
+                continue
             history.append(said)
-            examples.append({"source": "\n".join(persona + history[-(max_history or 0) :]), "target": reply[0]})
+            source = "\n".join(persona + history[-(max_history or 0) :])
+            yield file, f"line {index}", {"source": source, "target": reply[0]}
             history.append(reply[0])
-    if not examples:
-        raise UserError(f"there are no dialogues in {patterns}.")
-    return datasets.Dataset.from_list(examples)
 
 
-def pairs_of(
-    rows: datasets.Dataset, source: str, target: str | None, name: str, prefix: str = "", skip_empty: bool = False
-) -> datasets.Dataset:
-    """The columns of `FEATURES`, made from two columns of any data set.
+@dataclass
+class PairReader:
+    """Makes pairs of rows: the columns of `FEATURES`. Rows that are left out become pairs of empty texts.
 
     Args:
-        rows: The data set.
         source: Column of texts, or of lists of sentences, which are joined by spaces. `a.b` is `b` inside column `a`.
         target: Column of texts, or of lists of references; `None` if there are none.
         name: Name of the data, for messages.
         prefix: Text before every source.
-        skip_empty: Whether to drop examples with an empty text.
-
-    Raises:
-        UserError: If a column is missing, or a row has no text there.
+        skip_empty: Whether to leave out rows with an empty text, where they may be.
+        can_skip: Whether they may be left out.
     """
-    if not len(rows):
-        raise UserError(f"{name} has no rows.")
-    columns = {column: _split_name(rows, column, name) for column in (source, target) if column is not None}
-    read = sorted({outer for outer, *_ in columns.values()})
 
-    def convert(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
-        pairs: dict[str, list] = {column: [] for column in FEATURES}
-        for row, index in enumerate(indices):
-            texts = {}
-            for column, (outer, *inner) in columns.items():
-                value = batch[outer][row]
-                for key in inner:
-                    value = value[key]
-                texts[column] = _texts(value, f"row {index + 1} of {name}, column {column!r}")
-            empty = [column for column in texts if not texts[column]]
-            if empty and not skip_empty:
-                raise UserError(
-                    f"row {index + 1} of {name} has an empty {empty[0]!r}: remove it, or, if it is for training, give "
-                    "--skip_empty_examples."
-                )
-            if not empty:
-                references = [] if target is None else texts[target]
-                pairs["source"].append(prefix + " ".join(texts[source]))
-                pairs["target"].append(references[0] if references else "")
-                pairs["references"].append(references)
-        return pairs
+    source: str
+    target: str | None
+    name: str
+    prefix: str = ""
+    skip_empty: bool = False
+    can_skip: bool = True
 
-    pairs = rows.select_columns(read).map(
-        convert,
-        batched=True,
-        with_indices=True,
-        remove_columns=read,
-        features=FEATURES,
-        desc=f"reading {name}",
-    )
-    if not len(pairs):
-        raise UserError(f"{name} has no row with both texts.")
-    return pairs
+    def __post_init__(self):
+        self.bad = BadRows(self.skip_empty and self.can_skip, self.can_skip)
+        self.missing = {column: "" for column in (self.source, self.target) if column is not None}
 
+    def from_files(
+        self, files: Sequence[str], read: Callable[[Sequence[str]], Iterator[PlacedRow]], limit: int | None
+    ) -> Iterator[dict[str, Any]]:
+        """The pairs in files.
 
-def _split_name(rows: datasets.Dataset, column: str, name: str) -> list[str]:
-    """`"a.b"` as `["a", "b"]`, unless there is a column of that very name."""
-    if column in rows.column_names:
-        return [column]
-    keys = column.split(".")
-    level: Any = rows[0]
-    for key in keys:
-        if not isinstance(level, dict) or key not in level:
-            known = f"{', '.join(map(repr, level))}" if isinstance(level, dict) else "a text"
-            raise UserError(
-                f"{name} has no column {column!r}: where {key!r} should be, there is {known}. Give --source_column "
-                "and --target_column."
+        Args:
+            files: Names of files.
+            read: Reads their rows.
+            limit: Most rows to read; `None` for all.
+
+        Raises:
+            BadDataError: If something is wrong with the files or rows; the message names the first rows.
+        """
+        for placed in islice(read(files), limit):
+            yield self._pair(*placed)
+        self._check()
+
+    def from_data_set(self, rows: datasets.Dataset) -> datasets.Dataset:
+        """The pairs in a data set.
+
+        Raises:
+            UserError: If something is wrong with the rows.
+        """
+
+        def convert(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
+            whole = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+            pairs = [self._pair(self.name, f"row {index + 1}", row) for index, row in zip(indices, whole, strict=True)]
+            if indices[-1] + 1 == len(rows):  # here: what `map` returns is kept on the disk
+                self._check()
+            return {column: [pair[column] for pair in pairs] for column in FEATURES}
+
+        with report_bad_data():
+            return rows.map(
+                convert,
+                batched=True,
+                with_indices=True,
+                remove_columns=rows.column_names,
+                features=FEATURES,
+                desc=f"reading {self.name}",
             )
-        level = level[key]
-    return keys
 
+    def kept(self, pairs: datasets.Dataset) -> datasets.Dataset:
+        """The pairs without those left out, whose number is printed.
 
-def _texts(value: Any, where: str) -> list[str]:
-    """The texts of a cell, without those that are empty."""
-    values = value if isinstance(value, list) else [value]
-    wrong = [item for item in values if item is not None and not isinstance(item, str)]
-    if wrong:
-        raise UserError(f"{where} must hold a text or a list of texts, got {wrong[0]!r}.")
-    return [item.strip() for item in values if item and item.strip()]
+        Raises:
+            UserError: If there is no pair left.
+        """
+        if not len(pairs):
+            raise UserError(f"{self.name} has no rows.")
+        found = pairs.filter(bool, input_columns="source") if self.bad.skip_empty else pairs
+        self.bad.skipped = len(pairs) - len(found)
+        self.bad.print_skipped(self.name, len(pairs))
+        if not len(found):
+            raise UserError(f"{self.name} has no row with both texts.")
+        return found
+
+    def _pair(self, source: str, place: str, row: Row | BadRowError) -> dict[str, Any]:
+        try:
+            if isinstance(row, BadRowError):
+                raise row
+            texts = {
+                column: self._texts(row, column) for column in dict.fromkeys((self.source, self.target)) if column
+            }
+            empty = [column for column, found in texts.items() if not found]
+            if empty:
+                raise EmptyRowError(f"{empty[0]!r} is empty.")
+        except BadRowError as problem:
+            self.bad.add(source, place, problem)
+            return {"source": "", "target": "", "references": []}
+        references = [] if self.target is None else texts[self.target]
+        return {
+            "source": self.prefix + " ".join(texts[self.source]),
+            "target": references[0] if references else "",
+            "references": references,
+        }
+
+    def _texts(self, row: Row, column: str) -> list[str]:
+        """The texts of a cell, without those that are empty."""
+        value: Any = row
+        for key in [column] if column in row else column.split("."):
+            if value is None:
+                break
+            if not isinstance(value, dict) or key not in value:
+                known = ", ".join(map(repr, value)) if isinstance(value, dict) else repr(value)
+                if column in self.missing:
+                    self.missing[column] = self.missing[column] or f"where {key!r} should be, there is {known}"
+                value = None
+                break
+            value = value[key]
+        else:
+            self.missing.pop(column, None)
+        values = value if isinstance(value, list) else [value]
+        wrong = [item for item in values if item is not None and not isinstance(item, str)]
+        if wrong:
+            raise BadRowError(f"the column {column!r} must hold a text or a list of texts, got {wrong[0]!r}.")
+        return [item.strip() for item in values if item and item.strip()]
+
+    def _check(self) -> None:
+        for column, found in self.missing.items():
+            if found:
+                raise BadDataError(
+                    f"{self.name} has no column {column!r}: {found}. Give --source_column and --target_column."
+                )
+        self.bad.check()
 
 
 def iterate_pair_texts(pairs: datasets.Dataset) -> Iterator[str]:

@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from ..base.errors import UserError
 from ..base.ranges import check_ranges
 from .glue import TASKS as GLUE_TASKS
 from .glue import GlueTask, without_tags
-from .loading import find_files, load_named
+from .loading import SKIP_EMPTY_HELP, load_named
 from .squad import check_questions, load_squad_files
-from .table_files import Row, Table
+from .table_files import BadRowError, EmptyRowError, Row, Table, check_text, is_missing
 
 
 SQUAD_ON_HUB = "rajpurkar/squad"
@@ -221,7 +222,7 @@ class AnswerTask(TextToTextTask):
     def label(self, row: Row) -> None:
         answers = self.answers(row)
         if not answers:
-            raise ValueError("there is no answer.")
+            raise EmptyRowError("there is no answer.")
         for answer in answers:
             if not isinstance(answer, str):
                 raise ValueError(f"an answer is {answer!r} instead of text.")
@@ -363,6 +364,7 @@ class TextToTextArguments:
     max_eval_samples: int | None = field(
         default=None, metadata={"help": "Use this many rows of each evaluation set only."}
     )
+    skip_empty_examples: bool = field(default=False, metadata={"help": SKIP_EMPTY_HELP})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
     def __post_init__(self):
@@ -427,15 +429,16 @@ def _load_questions(split: str, arguments: TextToTextArguments, token: str | Non
     if files is None and arguments.data_dir is not None:
         files = [str(Path(arguments.data_dir, "squad", _SQUAD_FILES[split]))]
     if files is None:
-        questions, source = load_named(SQUAD_ON_HUB, None, split, token=token), f"{SQUAD_ON_HUB}, {split}"
+        rows = load_named(SQUAD_ON_HUB, None, split, token=token)
+        table = Table(f"{SQUAD_ON_HUB}, {split}", list(enumerate(rows, start=1)), "question")
     else:
-        questions, source = load_squad_files(files), ", ".join(find_files(files))
-    # `SquadTask` refuses questions without an answer: the message of `check_questions` is for `run_qa`.
-    return Table(source, list(enumerate(check_questions(questions, source, unanswerable=True), start=1)), "question")
+        table = load_squad_files(files)
+    questions = check_questions(table, False, arguments.skip_empty_examples, advice="remove it")
+    return Table(table.source, list(enumerate(questions, start=1)), "question")
 
 
 def read_text_examples(
-    task: TextToTextTask, table: Table, labelled: bool, max_samples: int | None = None
+    task: TextToTextTask, table: Table, labelled: bool, max_samples: int | None = None, skip_empty: bool = False
 ) -> list[Example]:
     """The rows of a table as texts.
 
@@ -444,19 +447,36 @@ def read_text_examples(
         table: Its rows.
         labelled: Whether every row must have a label.
         max_samples: Take as many of them, at random but always the same.
+        skip_empty: Whether rows without a text or label are left out where every row must have a label.
 
     Raises:
-        UserError: If a column or label is missing or does not fit; the message names the file and the line.
+        UserError: If a column or label is missing or does not fit; the message names the file and the first lines.
     """
-    examples = []
-    for position, (number, row) in enumerate(table.rows):
+    positions = count()
+
+    def read(number: int, row: Row) -> Example:
+        position = next(positions)
         try:
-            table.check_texts(number, task.texts(row))
-            examples.append(task.convert(row, position, labelled))
+            texts = task.texts(row)
+            if not any(isinstance(text, str) and text.strip() for text in texts):
+                check_text(next(iter(texts), None))
+            for text in texts:
+                if text is not None and not isinstance(text, str):
+                    check_text(text)
+            if labelled and not task.compares_texts and is_missing(row["label"]):
+                raise EmptyRowError("the label is missing.")
+            filled = row | {name: "" for name in task.columns if row[name] is None}
+            return task.convert(filled, position, labelled)
         except KeyError as error:
-            raise table.error(number, f"there is no column {error}; the columns are {', '.join(row)}.") from error
-        except (TypeError, ValueError) as error:
-            raise table.error(number, str(error)) from error
+            column = error.args[0]
+            table.value(number, row, column)  # raises if no row has it
+            raise EmptyRowError(f"{column!r} is missing.") from error
+        except BadRowError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BadRowError(str(error)) from error
+
+    examples = [example for _, example in table.convert(read, skip_empty and labelled, labelled)]
     if max_samples is not None and max_samples < len(examples):
         examples = random.Random(0).sample(examples, max_samples)
     return examples

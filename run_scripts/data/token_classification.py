@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -10,23 +11,34 @@ from transformers import PreTrainedTokenizerBase
 
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
+from .conll import CONLL_KINDS, marks_entities, read_conll
+from .files import ending, find_files
 from .loading import DatasetArguments
-from .table_files import Table, load_named_split, read_conll, read_table
+from .table_files import BadRowError, EmptyRowError, Row, Table, is_missing, join_tables, load_named_split, read_table
+
+
+#: The tag of a word that has none: it is not trained, and counts nowhere.
+IGNORED_TAG = str(IGNORED_LABEL)
+
+_TABLES = (".json", ".jsonl", ".parquet")
 
 
 @dataclass
 class TokenClassificationArguments(DatasetArguments):
     """Where the tagged sentences come from."""
 
-    train_file: str | None = field(
+    train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "json(l) or parquet with a list of words and one of tags in each row, or CoNLL text: a word a "
-            "line, its tag in the last column, empty lines between sentences."
+            "help": "Files, glob patterns or folders: json(l) or parquet with a list of words and one of tags in each "
+            "row, or CoNLL text: a word a line, its tag in the last column, empty lines between sentences; also "
+            "compressed. The tag -100 is ignored."
         },
     )
-    validation_file: str | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
-    test_file: str | None = field(default=None, metadata={"help": "As train_file, to predict; tags may be missing."})
+    validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "As train_file, to predict; tags may be missing."}
+    )
     test_split: str = field(default="test", metadata={"help": "Name of its test split."})
     tokens_column: str = field(default="tokens", metadata={"help": "Column that holds the words."})
     tags_column: str = field(default="ner_tags", metadata={"help": "Column that holds the tags."})
@@ -58,61 +70,98 @@ def load_sentences(
             table = load_named_split(arguments, split, token)
         elif files[split] is None:
             raise UserError(f"--{split}_file is missing.")
-        elif Path(files[split]).suffix.lower() in (".json", ".jsonl", ".parquet"):
-            table = read_table(files[split])
         else:
-            table = read_conll(files[split], arguments.tokens_column, arguments.tags_column)
+            table = _read_files(files[split], arguments)
         sentences[split] = _check(table, arguments, tagged=split != "test")
     return sentences
 
 
+def _read_files(patterns: Sequence[str], arguments: TokenClassificationArguments) -> Table:
+    files = find_files(patterns, (*_TABLES, *CONLL_KINDS))
+    tables = [
+        read_table(file)
+        if ending(file) in _TABLES
+        else read_conll(file, arguments.tokens_column, arguments.tags_column)
+        for file in files
+    ]
+    return join_tables(tables)
+
+
 def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:
     tokens_column, tags_column = arguments.tokens_column, arguments.tags_column
-    tagged = tagged or tags_column in table.rows[0][1]
-    rows = []
-    for number, row in table.rows:
+    can_skip = tagged
+    tagged = tagged or any(tags_column in row for _, row in table.readable[:1])
+
+    def read(number: int, row: Row) -> Row:
         tokens = table.value(number, row, tokens_column)
-        if not isinstance(tokens, list) or not tokens or not all(isinstance(word, str) for word in tokens):
-            raise table.error(number, f"{tokens_column!r} must be a list of words, not {tokens!r}.")
-        if not all(word.strip() for word in tokens):
-            raise table.error(number, f"a word is empty: {tokens!r}.")
-        rows.append({"tokens": tokens})
-        if tagged:
-            tags = table.value(number, row, tags_column)
-            if not isinstance(tags, list) or len(tags) != len(tokens):
-                raise table.error(number, f"{tags_column!r} must be a list of {len(tokens)} tags, not {tags!r}.")
-            try:
-                rows[-1]["tags"] = [_tag_name(tag, arguments.tag_names) for tag in tags]
-            except ValueError as error:
-                raise table.error(number, str(error)) from error
-    return datasets.Dataset.from_list(rows)
+        if is_missing(tokens) or tokens == []:
+            raise EmptyRowError("the sentence is empty.")
+        if not isinstance(tokens, list) or not all(isinstance(word, str) for word in tokens):
+            raise BadRowError(f"{tokens_column!r} must be a list of words, not {tokens!r}.")
+        if not all(word.strip(" \t\r\n") for word in tokens):
+            raise EmptyRowError(f"a word is empty: {tokens!r}.")
+        if not tagged:
+            return {"tokens": tokens}
+        tags = table.value(number, row, tags_column)
+        if is_missing(tags):
+            raise EmptyRowError("the tags are missing.")
+        if not isinstance(tags, list) or len(tags) != len(tokens):
+            raise BadRowError(f"{tags_column!r} must be a list of {len(tokens)} tags, not {tags!r}.")
+        return {"tokens": tokens, "tags": [_tag_name(tag, arguments.tag_names) for tag in tags]}
+
+    found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
+    return datasets.Dataset.from_list([row for _, row in found])
 
 
-def _tag_name(tag: str | float, names: Sequence[str] | None) -> str:
+def _tag_name(tag: Any, names: Sequence[str] | None) -> str:
+    if is_missing(tag):
+        raise EmptyRowError("a tag is missing.")
+    if str(tag) == IGNORED_TAG:
+        return IGNORED_TAG
     if isinstance(tag, int) and names is not None:
         if not 0 <= tag < len(names):
-            raise ValueError(f"the tag {tag} is not below {len(names)}, the number of --tag_names.")
+            raise BadRowError(f"the tag {tag} is not below {len(names)}, the number of --tag_names.")
         return names[tag]
     if names is not None and tag not in names:
-        raise ValueError(f"the tag {tag!r} is not one of --tag_names {', '.join(names)}.")
-    if isinstance(tag, float):
-        raise ValueError(f"the tag {tag} is neither a name nor a whole number.")
+        raise BadRowError(f"the tag {tag!r} is not one of --tag_names {', '.join(names)}.")
+    if isinstance(tag, float | list | dict):
+        raise BadRowError(f"the tag {tag} is neither a name nor a whole number.")
     return str(tag)
 
 
+def found_tags(sentences: datasets.Dataset) -> set[str]:
+    """All tags of tagged sentences, but for ignored ones."""
+    if "tags" not in sentences.column_names:
+        return set()
+    return {tag for tags in sentences["tags"] for tag in tags} - {IGNORED_TAG}
+
+
 def tag_names(sentences: datasets.Dataset) -> list[str]:
-    """All tags, `O` first. Tags of entities have `B-` and `I-` of each type, and `E-` and `S-` if one has."""
-    found = {tag for tags in sentences["tags"] for tag in tags}
+    """All tags, `O` first. Tags of entities have `B-` and `I-` of each type, and the others of their scheme.
+
+    Raises:
+        UserError: If there is none.
+    """
+    found = found_tags(sentences)
+    if not found:
+        raise UserError(f"the training data have no tag but {IGNORED_TAG}, which is ignored.")
     if not marks_entities(found):
+        if found & {"O", "o"}:
+            shown = ", ".join(sorted(found)[:5])
+            print(
+                f"the tags ({shown}, ...) do not mark entities by B- and I- before their types: each word counts for "
+                "itself, and accuracy alone is reported",
+                flush=True,
+            )
         return sorted(found, key=lambda tag: (int(tag), tag) if tag.isdecimal() else (len(found), tag))
-    kinds = sorted({tag.partition("-")[2] for tag in found if tag != "O"})
-    prefixes = [prefix for prefix in "BIES" if prefix in "BI" or any(tag.startswith(prefix) for tag in found)]
-    return ["O", *(f"{prefix}-{kind}" for kind in kinds for prefix in prefixes)]
-
-
-def marks_entities(tags: set[str]) -> bool:
-    """Whether the tags are `O`, `B-...`, `I-...`, `E-...` and `S-...`. Others label words, such as parts of speech."""
-    return all(tag == "O" or tag.startswith(("B-", "I-", "E-", "S-")) for tag in tags)
+    entities = found - {"O", "o"}
+    used = {tag[0] for tag in entities}
+    inner = "M" if used & {"M", "m"} and not used & {"I", "i"} else "I"
+    wanted = {"B", inner, *(prefix.upper() for prefix in used)}
+    as_written = str.lower if used and all(map(str.islower, used)) else str.upper
+    kinds = sorted({tag[2:] for tag in entities})
+    names = [f"{as_written(prefix)}-{kind}" for kind in kinds for prefix in "BIMELSU" if prefix in wanted]
+    return ["o" if "o" in found and "O" not in found else "O", *names, *sorted(entities - {*names})]
 
 
 def tokenize(
@@ -136,10 +185,11 @@ def tokenize(
         The tokenizer's columns, `labels` if there are tags, `sentence` (its index), and `words` (their indices), whose
         first tokens are at the positions `starts`.
     """
-    numbers = {name: index for index, name in enumerate(names)}
+    numbers = {name: index for index, name in enumerate(names)} | {IGNORED_TAG: IGNORED_LABEL}
 
     def inside(tag: str) -> int:
-        return numbers.get(f"I-{tag[2:]}", numbers[tag]) if tag.startswith("B-") else numbers[tag]
+        inner = {"B-": ("I-", "M-"), "b-": ("i-", "m-")}.get(tag[:2], ())
+        return next((numbers[first + tag[2:]] for first in inner if first + tag[2:] in numbers), numbers[tag])
 
     def encode(rows: dict[str, list], indices: list[int]) -> dict[str, list]:
         encoded = tokenizer(

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import UserError
+from ..data.files import ending
 from ..data.sentence_pairs import SentencePairArguments, load_evaluation_pairs
 from ..data.table_files import KINDS as TABLES
-from ..data.table_files import Row, Table, kind_of, read_table
+from ..data.table_files import Row, Table, read_table
 
 
 #: Kind of a set -> its main figure, named as in MTEB.
@@ -117,7 +118,7 @@ def _set_folders(folder: str) -> list[Path]:
     path = Path(folder).expanduser().resolve()
     if not path.is_dir():
         raise UserError(f"--data_dir: there is no folder {folder!r}.")
-    if any(entry.is_file() and kind_of(entry) in TABLES for entry in path.iterdir()):
+    if any(entry.is_file() and ending(entry) in TABLES for entry in path.iterdir()):
         return [path]
     inner = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not inner:
@@ -129,7 +130,7 @@ def _files(folder: Path) -> dict[str, Path]:
     """The tables of a folder by their names up to the first dot."""
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        if path.is_file() and kind_of(path) in TABLES:
+        if path.is_file() and ending(path) in TABLES:
             stem = path.name.partition(".")[0]
             if stem in files:
                 raise UserError(f"{folder} has both {files[stem].name} and {path.name}: keep one of them.")

@@ -1,14 +1,14 @@
 """Local files as data of the tasks here; lm-evaluation-harness calls these functions with its `--metadata`."""
 
 from collections.abc import Callable
-from glob import escape
 from pathlib import Path
 from typing import Any
 
 import datasets
 
+from tokenmixers.run_scripts.base.errors import BadDataError
+from tokenmixers.run_scripts.data.table_files import BadRowError, BadRows, open_rows
 
-BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 Row = dict[str, Any]
 
@@ -20,26 +20,28 @@ def _read(
         raise ValueError("""this task reads a local file: name it with --metadata '{"file": "held_out.txt"}'.""")
     if not Path(file).is_file():
         raise ValueError(f"there is no file {file!r}.")
-    if Path(file).suffix not in BUILDERS:
-        raise ValueError(f"the file {file!r} is of no known kind. Known endings: {', '.join(BUILDERS)}.")
-    builder = BUILDERS[Path(file).suffix]
-    # Drops a byte order mark, as other builders do by themselves.
-    options: dict[str, Any] = {"encoding": "utf-8-sig"} if builder == "text" else {}
+    bad, kept, known = BadRows(can_skip=False), [], {}
     try:
-        rows = datasets.load_dataset(builder, data_files=escape(file), split="train", **options)
-    except (ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:
-        raise ValueError(f"the file {file!r} is damaged or has no rows: {error.__cause__ or error}") from error
-    missing = [column for column in columns if column not in rows.column_names]
-    if missing:
-        raise ValueError(f"the file {file!r} has no column {missing[0]!r}; this task needs {', '.join(columns)}.")
-    kept = [index for index, row in enumerate(rows) if not any(_is_blank(row[column]) for column in columns)]
+        unit, rows = open_rows(file)
+        for number, row in rows:
+            known |= dict.fromkeys(() if isinstance(row, BadRowError) else row)
+            problem = str(row) if isinstance(row, BadRowError) else None
+            if problem is None and any(_is_blank(row.get(column)) for column in columns):
+                continue
+            problem = problem or find_problem(row)
+            if problem is None:
+                kept.append({column: row[column] for column in row if column in columns})
+            else:
+                bad.add(file, f"{unit} {number}", BadRowError(problem))
+        missing = [column for column in columns if column not in known]
+        if missing and known:
+            raise ValueError(f"the file {file!r} has no column {missing[0]!r}; this task needs {', '.join(columns)}.")
+        bad.check()
+    except BadDataError as error:
+        raise ValueError(str(error)) from error
     if not kept:
         raise ValueError(f"the file {file!r} has no rows.")
-    rows = rows.select(kept)
-    for index, row in zip(kept, rows, strict=True):
-        if problem := find_problem(row):
-            raise ValueError(f"{file}, row {index + 1}: {problem}")
-    return {"test": rows}
+    return {"test": datasets.Dataset.from_list(kept)}
 
 
 def _is_blank(value: Any) -> bool:

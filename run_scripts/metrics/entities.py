@@ -9,14 +9,19 @@ import evaluate
 from .local_metric import LocalMetric
 
 
+#: Prefixes of BILOU and BMES -> those of IOBES.
+_SAME = {"L": "E", "U": "S", "M": "I"}
+
+
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """The entities that a sentence's tags mark, read as CoNLL's own scorer reads them.
 
     An entity goes on as long as `I-` tags of its type follow, up to an `E-` tag. An `I-` or `E-` tag with nothing of
-    its type before it starts one as `B-` does, so IOB1, IOB2 and IOBES can all be read.
+    its type before it starts one as `B-` does, so IOB1, IOB2 and IOBES can all be read. In BILOU `L-` is `E-` and `U-`
+    is `S-`; in BMES `M-` is `I-`.
 
     Args:
-        tags: `O`, `B-TYPE`, `I-TYPE`, `E-TYPE` or `S-TYPE`, one per word.
+        tags: `O`, `B-TYPE`, `I-TYPE`, `E-TYPE` or `S-TYPE`, one per word, or those of BILOU or BMES; in any case.
 
     Returns:
         Type, first word and the word after the last, of each.
@@ -26,8 +31,9 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """
     found, kind, start = set(), None, 0
     for index, tag in enumerate([*tags, "O"]):
-        prefix, _, tag_kind = tag.partition("-")
-        if tag != "O" and not (prefix in ("B", "I", "E", "S") and "-" in tag):
+        written, dash, tag_kind = tag.partition("-")
+        prefix = _SAME.get(written.upper(), written.upper())
+        if tag not in ("O", "o") and not (prefix in ("B", "I", "E", "S") and dash):
             raise ValueError(f"the tag {tag!r} is not O, nor of the form B-TYPE, I-TYPE, E-TYPE or S-TYPE.")
         if kind is not None and (prefix not in ("I", "E") or tag_kind != kind):
             found.add((kind, start, index))

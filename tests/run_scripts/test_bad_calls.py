@@ -278,7 +278,7 @@ TEXTS = [
     (
         ("run_text_to_text",),
         "--do_train --config_name synthesizer-random --tasks cb --data_dir tasks",
-        "tasks/CB/train.jsonl, line 2: there is no column 'hypothesis'; the columns are premise, label",
+        "tasks/CB/train.jsonl, line 2: 'hypothesis' is missing",
     ),
     (
         ("run_text_to_text",),
@@ -436,7 +436,7 @@ def files(tmp_path_factory):
         "bert/config.json": '{"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2}',
         "folder/file.txt": "a text\n",
         "floats.tsv": "text\tlabel\na\t0.5\nb\t1.0\n",
-        "nan.tsv": "text\tlabel\na\tno\nb\tnan\n",
+        "nan.tsv": "text\tlabel\na\tnan\nb\t\n",
         "same.tsv": "text\tlabel\na\ta\nb\ta\n",
         "tasks/CB/train.jsonl": '{"premise": "a", "hypothesis": "b", "label": 1}\n{"premise": "a", "label": 0}\n',
         "tasks/CoLA/train.tsv": "gj04\t1\t\tHe ran.\ngj04\t2\t*\tRan he.\n",

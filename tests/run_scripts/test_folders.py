@@ -19,7 +19,7 @@ BELOW = {
     "metrics": {"base"},
     "demos": {"base"},
     "small_data": {"base"},
-    "lm_eval_tasks": set(),
+    "lm_eval_tasks": {"base", "data"},
     "training": {"base", "data", "metrics"},
     "benchmarks": {"base", "data", "metrics", "training"},
     "embeddings": {"base", "data", "metrics", "training", "benchmarks"},

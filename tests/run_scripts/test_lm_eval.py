@@ -220,11 +220,11 @@ FILES = {
         ("a.jsonl", "has no column 'text'; this task needs text"),
         ("a.txt", "has no rows"),
         ("empty.txt", "has no rows"),
-        ("number.jsonl", "number.jsonl, row 2: text is 3 instead of text"),
-        ("range.jsonl", "row 1: answer is 2 instead of the index of one of the 2 choices, counted from 0"),
-        ("last.jsonl", "row 1: answer is -1 instead of the index"),
-        ("name.jsonl", "row 1: answer is 'b' instead of the index"),
-        ("list.csv", "row 1: choices is 'b c' instead of a list of texts"),
+        ("number.jsonl", "number.jsonl, line 2: text is 3 instead of text"),
+        ("range.jsonl", "line 1: answer is 2 instead of the index of one of the 2 choices, counted from 0"),
+        ("last.jsonl", "line 1: answer is -1 instead of the index"),
+        ("name.jsonl", "line 1: answer is 'b' instead of the index"),
+        ("list.csv", "line 2: choices is 'b c' instead of a list of texts"),
     ],
 )
 def test_wrong_files(file, sentence, checkpoint, tmp_path):

@@ -35,7 +35,7 @@ from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_argumen
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS, RECIPES
 from tokenmixers.run_scripts.base.training_arguments import GenerationTrainingArguments, ScriptTrainingArguments
 from tokenmixers.run_scripts.data.span_corruption import span_corruption_lengths
-from tokenmixers.run_scripts.data.squad import load_squad_files
+from tokenmixers.run_scripts.data.squad import FEATURES, load_squad_files
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.data.text_to_text import TextToTextArguments
@@ -80,7 +80,9 @@ def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     if "config_name" in recipe:
         return {**small, "train_file": train, "validation_file": validation}
     for split, file in (("train", train), ("validation", validation)):
-        load_squad_files([file]).to_parquet(Path(recipe["dataset_name"]) / f"{split}.parquet")
+        rows = [row for _, row in load_squad_files([file]).rows]
+        path = Path(recipe["dataset_name"]) / f"{split}.parquet"
+        datasets.Dataset.from_list(rows, features=FEATURES).to_parquet(path)
     sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={recipe['max_seq_length']}"
     return {**small, "config_name": "gmlp-base", "config_overrides": sizes, "train_tokenizer": 200}
 

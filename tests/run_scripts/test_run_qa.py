@@ -26,6 +26,7 @@ from tokenmixers.run_scripts.data.squad import (
     load_squad_files,
     make_windows,
 )
+from tokenmixers.run_scripts.data.table_files import Table
 from tokenmixers.run_scripts.metrics.squad import squad_v1_metrics, squad_v2_metrics
 from tokenmixers.run_scripts.small_data import python_docs_questions
 
@@ -250,6 +251,10 @@ def test_two_processes_report_what_one_does(command, trained, in_two_processes, 
 # --- data --------------------------------------------------------------------------------------------------------
 
 
+def table_of(rows: list[dict]) -> Table:
+    return Table("training", list(enumerate(rows, start=1)), "row")
+
+
 def flat_rows(seed: int, count: int) -> list[dict]:
     return [
         {
@@ -296,7 +301,7 @@ def test_spaces_around_answers_are_left_out():
         "context": "She lives in  Rome .",
         "answers": {"text": [" Rome "], "answer_start": [13]},
     }
-    (checked,) = check_questions(datasets.Dataset.from_list([row]), "training", unanswerable=False)
+    (checked,) = check_questions(table_of([row]), unanswerable=False)
     assert checked["answers"] == {"text": ["Rome"], "answer_start": [14]}
 
 
@@ -310,7 +315,7 @@ def test_spaces_around_answers_are_left_out():
         ({"answers": {"text": [""], "answer_start": [3]}}, "needs a text that is not empty"),
         ({"answers": {"text": ["Rome", "Oslo"], "answer_start": [3]}}, "2 answers, but 1 starts"),
         ({"answers": {"text": [], "answer_start": []}}, "has no answer: give --version_2_with_negative"),
-        ({"answers": "Rome"}, "its answers are no JSON"),
+        ({"answers": "Rome"}, "its answers are not valid JSON"),
         ({"answers": {"text": ["Rome"]}}, "must have the lists 'text' and 'answer_start'"),
         ({"id": "0-1"}, "id '0-1': every question needs an id of its own"),
         ({"id": None}, "id None: every question needs an id"),
@@ -320,32 +325,33 @@ def test_wrong_questions(changes, message):
     rows = flat_rows(0, 2)
     rows = [{**rows[0], **changes}, rows[1]] if "id" in changes else [{**rows[0], **changes}]
     with pytest.raises(SystemExit) as caught:
-        check_questions(datasets.Dataset.from_list(rows), "training", unanswerable=False)
+        check_questions(table_of(rows), unanswerable=False)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", b'{"data": [', "is not valid JSON: Expecting value: line 1"),
+        ("a.json", b'{"data": [', "line 1: not valid JSON (Expecting value: line 1"),
         ("a.json", b'{"data": [{"paragraphs": [{"qas": [{"id": "1"}]}]}]}', "data > paragraphs > qas, KeyError"),
-        ("a.json", b'["\xff"]', "cannot be read as JSON in UTF-8"),
-        ("a.json.gz", b"[]", "cannot be read as JSON in UTF-8: Not a gzipped file"),
-        ("a.jsonl", b'{"id": ', "cannot be read as json"),
+        ("a.json", b'["\xff"]', "a.json, line 1: not valid UTF-8 (byte 0xff)"),
+        ("a.json.gz", b"[]", "cannot be read: Not a gzipped file"),
+        ("a.jsonl", b'{"id": ', "a.jsonl, line 1: not valid JSON"),
         ("a.xlsx", b"", "is of no known kind"),
     ],
 )
 def test_unreadable_files(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SystemExit) as caught:
-        load_squad_files([str(tmp_path / name)])
+        check_questions(load_squad_files([str(tmp_path / name)]), unanswerable=False)
     assert message in str(caught.value)
 
 
-def test_kinds_of_json_are_not_mixed(questions, tmp_path):
-    (tmp_path / "flat.json").write_text(json.dumps(flat_rows(0, 2)))
-    with pytest.raises(SystemExit, match="partly SQuAD's own JSON and partly not"):
-        load_squad_files([str(tmp_path / "flat.json"), str(questions / "train.json")])
+def test_kinds_of_json_may_be_mixed(questions, tmp_path):
+    (tmp_path / "flat.json").write_text(json.dumps([{**row, "id": f"flat {row['id']}"} for row in flat_rows(0, 2)]))
+    nested, flat = questions / "train.json", tmp_path / "flat.json"
+    counts = [len(load_squad_files(list(map(str, files))).rows) for files in ([nested], [flat], [nested, flat])]
+    assert counts == [counts[0], 2, counts[0] + 2]
 
 
 @pytest.mark.parametrize(
@@ -370,12 +376,12 @@ def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
 
 def test_missing_columns(command, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", "context": "text", "question": "What?"}))
-    with pytest.raises(SystemExit, match="the train questions have no column 'answers'; there are"):
+    with pytest.raises(SystemExit, match=r"rows\.jsonl, line 1: there is no column 'answers'; the columns are"):
         run_qa.main(command(train_file=tmp_path / "rows.jsonl"))
 
 
 def test_windows_hold_the_answers(tokenizer):
-    split = check_questions(datasets.Dataset.from_list(flat_rows(0, 30)), "training", unanswerable=False)
+    split = check_questions(table_of(flat_rows(0, 30)), unanswerable=False)
     arguments = QuestionDataArguments(doc_stride=8, max_question_length=16)
     windows = make_windows(split, tokenizer, 32, arguments)
     assert len(windows) > len(split)
@@ -400,7 +406,7 @@ def test_windows_hold_the_answers(tokenizer):
 
 def test_the_scores_of_perfect_windows(tokenizer):
     """Logits that point at the right tokens give full marks, whatever stands behind a window's tokens."""
-    split = check_questions(datasets.Dataset.from_list(flat_rows(0, 30)), "training", unanswerable=False)
+    split = check_questions(table_of(flat_rows(0, 30)), unanswerable=False)
     arguments = QuestionDataArguments(doc_stride=8, max_question_length=16)
     windows = make_windows(split, tokenizer, 32, arguments)
     logits = np.full((2, len(windows), 40), -100.0)

@@ -235,9 +235,9 @@ def test_mistakes_are_one_sentence(mixture, tmp_path, changes, message):
         ),
         (
             {"premise": "a", "label": "neutral"},
-            "line 25: there is no column 'hypothesis'; the columns are premise",
+            "line 25: 'hypothesis' is missing",
         ),
-        ({"premise": "a", "hypothesis": "b"}, "line 25: there is no column 'label'"),
+        ({"premise": "a", "hypothesis": "b"}, "line 25: 'label' is missing"),
     ],
 )
 def test_a_bad_row_is_named(row, message, mixture, data, tmp_path):

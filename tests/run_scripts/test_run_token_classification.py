@@ -237,7 +237,7 @@ def test_models_of_transformers_itself(command, data, tmp_path):
             "none of the tags of the validation data ('B-DOG') is one of the model's ('B-LOC', ",
         ),
         ('{"tokens": ["a", "b"], "ner_tags": ["O"]}', "line 1: 'ner_tags' must be a list of 2 tags, not ['O']"),
-        ('{"tokens": [], "ner_tags": []}', "line 1: 'tokens' must be a list of words, not []"),
+        ('{"tokens": [], "ner_tags": []}', "line 1: the sentence is empty"),
         ('{"tokens": "a", "ner_tags": ["O"]}', "line 1: 'tokens' must be a list of words, not 'a'"),
         ('{"tokens": ["a", " "], "ner_tags": ["O", "O"]}', "line 1: a word is empty"),
         ('{"tokens": ["a"], "ner_tags": [0.5]}', "line 1: the tag 0.5 is neither a name nor a whole number"),

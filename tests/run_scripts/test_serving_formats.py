@@ -216,7 +216,7 @@ def test_missing_packages_are_noticed_before_anything_is_timed(kind, module, ext
 
 def test_mistakes(checkpoint, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"body": "a text"}')
-    with pytest.raises(UserError, match="the validation data has no column 'text'; it has 'body'"):
+    with pytest.raises(UserError, match=r"the file '.*' has no column 'text'; it has 'body'"):
         run(checkpoint, formats=["float32"], validation_file=tmp_path / "rows.jsonl")
     with pytest.raises(UserError, match=r"nothing' cannot be loaded"):
         run(tmp_path / "nothing", formats=["float32"])

@@ -122,6 +122,8 @@ def test_plain_transformers_loads_it(tokenizer, tmp_path):
 
 
 def test_refuses_what_cannot_be_trained():
+    with pytest.raises(ValueError, match=r"larger than the 5 special tokens and the different characters .* got 20"):
+        train_unigram_tokenizer(["abcdefghijklmnopqrstuvwxyz"], 20, None, show_progress=False)
     with pytest.raises(ValueError, match="larger than the 5 special tokens, got 5"):
         train_unigram_tokenizer(TEXTS, vocab_size=5, model_max_length=8, show_progress=False)
     with pytest.raises(ValueError, match="empty"):

@@ -152,7 +152,7 @@ def test_lines_without_a_tasks_columns_are_named(task, line, message, tmp_path):
     first = RECORD if task == "record" else OFFICIAL[task][1].splitlines()[0] + "\n"
     (tmp_path / "train.jsonl").write_text(first + line)
     with pytest.raises(UserError) as caught:
-        TASKS[task].read("train", "", str(tmp_path))
+        TASKS[task].read("train", "", str(tmp_path)).convert(lambda number, row: row)
     assert f"train.jsonl, {message}" in str(caught.value)
 
 

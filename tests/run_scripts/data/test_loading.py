@@ -2,7 +2,9 @@ import datasets
 import numpy as np
 import pytest
 
-from tokenmixers.run_scripts.data.loading import find_files, limited, load_files
+from tokenmixers.run_scripts.data.files import find_files
+from tokenmixers.run_scripts.data.loading import limited
+from tokenmixers.run_scripts.data.text_corpus import load_texts
 
 
 @pytest.fixture
@@ -37,17 +39,17 @@ def test_a_file_is_found_by_its_name_before_it_is_a_pattern(name, streaming, tmp
     (tmp_path / "b[2]").mkdir()
     for other in ("a1.txt", "a[1].txt", "a[[]1].txt", "b[2]/a.txt"):
         (tmp_path / other).write_text(other)
-    assert [row["text"] for row in load_files([str(tmp_path / name)], streaming)] == [name]
+    assert [row["text"] for row in load_texts([str(tmp_path / name)], "text", "train", streaming)] == [name]
 
 
 def test_a_pattern_finds_names_with_brackets(tmp_path):
     for name in ("a1.txt", "a[1].txt"):
         (tmp_path / name).write_text(name)
     assert find_files([str(tmp_path / "a[[]1].txt")]) == [str(tmp_path / "a[1].txt")]
-    assert sorted(load_files([str(tmp_path / "a*.txt")])["text"]) == ["a1.txt", "a[1].txt"]
+    assert sorted(load_texts([str(tmp_path / "a*.txt")], "text", "train")["text"]) == ["a1.txt", "a[1].txt"]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_byte_order_mark_is_no_text(streaming, tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo", encoding="utf-8-sig")
-    assert [row["text"] for row in load_files([str(tmp_path / "a.txt")], streaming)] == ["one", "two"]
+    assert [row["text"] for row in load_texts([str(tmp_path / "a.txt")], "text", "train", streaming)] == ["one", "two"]

@@ -79,7 +79,7 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
             "no training pair has one of the --positive_labels '1' in 'kind'",
         ),
         ({"train_file": ["empty.jsonl"], **COLUMNS}, "line 1: the text is empty"),
-        ({"train_file": ["number.jsonl"], **COLUMNS}, "line 1: a text is 3 instead of text"),
+        ({"train_file": ["number.jsonl"], **COLUMNS}, "line 1: the text must be a string, got 3"),
         ({"train_file": ["tsv"], "label_column": "kind"}, "--label_column and --positive_labels belong together"),
     ],
 )

@@ -7,13 +7,19 @@ import datasets
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.data.table_files import load_split, read_conll, read_table
+from tokenmixers.run_scripts.data.conll import read_conll
+from tokenmixers.run_scripts.data.table_files import load_split, read_table
 
 
 def write(folder, name, content):
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def texts_of(table):
+    """The rows, or the error of bad ones."""
+    return [row for _, row in table.convert(lambda number, row: row)]
 
 
 def test_tsv_is_taken_literally(tmp_path):
@@ -30,7 +36,7 @@ def test_tsv_is_taken_literally(tmp_path):
 def test_broken_lines_fail_unless_they_are_expected(tmp_path, capsys):
     path = write(tmp_path, "a.tsv", "a\tb\n1\t2\n3\n")
     with pytest.raises(UserError, match=r"a\.tsv, line 3: 1 columns instead of 2"):
-        read_table(path)
+        texts_of(read_table(path))
     assert [row for _, row in read_table(path, drop_incomplete=True).rows] == [{"a": "1", "b": "2"}]
     assert "1 incomplete lines left out" in capsys.readouterr().out
 
@@ -48,7 +54,7 @@ def test_compressed_tables_are_those_in_them(name, ending, tmp_path):
 
 
 def test_compressed_tables_of_unknown_kinds(tmp_path):
-    for name in ("a.gz", "a.parquet.gz", "a.txt.gz", "tsv", "a.tsv.zip"):
+    for name in ("a.gz", "a.txt.gz", "tsv", "a.tsv.zip"):
         with pytest.raises(UserError, match=r"is of no known kind\. Known endings: \.tsv, .* also with one of "):
             read_table(write(tmp_path, name, b""))
 
@@ -71,7 +77,7 @@ def test_classes_become_names_also_in_lists(tmp_path):
     features = datasets.Features({"label": names, "tags": datasets.List(names)})
     rows = datasets.Dataset.from_dict({"label": [1, -1], "tags": [[0, 1], []]}, features=features)
     rows.to_parquet(tmp_path / "train.parquet")
-    expected = [(0, {"label": "B-X", "tags": ["O", "B-X"]}), (1, {"label": None, "tags": []})]
+    expected = [(1, {"label": "B-X", "tags": ["O", "B-X"]}), (2, {"label": None, "tags": []})]
     assert read_table(tmp_path / "train.parquet").rows == expected
     assert load_split(str(tmp_path), None, "train").rows == expected
     (tmp_path / "copa" / "validation").mkdir(parents=True)  # how the Hub stores what it converted
@@ -83,12 +89,12 @@ def test_classes_become_names_also_in_lists(tmp_path):
     ("name", "content", "message"),
     [
         ("a.tsv", b"text\nfine\nbad \xff byte\n", r"a\.tsv, line 3: not valid UTF-8 \(byte 0xff\)"),
-        ("a.csv", "a,b\n1\n", r"a\.csv, line 2: not the 2 columns"),
+        ("a.csv", "a,b\n1\n", r"a\.csv, line 2: 1 columns, not the 2 columns"),
         ("a.csv", 'a,b\n1,2\n"1,2\n3,4\n5,6\n', r"a\.csv, line 3: unexpected end of data\.$"),
         ("a.csv", 'a;b\n1;2\n"1";2\n', r"a\.csv, line 3: .* Commas separate columns"),
         ("a.jsonl", '{"a": 1}\n{"a"\n', r"a\.jsonl, line 2: not valid JSON"),
         ("a.jsonl", "[1]\n", r"a\.jsonl, line 1: a row must be an object"),
-        ("a.json", "[1]", r"a\.json, row 0: a row must be an object"),
+        ("a.json", "[1]", r"a\.json, row 1: a row must be an object"),
         ("a.tsv", "text\n", "has no rows"),
         ("a.parquet", "no parquet", "cannot be read as parquet"),
         ("a.xls", "", "of no known kind"),
@@ -96,7 +102,7 @@ def test_classes_become_names_also_in_lists(tmp_path):
 )
 def test_mistakes_are_named_with_their_place(name, content, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        read_table(write(tmp_path, name, content))
+        texts_of(read_table(write(tmp_path, name, content)))
 
 
 def test_missing_files_and_data_sets(tmp_path):
@@ -116,6 +122,6 @@ def test_conll(tmp_path):
     ]
     assert read_conll(write(tmp_path, "words.txt", "a\nb\n")).rows == [(1, {"tokens": ["a", "b"]})]
     with pytest.raises(UserError, match=r"a\.conll, line 2: 1 columns instead of 2"):
-        read_conll(write(tmp_path, "a.conll", "EU B-ORG\nrejects\n"))
+        texts_of(read_conll(write(tmp_path, "a.conll", "EU B-ORG\nrejects\n")))
     with pytest.raises(UserError, match="has no sentences"):
         read_conll(write(tmp_path, "a.conll", "\n"))

@@ -37,8 +37,9 @@ def test_labels_are_hidden_otherwise(label):
 def test_a_text_has_one_label(several):
     """A list would be a class of its own, named by its characters."""
     message = re.escape(f"a file, line 2: the label is {several!r}: a text has one label")
-    with pytest.raises(SystemExit, match=message):
-        own_task(TextClassificationArguments(), table("a", several, "b"), GMLPConfig())
-    task = own_task(TextClassificationArguments(), table("a", "b"), GMLPConfig())
+    task = own_task(TextClassificationArguments(), table("a", several, "b"), GMLPConfig())
+    assert task.labels == ("a", "b")
     with pytest.raises(SystemExit, match=message):
         read_examples(table("a", several), task, labelled=True)
+    with pytest.raises(SystemExit, match=message):
+        own_task(TextClassificationArguments(), table("a", several), GMLPConfig())

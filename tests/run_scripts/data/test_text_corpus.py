@@ -85,7 +85,6 @@ def test_mistakes_are_named(tmp_path):
     assert "holds no text" in refusal(train_file=[str(empty)], validation_file=[file])
     assert "--dataset_name or --train_file" in refusal()
     assert "either --dataset_name or --train_file." in refusal(train_file=[file], dataset_name="corpus")
-    assert "different kinds" in refusal(train_file=[file, str(empty)])
     assert "--max_eval_samples" in refusal(train_file=[file], streaming=True)
     assert "percentage" in refusal(train_file=[file], validation_split_percentage=0.1)
     assert "nowhere" in refusal(dataset_name=str(tmp_path / "nowhere"))

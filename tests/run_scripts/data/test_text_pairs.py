@@ -121,9 +121,9 @@ def test_limits_and_skipping_count_for_their_split(tmp_path):
     files = {f"{split}_{kind}_file": names for split in ("train", "test") for kind, names in kinds.items()}
     assert loaded(**files, skip_empty_examples=True) == [("one", "1"), ("three", "3")]
     assert loaded("test", **files, max_eval_samples=1, max_train_samples=4) == [("one", "1")]
-    with pytest.raises(SystemExit, match="row 2 of the test data has an empty 'source'"):
+    with pytest.raises(SystemExit, match=r"2 bad rows\. line 2: 'source' is empty; line 4: 'target' is empty\.$"):
         loaded("test", **files, skip_empty_examples=True)
-    with pytest.raises(SystemExit, match=r"row 2 of the train data .* --skip_empty_examples"):
+    with pytest.raises(SystemExit, match=r"2 bad rows\. .* line 4: 'target' .* --skip_empty_examples"):
         loaded(**files)
 
 
@@ -147,7 +147,7 @@ def test_mistakes_are_named(tmp_path):
     assert "three'] have 3 lines, but" in refusal(train_source_file=three, train_target_file=two)
     assert "belong together" in refusal(train_source_file=three)
     assert "there is no file 'nowhere'" in refusal(train_source_file=["nowhere"], train_target_file=two)
-    assert "latin'] cannot be read as text: 'utf-8' codec can't decode" in refusal(
+    assert "latin, line 1: not valid UTF-8 (byte 0xe4)" in refusal(
         train_source_file=[str(latin)], train_target_file=two
     )
     assert "give the train data as one of --dataset_name, --train_file" in refusal()
@@ -155,8 +155,8 @@ def test_mistakes_are_named(tmp_path):
     assert "give the train data" in refusal(**columns, train_source_file=three, train_target_file=three)
     missing = refusal(**columns, source_column="text")
     assert "has no column 'text': where 'text' should be, there is 'source', 'target', 'year'" in missing
-    assert "where 'en' should be, there is a text" in refusal(**columns, target_column="target.en")
-    assert "row 1 of the train data, column 'year' must hold a text or a list of texts, got 1999" in refusal(
+    assert "where 'en' should be, there is 'b'" in refusal(**columns, target_column="target.en")
+    assert "data.jsonl, line 1: the column 'year' must hold a text or a list of texts, got 1999" in refusal(
         **columns, target_column="year"
     )
     assert "has no row with both texts" in refusal(

@@ -216,10 +216,10 @@ def test_hidden_labels():
     [
         ("rte", {**SENTENCES, "label": "maybe"}, "line 7: the label 'maybe' is not one of 'entailment', 'not_entailm"),
         ("stsb", {**SENTENCES, "label": "6"}, "line 7: the label '6' is not a number from 0 to 5"),
-        ("cb", {"premise": "A", "label": "neutral"}, "line 7: there is no column 'hypothesis'; the columns are prem"),
+        ("cb", {"premise": "A", "label": "neutral"}, "line 7: there is no column 'hypothesis'; the columns are 'pre"),
         ("cb", NLI, "line 7: there is no column 'label'"),
         ("cola", {"sentence": " ", "label": 1}, "line 7: the text is empty"),
-        ("cola", {"sentence": 3, "label": 1}, "line 7: a text is 3 instead of text"),
+        ("cola", {"sentence": 3, "label": 1}, "line 7: the text must be a string, got 3"),
         ("record", {**TEXTS["record"][0], "answers": []}, "line 7: there is no answer"),
         ("record", {**TEXTS["record"][0], "entities": None}, "line 7: 'NoneType' object is not iterable"),
         ("record", {**TEXTS["record"][0], "answers": [5]}, "line 7: an answer is 5 instead of text"),
@@ -281,8 +281,11 @@ class TestFolders:
     @pytest.mark.parametrize(
         ("answers", "message"),
         [
-            ([], "/train.json, question 1: there is no answer."),
-            ([{"text": "He", "answer_start": 0}], "/train.json question with id '1': its answer 'He' is not in the c"),
+            ([], "/train.json, question 1: the question with id '1' has no answer: remove it."),
+            (
+                [{"text": "He", "answer_start": 0}],
+                "/train.json, question 1: the question with id '1': its answer 'He' is not in",
+            ),
         ],
     )
     def test_wrong_questions_are_named_with_their_file(self, tmp_path, answers, message):

@@ -3,7 +3,7 @@ from transformers import AutoTokenizer
 
 from tokenmixers.run_scripts import make_data
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.data.table_files import read_conll
+from tokenmixers.run_scripts.data.conll import read_conll
 
 
 def write(folder, *arguments):

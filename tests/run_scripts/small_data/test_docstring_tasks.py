@@ -3,7 +3,8 @@ import json
 import pytest
 
 from tokenmixers.run_scripts import make_data
-from tokenmixers.run_scripts.data.table_files import read_conll, read_table
+from tokenmixers.run_scripts.data.conll import read_conll
+from tokenmixers.run_scripts.data.table_files import read_table
 from tokenmixers.run_scripts.data.text_to_text import TEXT_TASKS, TextToTextArguments, load_table, read_text_examples
 from tokenmixers.run_scripts.small_data import docstring_tasks
 

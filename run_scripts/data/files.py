@@ -1,0 +1,141 @@
+"""Local files: found by name, pattern or folder, decompressed, and read line by line."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from glob import escape, glob
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from ..base.errors import BadDataError, UserError
+
+
+def _open_with_arrow(path: Path, codec: str) -> IO[bytes]:
+    return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), codec))
+
+
+_OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": partial(_open_with_arrow, codec="zstd"),
+    ".lz4": partial(_open_with_arrow, codec="lz4"),
+}
+
+#: Endings of compressed files, which follow the ending of the file's kind.
+COMPRESSIONS = tuple(_OPENERS)
+
+#: What damaged files raise while they are decompressed.
+_DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
+def ending(path: str | Path) -> str:
+    """The ending in small letters, without that of a compression: `".csv"` for `A.CSV.gz`; `""` if there is none."""
+    path = Path(path)
+    if path.suffix.lower() in COMPRESSIONS:
+        path = path.with_suffix("")
+    return path.suffix.lower()
+
+
+def find_files(patterns: str | Sequence[str], endings: Sequence[str] | None = None) -> list[str]:
+    """The files that names, glob patterns and folders stand for.
+
+    A pattern that is the name of a file or folder is this one. The files of a pattern or folder come in alphabetical
+    order; those of a folder are the files in it and its folders that are not hidden.
+
+    Args:
+        patterns: One or several.
+        endings: Endings that the files of a folder must have, each also before one of `COMPRESSIONS`; all by default.
+
+    Raises:
+        UserError: If there is no file for one of them.
+    """
+    files: list[str] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if Path(pattern).is_dir():
+            found = _files_in(Path(pattern), endings)
+            if not found:
+                kinds = "" if endings is None else f" Known endings: {', '.join(endings)}."
+                raise UserError(f"the folder {pattern!r} has no file to read.{kinds}")
+        else:
+            names = glob(escape(pattern)) or sorted(glob(pattern, recursive=True))
+            found = [name for name in names if not Path(name).is_dir()]
+            if not found:
+                raise UserError(f"there is no file {pattern!r}.")
+        files += found
+    return files
+
+
+def _files_in(folder: Path, endings: Sequence[str] | None) -> list[str]:
+    return [
+        str(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and (endings is None or ending(path) in endings)
+    ]
+
+
+def open_file(path: str | Path) -> IO[bytes]:
+    """Open a file, compressed or not, for reading bytes."""
+    path = Path(path)
+    return _OPENERS.get(path.suffix.lower(), partial(Path.open, mode="rb"))(path)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """A whole file, decompressed.
+
+    Raises:
+        BadDataError: If it is missing or damaged.
+    """
+    try:
+        with open_file(path) as file:
+            return file.read()
+    except _DAMAGED as error:
+        raise BadDataError(f"the file {str(path)!r} cannot be read: {error}") from error
+
+
+def read_text(path: str | Path) -> str:
+    """A whole file, without its byte order mark.
+
+    Raises:
+        BadDataError: If it is missing, damaged, or not UTF-8, with the line.
+    """
+    return "".join(iterate_lines(path, keep_ends=True))
+
+
+def iterate_lines(path: str | Path, keep_ends: bool = False) -> Iterator[str]:
+    r"""The lines of a file, without its byte order mark.
+
+    Only `\n` and `\r\n` end a line: sentences contain other characters at which Python's `splitlines` splits.
+
+    Args:
+        path: UTF-8, compressed or not.
+        keep_ends: Whether to keep the ends of lines.
+
+    Raises:
+        BadDataError: If it is missing, damaged, or not UTF-8, with the line.
+    """
+    try:
+        with open_file(path) as file:
+            for number, line in enumerate(file, start=1):
+                text = _decoded(line, path, number)
+                if not keep_ends and text.endswith("\n"):
+                    text = text[: -2 if text.endswith("\r\n") else -1]
+                yield text
+    except _DAMAGED as error:
+        raise BadDataError(f"the file {str(path)!r} cannot be read: {error}") from error
+
+
+def _decoded(line: bytes, path: str | Path, number: int) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise BadDataError(f"{path}, line {number}: not valid UTF-8 (byte {byte:#04x}). Save it as UTF-8.") from error
