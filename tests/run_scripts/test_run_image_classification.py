@@ -427,7 +427,6 @@ def test_teachers_of_other_labels_and_colours(command, teacher, tmp_path):
     refused("predicts 'top', 'middle', the data ask for 'bottom', 'top': give a teacher that was trained on these")
 
 
-@pytest.mark.usefixtures("_auto_image_processor")
 def test_the_logits_of_a_teacher_follow_the_classes(command, teacher, tmp_path):
     model = AutoModelForImageClassification.from_pretrained(teacher)
     folder = shutil.copytree(teacher, tmp_path / "foreign")

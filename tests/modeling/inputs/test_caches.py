@@ -112,7 +112,7 @@ def test_a_checkpointed_layer_gets_no_cache(name, padded, randomise):
     model(ids, attention_mask=mask, labels=ids).loss.backward()
     expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
     torch.manual_seed(0)
     cache = DynamicCache(config=model.config)
     model(ids, attention_mask=mask, labels=ids, cache=cache).loss.backward()
