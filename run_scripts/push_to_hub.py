@@ -2,6 +2,7 @@
 
 tokenmixers push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
 tokenmixers push_to_hub --source my-checkpoint --repo_id me/my-model --space --dry_run
+tokenmixers push_to_hub --source my-export --repo_id me/my-search --space static --space_texts texts.txt --dry_run
 """
 
 import json
@@ -25,7 +26,8 @@ from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
 from .base.shipped_files import MODEL_CARDS
-from .demos.space import REQUIREMENT_NOTE, check_model_of_space, space_files
+from .demos.space import REQUIREMENT_NOTE, check_model_of_space, licence_of, space_files
+from .demos.static_space import static_space_files
 
 
 # What stays behind, by the name of a file or of a folder that it is in; capital letters count as small ones.
@@ -46,6 +48,9 @@ NOT_PUSHED = {
     ],
 }
 
+#: Weights of OpenVINO, which are pushed though their names end as those of PyTorch.
+PUSHED = "openvino_model*.bin"
+
 # Names that Transformers and PEFT give, or gave, to weights.
 OTHER_WEIGHTS = r"(pytorch|adapter)_model.*\.bin|model.*\.pth?|tf_model.*\.h5|flax_model.*\.msgpack|.*\.safetensors"
 
@@ -62,12 +67,18 @@ class PushArguments:
         metadata={"help": "Folder of a checkpoint, or the name of a shipped configuration, e.g. gmlp-base."}
     )
     repo_id: str = field(metadata={"help": "Name on the Hub, <user or organisation>/<name>."})
-    space: bool = field(
-        default=False,
+    space: str | None = field(
+        default=None,
         metadata={
-            "help": "Instead of the model, which the Hub has already, push a demo of it as a Space of the same name; "
-            "--source is its checkpoint."
+            "help": "Push a demo as a Space of this name instead of the model. gradio (or no value): --source is a "
+            "checkpoint that the Hub has already. static: a page that searches --space_texts in the browser; --source "
+            "is an exported sentence transformer.",
+            "nargs": "?",
+            "const": "gradio",
         },
+    )
+    space_texts: str | None = field(
+        default=None, metadata={"help": "File with the texts that a static Space searches, one on each line."}
     )
     space_requirement: str | None = field(
         default=None,
@@ -87,8 +98,12 @@ class PushArguments:
     dry_run: bool = field(default=False, metadata={"help": "List what would be sent, and send nothing."})
 
     def __post_init__(self):
-        if self.space_requirement is not None and not self.space:
+        if self.space not in (None, "gradio", "static"):
+            raise UserError(f"--space {self.space!r} is unknown; there are gradio and static.")
+        if self.space_requirement is not None and self.space != "gradio":
             raise UserError("--space_requirement is for Spaces: give --space as well, or leave it out.")
+        if (self.space_texts is None) is (self.space == "static"):
+            raise UserError("--space static and --space_texts go together: give both, or neither.")
 
     @property
     def repo(self) -> dict[str, str]:
@@ -146,6 +161,8 @@ def select_files(folder: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _reason_to_leave(name: str) -> str | None:
+    if fnmatchcase(name.lower(), PUSHED):
+        return None
     for reason, patterns in NOT_PUSHED.items():
         if any(fnmatchcase(name.lower(), pattern) for pattern in patterns):
             return reason
@@ -294,6 +311,11 @@ def collect_space(arguments: PushArguments) -> dict[str, Path | bytes]:
     Raises:
         UserError: If the source is no complete checkpoint of this package with a task that the demo shows.
     """
+    if arguments.space == "static":
+        folder = source_folder(arguments.source)
+        card = read_card(folder / "README.md") if (folder / "README.md").is_file() else ""
+        licence = licence_of(card, arguments.source)
+        return static_space_files(folder, arguments.source, arguments.repo_id, arguments.space_texts or "", licence)
     checkpoint = collect_files(arguments.source, arguments.repo_id)
     config = load_config(source_folder(arguments.source), arguments.source)
     card = checkpoint.get("README.md", b"").decode()
@@ -325,14 +347,14 @@ def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
     """
     hub = HfApi(token=check_token(arguments.token, arguments.repo_id))
     repo = arguments.repo
-    if arguments.space:
+    if arguments.space == "gradio":
         check_model_of_space(hub, arguments.repo_id)
     if arguments.private and arguments.update:
         check_private(hub, repo)
     if "README.md" in files:  # before a repository is created, which would stay empty
         check_card(files["README.md"].decode(), repo["repo_type"])
     if not (arguments.create_pr and arguments.update):
-        options = {"space_sdk": "gradio"} if arguments.space else {}
+        options = {"space_sdk": arguments.space} if arguments.space else {}
         try:
             # The Hub adds the user to a name without one.
             url = hub.create_repo(**repo, **options, private=arguments.private or None, exist_ok=arguments.update)
@@ -363,7 +385,7 @@ def list_files(arguments: PushArguments, files: dict[str, Path | bytes]) -> None
         if arguments.space and isinstance(content, bytes):
             print(textwrap.indent(content.decode(), "    "))
     if arguments.space:
-        if arguments.space_requirement is None:
+        if arguments.space == "gradio" and arguments.space_requirement is None:
             print(REQUIREMENT_NOTE)
         return
     for name, reason in select_files(source_folder(arguments.source))[1].items():

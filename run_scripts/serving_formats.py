@@ -8,7 +8,6 @@ The calls of all models alternate. Times are medians over the rounds.
 """
 
 import gc
-import importlib
 import json
 import statistics
 import tempfile
@@ -26,16 +25,16 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError, report_unreadable
-from .base.optional_packages import install_hint
+from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
 from .base.sequence_limits import longest_sequence
 from .benchmarks.serving_formats import (
     FORMATS,
-    REQUIRED,
     Call,
     Inputs,
     default_length,
+    exported_format,
     is_configuration,
     load,
     perplexity_of,
@@ -48,6 +47,8 @@ from .data.masking import MaskingCollator
 from .data.packing import row_encoder, tokenize
 from .data.row_seeds import SeededCollator
 from .data.text_corpus import load_texts
+from .exports.formats import FORMATS as EXPORTED
+from .exports.formats import check_packages
 
 
 @dataclass
@@ -102,13 +103,9 @@ def check_choices(arguments: ServingArguments) -> None:
         twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
         if twice:
             raise UserError(f"--{name} has {twice[0]!r} twice: give each once.")
-    for kind in arguments.formats:
-        extra, *modules = REQUIRED.get(kind, ("",))
-        try:
-            for module in modules:
-                importlib.import_module(module)
-        except ImportError as error:
-            raise UserError(f"the format {kind!r}: {error}; {install_hint(extra)}, or leave it out.") from error
+    check_packages(kind for kind in map(exported_format, arguments.formats) if kind in EXPORTED)
+    if torchao := [kind for kind in arguments.formats if kind in ("int8", "int8-spatial")]:
+        import_optional("torchao", "quantize", f"the format {torchao[0]!r}")
 
 
 def prepare_model(name: str, kind: str, folder: Path, arguments: ServingArguments) -> tuple[Call, Inputs, dict]:

@@ -12,6 +12,7 @@ from ..base.errors import UserError, report_unreadable
 from ..base.sequence_limits import longest_sequence
 from ..base.shipped_files import MODEL_CARDS
 from ..base.trained_model import load_trained
+from ..exports import formats
 from ..metrics import load_metric
 from ..training.language_modeling import row_losses
 
@@ -22,20 +23,8 @@ FORMATS = {
     "bfloat16": "half the size",
     "int8": "torchao's",
     "int8-spatial": "the same with token mixing weights rounded to int8, for the accuracy only",
-    "onnx": "ONNX Runtime",
-    "onnx-int8": "ONNX Runtime's dynamic int8",
-    "openvino": "OpenVINO, in bfloat16 where the processor has it",
-    "openvino-float32": "OpenVINO in float32",
-}
-
-#: Format -> the extra of this package with its dependencies, and the modules that it imports.
-REQUIRED = {
-    "int8": ("quantize", "torchao"),
-    "int8-spatial": ("quantize", "torchao"),
-    "onnx": ("export", "onnx", "onnxruntime", "onnxscript"),
-    "onnx-int8": ("export", "onnx", "onnxruntime", "onnxscript"),
-    "openvino": ("edge", "openvino"),
-    "openvino-float32": ("edge", "openvino"),
+    **formats.FORMATS,
+    "openvino-float32": "OpenVINO that computes in float32",
 }
 
 #: Parts of the names of token mixing weights, which are no linear layers, so that quantizers leave them out.
@@ -93,23 +82,17 @@ def _torch_call(model: PreTrainedModel) -> Call:
     return call
 
 
-def _exported(model: PreTrainedModel, folder: Path, kind: str) -> Call:
-    from transformers.exporters.auto import AutoHfExporter
-    from transformers.exporters.configs import OnnxConfig, OpenVINOConfig
-
-    if kind == "onnx-int8":
-        from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
-
-        config = OnnxConfig(dynamic=True, quantizer=OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig()))
-    else:
-        config = OnnxConfig(dynamic=True) if kind == "onnx" else OpenVINOConfig(dynamic=True)
+def _exported(model: PreTrainedModel, path: Path, kind: str) -> Call:
     ids = torch.randint(5, model.config.vocab_size, (2, 8))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    exported = AutoHfExporter.from_config(config).export(model, inputs, config=config)
-    exported.save_pretrained(folder)
-    if kind == "openvino-float32":  # the default is bfloat16 where the processor supports it
-        exported.to(config={"INFERENCE_PRECISION_HINT": "f32"})
-    return lambda inputs: torch.as_tensor(exported(**inputs)["logits"]).float()
+    graph = formats.trace(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    formats.write(graph, exported_format(kind), path)
+    program = formats.Program(path, float32=kind == "openvino-float32")
+    return lambda inputs: program(inputs)["logits"]
+
+
+def exported_format(kind: str) -> str:
+    """The format of `tokenmixers export`, without the precision in which OpenVINO computes."""
+    return kind.removesuffix("-float32") if kind not in formats.FORMATS else kind
 
 
 def _quantized(folder: Path, target: Path, spatial: bool) -> Call:
@@ -179,8 +162,9 @@ def prepare(model: PreTrainedModel, kind: str, folder: Path) -> tuple[Call, int]
         model.save_pretrained(folder / "source")
         call = _quantized(folder / "source", target, kind == "int8-spatial")
     else:
-        call = _exported(model, target, kind)
-    weights = (".safetensors", ".onnx", ".data", ".bin", ".xml")
+        path = target / Path(formats.FILES[exported_format(kind)]).name
+        return _exported(model, path, kind), formats.size_of(path)
+    weights = (".safetensors", ".bin")
     return call, sum(path.stat().st_size for path in target.iterdir() if path.suffix in weights)
 
 

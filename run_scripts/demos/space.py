@@ -84,7 +84,7 @@ def space_files(
         "app_file": "app.py",
         "pinned": False,
         "short_description": f"{task}, and which tokens are mixed",
-        **_licence(card, model),
+        **licence_of(card, model),
         "models": [model],
     }
     head = yaml.safe_dump(metadata, allow_unicode=True, sort_keys=False)
@@ -120,7 +120,12 @@ def _checked(requirement: str | None) -> str:
     return requirement
 
 
-def _licence(card: str, model: str) -> dict[str, Any]:
+def licence_of(card: str, model: str) -> dict[str, Any]:
+    """The licence that a model card names, as an entry of a Space's metadata; empty if it names none.
+
+    Raises:
+        UserError: If its metadata cannot be read.
+    """
     if not card:
         return {}
     try:

@@ -116,7 +116,7 @@ NUMBERS = [
 ]
 
 WITH_OUTPUT = (*TRAINING, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "make_data idx_images")
-WITH_OUTPUT += ("evaluate_embeddings",)
+WITH_OUTPUT += ("evaluate_embeddings", "export")
 WITHOUT_OUTPUT = ("make_data", "data_rate", "launch", "benchmark_page", "push_to_hub", "fill_mask", "classify_images")
 WITHOUT_OUTPUT += ("serving_formats",)
 
@@ -331,6 +331,14 @@ TEXTS = [
     (("classify_images",), "--model folder --images image.png", "'folder' cannot be loaded: Unrecognized model"),
     (("plot_spatial_weights",), "--model folder", "'folder' cannot be loaded: Unrecognized model"),
     (("plot_spatial_weights",), "--model bert --format gif", "--format 'gif' is unknown"),
+    (("export",), "--model bert --formats nope", "--formats 'nope' is unknown"),
+    (("export",), "--model bert --formats onnx onnx", "--formats has 'onnx' twice"),
+    (("export",), "--model bert --task nope", "--task 'nope' is unknown; there are fill-mask, "),
+    (("export",), "--model bert --opset 11", "--opset 11 is too old: models are written with 18 to 23"),
+    (("export",), "--model bert --opset 99", "--opset 99 is too new"),
+    (("export",), "--model bert --max_quality_loss 0.1", "--max_quality_loss needs data .*: give --validation_file"),
+    (("export",), "--model bert --max_quality_loss 2 --validation_file x", "must be a share from 0 to 1, got 2"),
+    (("export",), "--model nope/nope", "cannot be loaded"),
     (("serving_formats",), "--models bert --formats nope", "--formats 'nope' is unknown"),
     (("serving_formats",), "--models bert bert --formats float32", "--models has 'bert' twice"),
     (
@@ -389,6 +397,7 @@ NEEDED = {
     "plot_spatial_weights": "--model bert",
     "serving_formats": "--models bert",
     "evaluate_embeddings": "--models bert --data_dir folder",
+    "export": "--model bert",
     "convert_t5": "--source bert",
     "convert_timm": "--source bert",
     "make_data idx_images": "--input_dir folder",

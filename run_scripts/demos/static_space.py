@@ -1,0 +1,67 @@
+"""A page that searches a text collection in the browser, with an exported sentence transformer: no server computes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..base.errors import UserError
+from ..exports.formats import FILES
+
+
+PAGE = Path(__file__).with_name("search.html")
+
+#: Exported format -> its `dtype` in Transformers.js, the first that there is.
+DTYPES = {"onnx-int8": "q8", "onnx": "fp32", "onnx-fp16": "fp16"}
+
+README = """---
+{metadata}---
+
+# {title}
+
+A search by meaning over the texts of `texts.txt`. The model in `model/` runs in the visitor's browser, by
+Transformers.js; `settings.json` names title and precision. On your machine: `python -m http.server` in this folder.
+"""
+
+
+def static_space_files(
+    folder: Path, source: str, name: str, texts: str, licence: dict[str, Any]
+) -> dict[str, Path | bytes]:
+    """The files of a static Space.
+
+    Args:
+        folder: What `tokenmixers export` wrote for a sentence transformer.
+        source: The user's name of it, for messages.
+        name: Name of the Space, whose last part is its title.
+        texts: File with one text on each line.
+        licence: The entry of the metadata, or nothing.
+
+    Returns:
+        Name -> content, or the file that has it.
+
+    Raises:
+        UserError: If there is no exported sentence transformer, or there are no texts.
+    """
+    kinds = [kind for kind in DTYPES if (folder / FILES[kind]).is_file()]
+    if not kinds or not (folder / "modules.json").is_file():
+        raise UserError(
+            f"{source!r} is no sentence transformer that tokenmixers export has written, which --space static needs."
+        )
+    try:
+        content = Path(texts).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--space_texts {texts!r} cannot be read as UTF-8: {error}.") from error
+    if not content.strip():
+        raise UserError(f"--space_texts {texts!r} has no texts: write one on each line.")
+    title = name.rpartition("/")[2]
+    metadata = {"title": title, "emoji": "🔎", "colorFrom": "blue", "colorTo": "gray", "sdk": "static", **licence}
+    head = yaml.safe_dump(metadata, allow_unicode=True, sort_keys=False)
+    model = ("config.json", "tokenizer.json", "tokenizer_config.json", FILES[kinds[0]])
+    return {
+        "README.md": README.format(metadata=head, title=title).encode(),
+        "index.html": PAGE,
+        "settings.json": json.dumps({"title": title, "dtype": DTYPES[kinds[0]]}, indent=2).encode(),
+        "texts.txt": content.encode(),
+        **{f"model/{part}": folder / part for part in model},
+    }

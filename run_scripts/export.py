@@ -1,0 +1,142 @@
+"""Export a checkpoint to ONNX and OpenVINO, checked against PyTorch.
+
+    tokenmixers export --model outputs/embeddings --output_dir outputs/embeddings-onnx
+    tokenmixers export --model outputs/sst2 --output_dir outputs/sst2-onnx --formats onnx onnx-int8 openvino \
+        --validation_file glue/SST-2/dev.tsv --max_quality_loss 0.01
+
+Every task head and sentence embeddings, with any batch size and length. The folder is laid out as Optimum,
+sentence-transformers and Transformers.js expect it. It appears when every format has been checked, or not at all.
+"""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenmixers  # noqa: F401  (registers the models)
+
+from .base.arguments import check_new_folder, parse_arguments
+from .base.errors import UserError
+from .base.new_checkpoint import new_checkpoint
+from .base.ranges import check_ranges
+from .base.reporting import print_table
+from .exports.formats import FILES, FORMATS, Program, check_opset, check_packages, size_of, trace, write
+from .exports.quality import answered_by, check_quality, check_values, compare, evaluate
+from .exports.tasks import ENDINGS, Checkpoint, find_task
+
+
+@dataclass
+class ExportArguments:
+    """What to export, and how good it has to be."""
+
+    model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
+    output_dir: str = field(metadata={"help": "New folder for the exported model."})
+    formats: list[str] = field(
+        default_factory=lambda: ["onnx", "onnx-int8"],
+        metadata={"help": "; ".join(f"{name}: {what}" for name, what in FORMATS.items()) + "."},
+    )
+    task: str | None = field(
+        default=None,
+        metadata={"help": f"The task, one of {', '.join(ENDINGS)}; by default the checkpoint's own."},
+    )
+    opset: int | None = field(
+        default=None, metadata={"help": "Version of ONNX's operators; by default 20, which current runtimes read."}
+    )
+    validation_file: list[str] | None = field(
+        default=None,
+        metadata={"help": "Data for the quality of every format, as the command that trains the task reads them."},
+    )
+    evaluation_arguments: str = field(
+        default="",
+        metadata={
+            "help": "Further arguments of that command as one text, e.g. '--label_column_name class "
+            "--max_eval_samples 500'."
+        },
+    )
+    max_quality_loss: float | None = field(
+        default=None,
+        metadata={"help": "Largest share of the quality in PyTorch that a format may lose, e.g. 0.01; needs data."},
+    )
+
+    def __post_init__(self):
+        check_ranges(self, ("a share from 0 to 1", "max_quality_loss"))
+        for kind in self.formats:
+            if kind not in FORMATS:
+                raise UserError(f"--formats {kind!r} is unknown; there are {', '.join(FORMATS)}.")
+        twice = [kind for kind in dict.fromkeys(self.formats) if self.formats.count(kind) > 1]
+        if twice:
+            raise UserError(f"--formats has {twice[0]!r} twice: give each once.")
+        if self.task is not None and self.task not in ENDINGS:
+            raise UserError(f"--task {self.task!r} is unknown; there are {', '.join(ENDINGS)}.")
+        if self.max_quality_loss is not None and not self.measures:
+            raise UserError("--max_quality_loss needs data to measure the quality on: give --validation_file.")
+        check_opset(self.opset)
+
+    @property
+    def measures(self) -> bool:
+        """Whether there are data to measure quality on."""
+        return bool(self.validation_file or self.evaluation_arguments)
+
+
+def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
+    """Write and check all formats.
+
+    Args:
+        arguments: What to export.
+        folder: An empty folder.
+
+    Returns:
+        For every format its file, bytes, largest difference from PyTorch, and the metric of the task if measured.
+
+    Raises:
+        UserError: If the checkpoint cannot be exported, or a format does not answer as PyTorch does.
+    """
+    name, task = arguments.model, arguments.task or find_task(arguments.model)
+    data = (arguments.validation_file or [], shlex.split(arguments.evaluation_arguments))
+    metric, reference = evaluate(task, name, *data) if arguments.measures else (None, 0.0)
+    checkpoint = Checkpoint(name, task)
+    batches = checkpoint.batches()
+    graph = trace(checkpoint.model, batches[0], arguments.opset)
+    results: list[dict[str, Any]] = []
+    for kind in arguments.formats:
+        path = folder / FILES[kind]
+        write(graph, kind, path)
+        difference = compare(Program(path, float32=True), checkpoint.model, batches)
+        check_values(kind, name, difference)
+        results.append({"format": kind, "file": FILES[kind], "bytes": size_of(path), "difference": difference})
+        if metric is not None:
+            with answered_by(Program(path), type(checkpoint.model)):
+                _, value = evaluate(task, name, *data)
+            check_quality(kind, name, metric, reference, value, arguments.max_quality_loss)
+            results[-1] |= {"metric": metric, "pytorch": reference, "quality": value}
+    checkpoint.save(folder)
+    return results
+
+
+def report(results: list[dict[str, Any]], folder: Path) -> None:
+    """Print the results."""
+    metric = results[0].get("metric")
+    head = ["file", "size", "largest difference"]
+    if metric is not None:
+        head.append(f"{metric} (PyTorch: {results[0]['pytorch']:.4g})")
+    rows = []
+    for result in results:
+        row = [result["file"], f"{result['bytes'] / 1e6:,.1f} MB", f"{result['difference']:.1e}"]
+        rows.append((*row, f"{result['quality']:.4g}") if metric is not None else tuple(row))
+    print_table(tuple(head), rows)
+    print(f"exported: {folder}")
+
+
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Entry point; returns one result for every format."""
+    (arguments,) = parse_arguments((ExportArguments,), argv)
+    check_packages(arguments.formats)
+    output = check_new_folder(arguments.output_dir)
+    with new_checkpoint(output) as folder:
+        results = export(arguments, folder)
+    report(results, output)
+    return results
+
+
+if __name__ == "__main__":
+    main()

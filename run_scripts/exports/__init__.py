@@ -1,0 +1,1 @@
+"""Checkpoints in the formats that other runtimes read: ONNX and OpenVINO."""

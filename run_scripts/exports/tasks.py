@@ -1,0 +1,222 @@
+"""Checkpoints to export: their task, inputs as users have them, and the files that stand beside a graph."""
+
+import inspect
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+import transformers
+from PIL import Image
+from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedModel
+
+from ..base.errors import UserError, report_unreadable
+from ..base.optional_packages import import_optional
+from ..base.sequence_limits import longest_text
+from ..base.trained_model import check_folder, load_trained
+from ..training.trainer import forget_truncation
+from .formats import Inputs
+
+
+#: The Hub's name of a task -> how the names of its models end, which is the Auto class too.
+ENDINGS = {
+    "fill-mask": "ForMaskedLM",
+    "text-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+    "multiple-choice": "ForMultipleChoice",
+    "image-classification": "ForImageClassification",
+    "text-generation": "ForCausalLM",
+    "feature-extraction": "Model",
+}
+SENTENCES = "sentence-similarity"
+TASKS = (*ENDINGS, SENTENCES)
+
+#: Pooling mode -> the end of its field before Sentence Transformers 6.
+POOLING_FIELDS = {
+    "cls": "cls_token",
+    "max": "max_tokens",
+    "mean": "mean_tokens",
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean": "weightedmean_tokens",
+    "lasttoken": "lasttoken",
+}
+
+#: Outputs that nobody who serves a model reads, such as BERT's pooled state of an untrained layer.
+UNUSED_OUTPUTS = ("pooler_output",)
+
+#: Texts of different lengths, the last one longer than most models take.
+TEXTS = [str(item.__doc__) for item in (str.isalpha, len, str.split, sorted, int, str.format, print)]
+TEXTS.append(" ".join(TEXTS) * 4)
+
+
+def find_task(name: str) -> str:
+    """The task of a checkpoint.
+
+    Args:
+        name: Folder or Hub id.
+
+    Raises:
+        UserError: If it cannot be loaded, or the model's task is none of `TASKS`.
+    """
+    check_folder(name)
+    if _has_modules(name):
+        return SENTENCES
+    with report_unreadable(name):
+        config = AutoConfig.from_pretrained(name)
+    (architecture, *_) = config.architectures or [""]
+    if config.is_encoder_decoder:
+        raise UserError(
+            f"{name!r} is an encoder-decoder ({architecture or config.model_type}): it needs graphs for encoder, "
+            "first and further tokens, which one graph does not hold. Use `export_for_generation` of Transformers."
+        )
+    for task, ending in ENDINGS.items():
+        if architecture.endswith(ending):
+            return task
+    what = f"is a {architecture}" if architecture else "does not name its architecture"
+    raise UserError(f"{name!r} {what}: give --task, one of {', '.join(ENDINGS)}, if its weights are for one of them.")
+
+
+def _has_modules(name: str) -> bool:
+    """Whether it is a checkpoint of Sentence Transformers."""
+    if Path(name).is_dir():
+        return (Path(name) / "modules.json").is_file()
+    with report_unreadable(name):
+        return transformers.utils.cached_file(name, "modules.json", _raise_exceptions_for_missing_entries=False)
+
+
+class Checkpoint:
+    """A model to export, with what prepares its inputs.
+
+    Args:
+        name: Folder or Hub id.
+        task: One of `TASKS`.
+
+    Attributes:
+        model: In float32 and evaluation mode. Called with the inputs of `batches`, it returns the graph's outputs.
+
+    Raises:
+        UserError: If the checkpoint cannot be loaded, or is not one of the task.
+    """
+
+    def __init__(self, name: str, task: str):
+        self.name, self.task = name, task
+        self.modules: Any = None
+        if task == SENTENCES:
+            self._load_sentence_transformer()
+        else:
+            self.model = load_trained(
+                getattr(transformers, f"Auto{ENDINGS[task].replace('For', 'ModelFor', 1)}"), name
+            )
+            processor = AutoImageProcessor if task == "image-classification" else AutoTokenizer
+            with report_unreadable(name):
+                self.processor = processor.from_pretrained(name)
+        self.model = self.model.float()
+        if task != "image-classification":
+            self._set_longest()
+        self._accepted = inspect.signature(type(self.model).forward).parameters
+        self.model.forward = MethodType(_forward(self.model.forward, self.modules), self.model)
+
+    def _load_sentence_transformer(self) -> None:
+        import_optional(
+            "sentence_transformers", "embeddings", f"{self.name!r}, a checkpoint of Sentence Transformers,"
+        )
+        from sentence_transformers import SentenceTransformer
+
+        with report_unreadable(self.name):
+            self.modules = SentenceTransformer(self.name, device="cpu").eval()
+        self.model = getattr(self.modules[0], "auto_model", None)
+        if not isinstance(self.model, PreTrainedModel):
+            raise UserError(
+                f"{self.name!r} begins with a {type(self.modules[0]).__name__}, which is no model of Transformers: "
+                "there is no graph to export."
+            )
+        self.processor = self.modules.tokenizer
+
+    def _set_longest(self) -> None:
+        """Let the saved tokenizer cut texts at what the model takes: runtimes know of no other limit."""
+        limits = [longest_text(self.model.config, self.processor)]
+        limits += [self.modules.max_seq_length] if self.modules is not None else []
+        limits = [limit for limit in limits if limit is not None]
+        if limits:
+            self.processor.model_max_length = min(limits)
+        if getattr(self.processor, "pad_token", None) is None:
+            raise UserError(f"the tokenizer of {self.name!r} has no padding token, which batches need.")
+
+    def batches(self) -> list[Inputs]:
+        """Inputs as users have them: of several lengths, padded, one at a time, and cut at the longest."""
+        if self.task == "image-classification":
+            images = [Image.linear_gradient("L").convert("RGB"), Image.radial_gradient("L").convert("RGB")]
+            images.append(
+                Image.merge("RGB", [images[0].getchannel(0), images[1].getchannel(0), images[0].getchannel(0)])
+            )
+            batches = [self.processor(rows, return_tensors="pt") for rows in (images, images[:1])]
+        else:
+            batches = [self._encode(rows) for rows in (TEXTS[:5], TEXTS[:1], TEXTS[-2:])]
+        return [{key: value for key, value in batch.items() if key in self._accepted} for batch in batches]
+
+    def _encode(self, texts: Sequence[str]) -> Inputs:
+        texts, second = list(texts), []
+        if self.task in ("multiple-choice", "question-answering"):
+            choices = 2 if self.task == "multiple-choice" else 1
+            second = [TEXTS[number % 3] for number in range(choices * len(texts))]
+            texts = [text for text in texts for _ in range(choices)]
+        longest = self.processor.model_max_length
+        encoded = dict(
+            self.processor(
+                *((texts, second) if second else (texts,)),
+                padding=True,
+                truncation=longest < 10**6,
+                return_tensors="pt",
+            )
+        )
+        if self.task == "multiple-choice":
+            encoded = {key: value.view(-1, 2, value.shape[-1]) for key, value in encoded.items()}
+        return encoded
+
+    def save(self, folder: Path) -> None:
+        """Write configuration, model code, tokenizer or image processor, and the modules of a sentence transformer."""
+        if self.modules is not None:
+            forget_truncation(self.processor)
+            self.modules.save_pretrained(str(folder), create_model_card=False)
+            for weights in folder.glob("*.safetensors*"):
+                weights.unlink()
+            _add_older_fields(folder, self.processor.model_max_length)
+        else:
+            self.model.config.save_pretrained(folder)
+            forget_truncation(self.processor)
+            self.processor.save_pretrained(folder)
+        card = Path(self.name) / "README.md"
+        if card.is_file():
+            (folder / "README.md").write_bytes(card.read_bytes())
+
+
+def _add_older_fields(folder: Path, longest: int) -> None:
+    """Name pooling and length as Sentence Transformers did before version 6: other servers read these fields."""
+    length = folder / "sentence_bert_config.json"
+    length.write_text(json.dumps({**json.loads(length.read_text()), "max_seq_length": longest}, indent=2))
+    for file in folder.glob("*_Pooling/config.json"):
+        fields = json.loads(file.read_text())
+        chosen = fields["pooling_mode"]
+        modes = [chosen] if isinstance(chosen, str) else chosen
+        fields["word_embedding_dimension"] = fields["embedding_dimension"]
+        fields |= {f"pooling_mode_{field}": mode in modes for mode, field in POOLING_FIELDS.items()}
+        file.write_text(json.dumps(fields, indent=2))
+
+
+def _forward(forward: Any, modules: Any) -> Any:
+    """A `forward` that returns what the graph does, with the embedding of a sentence transformer's modules."""
+
+    def exported(self: PreTrainedModel, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        outputs = forward(**inputs)
+        if modules is None:
+            return {key: value for key, value in outputs.items() if key not in UNUSED_OUTPUTS}
+        states = outputs[0]
+        features = {**inputs, "token_embeddings": states}
+        for module in list(modules)[1:]:
+            features = module(features)
+        return {"last_hidden_state": states, "sentence_embedding": features["sentence_embedding"]}
+
+    return exported

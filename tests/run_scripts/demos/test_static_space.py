@@ -1,0 +1,254 @@
+"""Exports in Node and in Chromium, by Transformers.js: they give PyTorch's embeddings, and the Space's page searches.
+
+They skip without node, chromium and a `node_modules` with @huggingface/transformers (`npm i --ignore-scripts`) in the
+checkout or in TOKENMIXERS_NODE_MODULES.
+"""
+
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import tokenmixers
+from tokenmixers.run_scripts import export, push_to_hub
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+NODE_MODULES = Path(os.environ.get("TOKENMIXERS_NODE_MODULES", Path(__file__).parents[3] / "node_modules"))
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+javascript = pytest.mark.skipif(
+    not (NODE_MODULES / "@huggingface" / "transformers").is_dir(), reason="needs @huggingface/transformers from npm"
+)
+TEXTS = [
+    "The cat sleeps on the warm roof.",
+    "Rain falls on the quiet town all day.",
+    "A train leaves the station at noon.",
+    "Fresh bread smells of butter and salt, and of the early morning in which nobody else is awake.",
+    "Snow.",
+]
+SCRIPT = """
+import { AutoModel, AutoTokenizer, env } from "@huggingface/transformers";
+const [folder, texts] = process.argv.slice(2);
+env.allowRemoteModels = false;
+env.localModelPath = folder;
+const tokenizer = await AutoTokenizer.from_pretrained("out");
+const inputs = await tokenizer(JSON.parse(texts), { padding: true, truncation: true });
+const found = {};
+for (const dtype of ["fp32", "q8"]) {
+  const model = await AutoModel.from_pretrained("out", { dtype, session_options: { intraOpNumThreads: 1 } });
+  found[dtype] = (await model(inputs)).sentence_embedding.tolist();
+}
+console.log(JSON.stringify(found));
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder with the export `out` of a sentence transformer, and its embeddings of the texts in PyTorch."""
+    for package in ("onnxruntime", "onnxscript", "sentence_transformers"):
+        pytest.importorskip(package)
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    folder = tmp_path_factory.mktemp("javascript")
+    tokenizer = train_unigram_tokenizer(TEXTS, 60, 24, show_progress=False)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 24}
+    torch.manual_seed(0)
+    model = tokenmixers.GMLPModel(tokenmixers.GMLPConfig(vocab_size=len(tokenizer), **sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.2)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    modules = [Transformer(str(folder / "model")), Pooling(32, pooling_mode="mean"), Normalize()]
+    sentences = SentenceTransformer(modules=modules, device="cpu")
+    sentences.save_pretrained(str(folder / "sentences"))
+    export.main(["--model", str(folder / "sentences"), "--output_dir", str(folder / "out")])
+    return folder, sentences.encode(TEXTS)
+
+
+@pytest.mark.slow
+@javascript
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_node_gives_the_embeddings_of_pytorch(exported, tmp_path):
+    folder, expected = exported
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    (tmp_path / "embed.mjs").write_text(SCRIPT)
+    call = ["node", str(tmp_path / "embed.mjs"), f"{folder}/", json.dumps(TEXTS)]
+    found = json.loads(subprocess.run(call, capture_output=True, check=True, timeout=300).stdout)
+    assert np.abs(np.array(found["fp32"]) - expected).max() < 1e-3
+    # Another version of the runtime: an activation next to a boundary may be rounded to its other side.
+    alone = export.Program(folder / "out" / "onnx" / "model_quantized.onnx")
+    inputs = tokenized(folder)
+    assert np.abs(np.array(found["q8"]) - alone(inputs)["sentence_embedding"].numpy()).max() < 0.05
+
+
+def tokenized(folder: Path):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder / "out")(TEXTS, padding=True, truncation=True, return_tensors="np")
+
+
+@pytest.fixture
+def space(exported, tmp_path):
+    """The files of the Space in a folder, and what a dry run prints."""
+    folder, _ = exported
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    arguments = ["--source", str(folder / "out"), "--repo_id", "me/my-search", "--space", "static"]
+    arguments += ["--space_texts", str(tmp_path / "texts.txt")]
+    files = push_to_hub.collect_space(push_to_hub.parse_arguments((push_to_hub.PushArguments,), arguments)[0])
+    for name, content in files.items():
+        target = tmp_path / "space" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+    return tmp_path / "space", arguments
+
+
+@pytest.mark.slow
+def test_the_space_has_all_that_its_page_loads(space, capsys):
+    folder, arguments = space
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
+        *("README.md", "index.html", "settings.json", "texts.txt", "model/config.json", "model/tokenizer.json"),
+        *("model/tokenizer_config.json", "model/onnx/model_quantized.onnx"),
+    }
+    head = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
+    assert (head["sdk"], head["title"]) == ("static", "my-search")
+    assert (folder / "texts.txt").read_text().splitlines() == TEXTS
+    push_to_hub.main([*arguments, "--dry_run"])
+    assert "8 files would go to the Space me/my-search; nothing was sent" in capsys.readouterr().out
+
+
+#: What a visitor does, and what he sees, sent to the test.
+VISIT = """
+<script type="module">
+  const wait = (found) => new Promise((done) => {
+    const timer = setInterval(() => { const value = found(); if (value) { clearInterval(timer); done(value); } }, 50);
+  });
+  const get = (id) => document.getElementById(id);
+  const send = (answer) => fetch("/answer", { method: "POST", body: JSON.stringify(answer) });
+  addEventListener("error", (event) => send({ error: event.message }));
+  await wait(() => !get("query").disabled || get("status").textContent.startsWith("Error"));
+  if (get("query").disabled) await send({ error: get("status").textContent });
+  get("query").value = QUERY;
+  get("query").dispatchEvent(new Event("change"));
+  const items = await wait(() => get("results").children.length && [...get("results").children]);
+  const found = items.map((item) => item.textContent);
+  await send({ status: get("status").textContent, title: document.title, found });
+</script>
+"""
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """The Space's folder, the JavaScript packages beside it, and the visitor's answer."""
+
+    def log_message(self, *_):
+        """Nothing."""
+
+    def translate_path(self, path: str) -> str:
+        name = path.partition("?")[0]
+        if name.startswith("/packages/"):
+            return str(NODE_MODULES / name.removeprefix("/packages/"))
+        return super().translate_path(path)
+
+    def do_POST(self):
+        self.server.answer = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+        self.server.answered.set()
+
+
+@pytest.mark.slow
+@javascript
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("dtype", ["q8", "fp32"])
+def test_the_page_searches_in_chromium_without_a_server(dtype, space, exported, tmp_path):
+    folder, _ = space
+    settings = json.loads((folder / "settings.json").read_text())
+    assert settings["dtype"] == "q8"
+    settings |= {"dtype": dtype, "wasm": "/packages/onnxruntime-web/dist/"}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    shutil.copy(exported[0] / "out" / "onnx" / "model.onnx", folder / "model" / "onnx")
+    page, count = re.subn(
+        r"https://\S+/(?=@huggingface/)(\S+)@[\d.]+/", r"/packages/\1/", (folder / "index.html").read_text()
+    )
+    assert count == 1
+    query = "Rain falls on the town."
+    (folder / "index.html").write_text(page.replace("</body>", VISIT.replace("QUERY", json.dumps(query)) + "</body>"))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
+    server.answered = threading.Event()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    flags += [
+        "--disable-background-networking",
+        "--disable-component-update",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    browser = subprocess.Popen(
+        [CHROMIUM, *flags, f"http://127.0.0.1:{server.server_port}/index.html"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert server.answered.wait(240)
+    finally:
+        browser.terminate()
+        browser.wait()
+        server.shutdown()
+        server.server_close()
+    answer = server.answer
+    assert "error" not in answer
+    assert (answer["status"], answer["title"]) == ("5 texts", "my-search")
+    # PyTorch's cosines with the query, as the page shows them.
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(exported[0] / "sentences"), device="cpu")
+    cosines = exported[1] @ model.encode([query])[0]
+    found = {
+        text: float(score) for score, text in (re.match(r"(-?\d\.\d{3})(.+)", row).groups() for row in answer["found"])
+    }
+    assert set(found) == set(TEXTS)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    tolerance = 1e-3 if dtype == "fp32" else 0.1
+    assert all(abs(found[text] - cosine) < tolerance for text, cosine in zip(TEXTS, cosines, strict=True))
+
+
+def test_what_a_static_space_needs(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    arguments = ["--source", str(tmp_path), "--repo_id", "me/my-search", "--dry_run", "--space"]
+    texts = ["--space_texts", str(tmp_path / "texts.txt")]
+
+    def refused(*more: str) -> str:
+        with pytest.raises(UserError) as error:
+            push_to_hub.main([*arguments, *more])
+        return str(error.value)
+
+    assert "is no sentence transformer that tokenmixers export has written" in refused("static", *texts)
+    assert "--space static and --space_texts go together" in refused("static")
+    assert "--space static and --space_texts go together" in refused(*texts)
+    assert "--space 'docker' is unknown" in refused("docker")
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "model.onnx").write_bytes(b"")
+    (tmp_path / "texts.txt").write_text("\n \n")
+    assert "has no texts: write one on each line" in refused("static", *texts)
+    assert "cannot be read as UTF-8: " in refused("static", "--space_texts", str(tmp_path / "nope"))
+
+
+def test_weights_of_openvino_are_pushed(tmp_path):
+    for name in ("openvino_model.bin", "openvino_model.xml", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes(b"0")
+    names, left = push_to_hub.select_files(tmp_path)
+    assert names == ["openvino_model.bin", "openvino_model.xml"]
+    assert list(left) == ["pytorch_model.bin"]
