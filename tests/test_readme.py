@@ -140,7 +140,7 @@ def test_names_of_commands_and_targets_in_sentences_exist(page):
 
 
 #: Examples with these are skipped where they are not installed.
-OPTIONAL_PACKAGES = ("sentence_transformers", "mteb")
+OPTIONAL_PACKAGES = ("sentence_transformers", "mteb", "onnxruntime", "litserve")
 PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
 
 
