@@ -64,12 +64,18 @@ def find_files(patterns: str | Sequence[str], endings: Sequence[str] | None = No
                 kinds = "" if endings is None else f" Known endings: {', '.join(endings)}."
                 raise UserError(f"the folder {pattern!r} has no file to read.{kinds}")
         else:
-            names = glob(escape(pattern)) or sorted(glob(pattern, recursive=True))
+            names = glob(escape(pattern)) or sorted(glob(_with_literal_folder(pattern), recursive=True))
             found = [name for name in names if not Path(name).is_dir()]
             if not found:
                 raise UserError(f"there is no file {pattern!r}.")
         files += found
     return files
+
+
+def _with_literal_folder(pattern: str) -> str:
+    """The pattern, in which the folder that it begins with, if there is one of this name, is no pattern."""
+    folder = next((parent for parent in Path(pattern).parents if parent.is_dir()), Path())
+    return str(Path(escape(str(folder))) / Path(pattern).relative_to(folder))
 
 
 def _files_in(folder: Path, endings: Sequence[str] | None) -> list[str]:

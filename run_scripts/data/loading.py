@@ -5,6 +5,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from glob import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 import datasets
 import pyarrow as pa
 from datasets.fingerprint import Hasher
+from datasets.packaged_modules.csv.csv import Csv
+from datasets.packaged_modules.text.text import Text
 from pyarrow import compute
 
 from ..base.errors import BadDataError, UserError
 from ..base.ranges import check_ranges
+from .files import iterate_lines
 
 
 Split = datasets.Dataset | datasets.IterableDataset
@@ -128,10 +132,18 @@ def load_rows(
     return builder.as_dataset(split="train")
 
 
+def _lines_of(files: list[str]) -> Iterator[dict[str, str]]:
+    for file in files:
+        for line in iterate_lines(file):
+            yield {"text": line}
+
+
 def load_named(
     name: str, config_name: str | None, split: str, streaming: bool = False, token: str | None = None, **options: Any
 ) -> Split:
     """One split of a data set on the Hub, or of a local data set folder.
+
+    Lines and empty cells of csv in a local folder are those that files by name have, see `table_files`.
 
     Args:
         name: Hub id or folder.
@@ -145,12 +157,24 @@ def load_named(
         UserError: If it cannot be loaded.
     """
     try:
+        if Path(name).is_dir():
+            builder = datasets.load_dataset_builder(name, config_name, **options)
+            if isinstance(builder, Text) and builder.config.sample_by == "line" and split in builder.config.data_files:
+                files = list(map(str, builder.config.data_files[split]))
+                return load_rows(files, _lines_of, datasets.Features({"text": datasets.Value("string")}), streaming)
+            if isinstance(builder, Csv) and builder.config.na_values is None:
+                options |= {"keep_default_na": False, "na_values": [""]}  # NA and null are texts
         return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
     except (
         datasets.exceptions.DatasetNotFoundError,
         RuntimeError,  # a data set that is a script
         *READ_ERRORS,
     ) as error:
+        if Path(name).is_dir() and escape(name) != name:
+            raise UserError(
+                f"the data set folder {name!r} cannot be read by `datasets`, which takes its name for a pattern: "
+                "rename it to one without brackets, * and ?, or give its files."
+            ) from error
         reason = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
         raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {reason}") from error
 

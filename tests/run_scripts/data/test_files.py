@@ -8,12 +8,14 @@ import pytest
 from tokenmixers.run_scripts.base.errors import BadDataError, UserError
 from tokenmixers.run_scripts.data.conll import read_conll
 from tokenmixers.run_scripts.data.files import ending, find_files, iterate_lines, read_text
+from tokenmixers.run_scripts.data.loading import load_named
 from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, load_training_pairs
 from tokenmixers.run_scripts.data.squad import load_squad_files
 from tokenmixers.run_scripts.data.table_files import read_table
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments, load_tables
-from tokenmixers.run_scripts.data.text_corpus import load_texts
+from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_texts, text_only
 from tokenmixers.run_scripts.data.text_pairs import Seq2SeqDataArguments, load_pairs
+from tokenmixers.run_scripts.lm_eval_tasks import local_files
 
 
 def with_arrow(codec: str):
@@ -64,6 +66,10 @@ def test_a_folder_stands_for_its_files(tmp_path):
     kinds = (".txt", ".csv")
     assert find_files(str(folder), kinds) == [str(folder / name) for name in ("a.txt.gz", "b.txt", "deeper/c.csv")]
     assert find_files([str(tmp_path / "*" / "b.txt")], kinds) == [str(folder / "b.txt")]
+    assert find_files([str(folder / "*.txt")], kinds) == [str(folder / "b.txt")]
+    assert find_files([str(folder / "**" / "*.csv")], kinds) == [str(folder / "deeper" / "c.csv")]
+    with pytest.raises(UserError, match=r"texts \[2024\]' cannot be read by `datasets`.*: rename it"):
+        load_named(str(folder), None, "train")
     with pytest.raises(UserError, match=r"the folder .* has no file to read\. Known endings: \.tsv"):
         find_files([str(folder)], (".tsv",))
 
@@ -135,3 +141,31 @@ def test_words_for_nothing_are_texts_in_every_reader(ending, tmp_path):
     assert load_training_pairs(columns)["positive"][:] == WORDS
     tables = load_tables(TextClassificationArguments(train_file=file), ["train"])
     assert [row["label"] for _, row in tables["train"][""].rows] == WORDS
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_local_data_sets_have_the_same_texts_as_their_files(streaming, tmp_path):
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "train.csv").write_text("text,number\nNA,1\nnull,\n,3\n")
+    (tmp_path / "txt").mkdir()
+    (tmp_path / "txt" / "train.txt").write_text("\ufeffa\rb\nc\r\n")
+    for folder, expected in (("csv", ["NA", "null"]), ("txt", ["a\rb", "c"])):
+        arguments = TextDataArguments(dataset_name=str(tmp_path / folder), streaming=streaming, max_eval_samples=1)
+        split = text_only(arguments.load("train", None, streaming), "text", "train")
+        assert [row["text"] for row in split] == expected
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "txt.zst"])
+def test_the_tasks_of_the_evaluation_harness_read_files_as_the_commands_do(ending, tmp_path):
+    lines = {
+        "csv": ["text", "a\rb", "NA"],
+        "tsv": ["text", "a\rb", "NA"],
+        "jsonl": ['{"text": "a\\rb"}', '{"text": "NA"}'],
+    }
+    content = ("\ufeff" + "\n".join(lines.get(ending, ["a\rb", "NA"]))).encode()
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(COMPRESS[".zst"](content) if ending == "txt.zst" else content)
+    assert local_files.texts(str(path))["test"]["text"][:] == ["a\rb", "NA"]
+    (tmp_path / "bad.jsonl").write_text('{"text": 3}\n{"text": ""}\n{"text": "\\ud83d"}\n{"text": "a"}')
+    with pytest.raises(ValueError, match=r"bad\.jsonl: 2 bad rows\. line 1: text is 3 instead .*; line 3: a text has"):
+        local_files.texts(str(tmp_path / "bad.jsonl"))
