@@ -44,7 +44,10 @@ class ExportArguments:
     )
     validation_file: list[str] | None = field(
         default=None,
-        metadata={"help": "Data for the quality of every format, as the command that trains the task reads them."},
+        metadata={
+            "help": "Data for the quality of every format, as the command that trains the task reads them; for "
+            "images a folder."
+        },
     )
     evaluation_arguments: str = field(
         default="",

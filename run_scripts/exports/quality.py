@@ -90,7 +90,8 @@ def answered_by(program: Program, model_class: type[PreTrainedModel]) -> Iterato
     def forward(self: PreTrainedModel, **inputs: Any) -> ModelOutput:
         if inputs.get("attention_mask") is None and "input_ids" in inputs:
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-        return ModelOutput({"loss": torch.zeros(()), **program(inputs)} if "labels" in inputs else program(inputs))
+        loss = {"loss": torch.zeros(())} if {"labels", "start_positions"} & inputs.keys() else {}
+        return ModelOutput({**loss, **program(inputs)})
 
     model_class.forward = forward
     try:
@@ -105,7 +106,7 @@ def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str
     Args:
         task: The task.
         name: Folder or Hub id.
-        files: Value of the command's `--validation_file`; may be empty.
+        files: Value of the command's `--validation_file`, of images `--validation_dir`; may be empty.
         arguments: Further arguments of the command.
 
     Returns:
@@ -118,7 +119,8 @@ def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str
         raise UserError(f"--validation_file: a model for {task} has no task of its own whose quality is defined.")
     command, metrics = EVALUATIONS[task]
     if files:
-        arguments = ["--validation_file", *files, *arguments]
+        name_of_data = "--validation_dir" if task == "image-classification" else "--validation_file"
+        arguments = [name_of_data, *files, *arguments]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         results = importlib.import_module(module_of(command)).main(
             [

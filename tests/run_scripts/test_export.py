@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from PIL import Image
 from transformers import AutoTokenizer, BertConfig, BertModel, CLIPImageProcessorPil, PreTrainedTokenizerFast
 
 import tokenmixers
 from tokenmixers.run_scripts import export
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.exports import formats
-from tokenmixers.run_scripts.exports.quality import answered_by, check_quality, check_values, compare, quality_loss
+from tokenmixers.run_scripts.exports.quality import (
+    answered_by,
+    check_quality,
+    check_values,
+    compare,
+    evaluate,
+    quality_loss,
+)
 from tokenmixers.run_scripts.exports.tasks import Checkpoint, find_task
 
 
@@ -277,6 +285,59 @@ def test_quality_on_the_users_file(labelled, tmp_path):
         assert (result["metric"], result["pytorch"]) == ("accuracy", 1.0)
         assert result["quality"] >= 0.8
     assert results[0]["quality"] == 1.0
+
+
+EVALUATED = {
+    "GMLPForMaskedLM": ({}, "perplexity"),
+    "AMLPForCausalLM": ({}, "perplexity"),
+    "GMLPForTokenClassification": ({"id2label": {0: "O", 1: "B-X"}, "label2id": {"O": 0, "B-X": 1}}, "f1"),
+    "GMLPForQuestionAnswering": ({}, "f1"),
+    "GMLPForImageClassification": ({"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}, "accuracy"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVALUATED)
+def test_the_command_of_every_task_evaluates_a_program(name, checkpoint, tmp_path):
+    changes, metric = EVALUATED[name]
+    folder, model = checkpoint(name, **changes)
+    lines = [" ".join(WORDS[start : start + 6]) for start in range(7)]
+    data, arguments = tmp_path / "dev.txt", []
+    if metric == "perplexity":
+        data.write_text("\n".join(lines))
+        arguments = ["--line_by_line", "true"] if "Masked" in name else []
+    elif "Token" in name:
+        rows = ["\n".join(f"{word} {'B-X' if word == 'a' else 'O'}" for word in line.split()) for line in lines]
+        data.write_text("\n\n".join(rows) + "\n")
+    elif "Question" in name:
+        found = []
+        for number, line in enumerate(lines):
+            answer = {"text": line.split()[1], "answer_start": line.index(line.split()[1])}
+            found.append({"context": line, "qas": [{"id": str(number), "question": "a", "answers": [answer]}]})
+        data = tmp_path / "dev.json"
+        data.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": found}]}))
+        arguments = ["--max_question_length", "4", "--doc_stride", "2"]
+    else:
+        data = tmp_path / "images"
+        for index, label in enumerate("abab"):
+            (data / label).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.random.default_rng(index).integers(0, 255, (8, 8, 3), np.uint8)).save(
+                data / label / f"{index}.png"
+            )
+    task, original, calls = find_task(str(folder)), type(model).forward, []
+
+    def program(inputs):
+        calls.append(inputs)
+        accepted = {key: inputs[key] for key in ("input_ids", "attention_mask", "pixel_values") if key in inputs}
+        outputs = original(model, **accepted)
+        return {key: value for key, value in outputs.items() if isinstance(value, torch.Tensor)}
+
+    expected = evaluate(task, str(folder), [str(data)], arguments)
+    with answered_by(program, type(model)):
+        assert evaluate(task, str(folder), [str(data)], arguments) == pytest.approx(expected)
+    assert calls
+    assert expected[0] == metric
+    assert np.isfinite(expected[1])
 
 
 @exporting
