@@ -11,32 +11,19 @@ from typing import Any, NamedTuple
 
 from ..base.errors import UserError
 from ..base.optional_packages import import_optional
-from .answer_html import render_answer, render_message, render_picture
 from .checkpoints import Checkpoint
 from .mixing_maps import MixingMap
-from .pictures import Choice, draw, title
-from .tasks import TASKS, Answer, Field, InputError, answer
+from .pictures import Choice, draw, image_html, title
+from .tasks import TASKS, Answer, Field, InputError, Table, answer
 
 
 logger = logging.getLogger(__name__)
 
+#: For the keyboard: Gradio's own outlines are hardly seen.
 CSS = """
 :focus-visible { outline: 3px solid #d97706 !important; outline-offset: 2px !important; }
 input[type="number"]:focus-visible { outline-offset: -3px !important; }
-.answer table { width: 100%; border-collapse: collapse; }
-.answer caption { text-align: left; font-weight: 600; padding: 0.4em 0; }
-.answer th, .answer td { text-align: left; padding: 0.3em 0.5em; }
-.answer tr { border-bottom: 1px solid var(--border-color-primary); }
-.answer th[scope="row"] { font-weight: 400; overflow-wrap: anywhere; }
-.answer td { width: 45%; }
-.answer .bar { display: block; padding: 0 0.3em; background: linear-gradient(#fdba7499 0 0) no-repeat
-    0 / calc(var(--share) * 100%) 100%; }
-.answer-text { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.9; }
-.answer-text mark { padding: 0.1em 0.3em; border-radius: 0.3em; background: #fed7aa; color: #431407; }
-.message { padding: 0.6em 0.8em; border-left: 4px solid #b91c1c; background: #fef2f2; color: #7f1d1d; }
-.picture figure { margin: 0; }
-.picture img { width: 100%; height: auto; max-height: 85vh; background: white; }
-.picture figcaption { padding-top: 0.3em; }
+#picture img { width: 100%; height: auto; max-height: 85vh; background: white; }
 """
 
 
@@ -80,13 +67,16 @@ def build_page(checkpoint: Checkpoint) -> Any:
             with gradio.Column(min_width=300):
                 fields = [_component(gradio, field, checkpoint) for field in task.fields]
                 button = gradio.Button("Run", variant="primary")
-                message = gradio.HTML(visible=False, elem_id="message")
-                result = gradio.HTML(visible=False, elem_id="answer")
+                message = gradio.Textbox(label="Message", visible=False, interactive=False, elem_id="message")
+                notes = gradio.Markdown(visible=False, elem_id="notes")
+                text = gradio.HighlightedText(label="Text", visible=False, elem_id="text")
+                table = {"interactive": False, "wrap": True, "buttons": []}
+                answers = gradio.Dataframe(**table, visible=False, elem_id="answers")
             with gradio.Column(min_width=300):
                 with gradio.Group(visible=False) as group:
                     controls = _controls(gradio)
-                picture = gradio.HTML(elem_id="picture", elem_classes="picture")
-        shown = [message, result, drawn, group, *controls, picture]
+                picture = gradio.HTML(elem_id="picture")
+        shown = [message, notes, text, answers, drawn, group, *controls, picture]
         texts = [field.submit for field in fields if hasattr(field, "submit")]
         gradio.on([button.click, *texts], _runner(gradio, checkpoint), [*fields, *controls], shown, api_name="run")
         _redraw_on_change(gradio, drawn, controls, picture)
@@ -137,16 +127,38 @@ def _runner(gradio: Any, checkpoint: Checkpoint) -> Callable[..., list]:
 
 def _refused(gradio: Any, sentence: str) -> list:
     hidden = gradio.update(visible=False)
-    message = gradio.update(value=render_message(sentence), visible=True)
-    return [message, hidden, None, hidden, *[gradio.skip()] * len(Controls._fields), ""]
+    message = gradio.update(value=sentence, visible=True)
+    return [message, *[hidden] * 3, None, hidden, *[gradio.skip()] * len(Controls._fields), ""]
 
 
 def _shown(gradio: Any, found: Answer, *choices: Any) -> list:
-    notes = [] if found.maps else ["There is no picture of this model."]
-    result = gradio.update(value=render_answer(found, notes), visible=True)
+    notes = " ".join([*found.notes, *([] if found.maps else ["There is no picture of this model."])])
+    text = [(span.text, span.label) for span in found.text]
     drawn = Drawn(found.maps, found.pixels)
-    controls = gradio.update(visible=_has_choice(found.maps))
-    return [gradio.update(visible=False), result, drawn, controls, *_adapted(gradio, drawn, *choices)]
+    return [
+        gradio.update(visible=False),
+        gradio.update(value=notes, visible=bool(notes)),
+        gradio.update(value=text, visible=bool(text)),
+        _answers(gradio, found.tables),
+        drawn,
+        gradio.update(visible=_has_choice(found.maps)),
+        *_adapted(gradio, drawn, *choices),
+    ]
+
+
+def _answers(gradio: Any, tables: list[Table]) -> Any:
+    """All tables as one. What they answer stands above it, and beside the answers if there are several."""
+    if not tables:
+        return gradio.update(visible=False)
+    rows = [
+        [table.caption, row.answer, f"{row.score:.1%}" if table.are_probabilities else f"{row.score:.3f}"]
+        for table in tables
+        for row in table.rows
+    ]
+    score = "Probability" if tables[0].are_probabilities else "Value"
+    first = 0 if len(tables) > 1 else 1
+    content = {"headers": ["For", "Answer", score][first:], "data": [row[first:] for row in rows]}
+    return gradio.update(value=content, label=tables[0].caption if first else "Answers", visible=True)
 
 
 def _has_choice(maps: list[MixingMap]) -> bool:
@@ -190,7 +202,7 @@ def draw_choice(drawn: Drawn, values: Controls) -> str:
     head = int(values.head) - 1 if values.head else None
     patch = None if values.class_token else (int(values.row) - 1, int(values.column) - 1)
     choice = Choice(int(values.layer) - 1, head, patch)
-    return render_picture(draw(mixing, choice, drawn.pixels), title(mixing, choice))
+    return image_html(draw(mixing, choice, drawn.pixels), title(mixing, choice))
 
 
 def _redraw_on_change(gradio: Any, drawn: Any, controls: Controls, picture: Any) -> None:

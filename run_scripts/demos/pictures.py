@@ -6,7 +6,9 @@ Pictures are SVG whose texts the browser writes with its own fonts, so that toke
 import io
 import math
 import warnings
+from html import escape
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import torch
 
@@ -58,6 +60,14 @@ def draw(mixing: MixingMap, choice: Choice, pixels: torch.Tensor | None = None) 
     if mixing.grid is None:
         return Picture(_draw_tokens(mixing, weights), describe_tokens(mixing, choice))
     return Picture(_draw_patches(mixing, weights, choice, pixels), describe_patches(mixing, choice))
+
+
+def image_html(picture: Picture, caption: str) -> str:
+    """An image with its description as alternative text, and its title below."""
+    # As the content of an attribute: the page's own styles do not reach into the image, and it runs no scripts.
+    source = "data:image/svg+xml;utf8," + quote(picture.svg)
+    image = f'<img src="{source}" alt="{escape(picture.description)}">'
+    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def title(mixing: MixingMap, choice: Choice) -> str:

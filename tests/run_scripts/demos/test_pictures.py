@@ -2,13 +2,22 @@ import gc
 import warnings
 import weakref
 import xml.etree.ElementTree as ElementTree
+from urllib.parse import unquote
 
 import pytest
 import torch
 
 from tokenmixers.run_scripts.demos import pictures
 from tokenmixers.run_scripts.demos.mixing_maps import MixingMap
-from tokenmixers.run_scripts.demos.pictures import Choice, draw, patch_weights, tick_labels, title
+from tokenmixers.run_scripts.demos.pictures import (
+    Choice,
+    Picture,
+    draw,
+    image_html,
+    patch_weights,
+    tick_labels,
+    title,
+)
 
 
 pytest.importorskip("matplotlib")
@@ -125,3 +134,14 @@ def test_figures_are_not_kept(example, monkeypatch):
     draw(example, Choice())
     gc.collect()
     assert [figure() for figure in made] == [None] and pyplot.get_fignums() == []
+
+
+def test_as_html_a_picture_has_its_description_and_keeps_its_file():
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><text>"a" &amp; 東 # %</text></svg>'
+    html = image_html(Picture(svg, "Heat map <script>alert('x')</script>\"&"), "layer <1>")
+    tree = ElementTree.fromstring(html.replace('"><figcaption', '"/><figcaption'))  # what is not escaped is an error
+    image = tree.find("img")
+    assert image.get("alt") == "Heat map <script>alert('x')</script>\"&"
+    assert tree.find("figcaption").text == "layer <1>"
+    kind, _, content = image.get("src").partition(",")
+    assert kind.startswith("data:image/svg+xml") and unquote(content) == svg
