@@ -19,6 +19,7 @@ from .model_comparisons import (
     text_against_g_mlp_pytorch,
     with_and_without_kernels,
 )
+from .sentences import finetuning, one_sentence_at_a_time, sentence_embeddings
 from .timing import Case, Group
 from .workloads import masked_language_modelling, real_lengths
 
@@ -34,12 +35,17 @@ EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     7: start_up,
     8: masked_language_modelling,
     9: with_and_without_kernels,
+    10: sentence_embeddings,
+    11: one_sentence_at_a_time,
+    12: finetuning,
 }
 
 #: The experiment with growing lengths, whose results are curves.
 GROWTH = 6
 #: Number of an experiment -> the distribution that it needs beyond our dependencies.
 PEERS = {1: "timm", 2: "g-mlp-pytorch"}
+#: The same of those that are no models to compare with.
+TOOLS = {10: "sentence-transformers", 11: "onnxruntime"}
 
 #: What `--gpu` sets, unless another value is given.
 GPU_SETTINGS = {
@@ -93,7 +99,17 @@ class BenchmarkArguments:
             "help": "For cell 5: files with a token count, a text, or two texts and a tab between them per line."
         },
     )
-    tokenizer: str | None = field(default=None, metadata={"help": "Tokenizer for length_files with texts."})
+    tokenizer: str | None = field(
+        default=None,
+        metadata={
+            "help": "Tokenizer for length_files with texts, and for cells 10 to 12, else trained on the sentences."
+        },
+    )
+    sentence_file: str | None = field(
+        default=None,
+        metadata={"help": "For cells 10 to 12: a file with a sentence per line; Python's documentation by default."},
+    )
+    sentences: int = field(default=10_000, metadata={"help": "For cell 10: how many sentences are encoded."})
     texts: int = field(
         default=64, metadata={"help": "For cell 5: how many lines of each file count, and drawn lengths."}
     )
@@ -127,7 +143,9 @@ class BenchmarkArguments:
             for value in getattr(self, name) or ():
                 if value not in allowed:
                     raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
-        check_ranges(self, ("at least 1", "rounds batch_size texts lengths"), ("a finite number above 0", "minutes"))
+        check_ranges(
+            self, ("at least 1", "rounds batch_size texts lengths sentences"), ("a finite number above 0", "minutes")
+        )
 
 
 def _default(name: str) -> Any:

@@ -18,7 +18,6 @@ from unittest.mock import MagicMock
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -48,7 +47,8 @@ from ...modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from ..base.errors import UserError
 from ..base.optional_packages import import_optional
 from ..base.shipped_files import MODEL_CARDS
-from .timing import Candidate, Case, Group, attention_written_out, model_candidate, products_of
+from .floors import Floor
+from .timing import Candidate, Case, Group, model_candidate
 
 
 IMAGE_MODELS = ("ti16", "s16", "b16")
@@ -106,6 +106,8 @@ class Sizes:
     text_lengths: tuple[int, ...] = (128, 512)
     growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
     synthesizer_encoders: bool = True
+    sentence_file: str | None = None
+    sentences: int = 10_000
 
     def gpu(self) -> "Sizes":
         """Longer texts, and of the encoders gMLP and aMLP alone."""
@@ -121,6 +123,7 @@ class Sizes:
             text_lengths=(16,),
             image_models=["ti16"],
             texts=min(6, self.texts),
+            sentences=min(40, self.sentences),
             growth=(16, 32),
         )
 
@@ -181,7 +184,6 @@ def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
             model_candidate("tokenmixers", ours, [{"pixel_values": pixels}], case, **common),
             model_candidate("timm", peer, [{"x": pixels}], case, **common),
         ]
-        candidates += products_of(ours, [{"pixel_values": pixels}], case)
         yield Group(f"gmlp-{size}-224", candidates, {"batch": sizes.batch_size, "unit": "images"})
 
 
@@ -245,7 +247,6 @@ def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
             model_candidate("tokenmixers, full", full, [{"input_ids": ids}], case, **common),
             model_candidate("g-mlp-pytorch", peer, [{"x": ids}], case, **common),
         ]
-        candidates += products_of(ours, [{"input_ids": ids}], case)
         yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
 
 
@@ -309,7 +310,6 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
             candidates = [
                 model_candidate(kind, model, inputs, case, items=ids.numel()) for kind, model in models.items()
             ]
-            candidates += products_of(ours, inputs, case)
             yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
 
 
@@ -395,7 +395,7 @@ def _decoding(
 
         return [torch.stack(generate(prefix_allowed_tokens_fn=forced, output_logits=True).logits)]
 
-    with attention_written_out(model), FlopCounterMode(display=False) as counter:
+    with Floor(model, case.device) as floor:
         cache = generate().past_key_values
     if case.compiled:
         model.forward = torch.compile(with_own_code(model.forward))
@@ -405,8 +405,7 @@ def _decoding(
         tensors = [tensor for layer in side.layers for tensor in (layer.keys, layer.values)]
         facts[key] = sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
     facts["parameters"] = model.num_parameters()
-    flops = counter.get_total_flops()
-    return Candidate(name, generate, outputs, weights, items=target.numel(), flops=flops, facts=facts)
+    return Candidate(name, generate, outputs, weights, items=target.numel(), floor=floor, facts=facts)
 
 
 @built_on_device

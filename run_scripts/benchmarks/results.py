@@ -16,7 +16,7 @@ import torch._dynamo
 from ..base.optional_packages import install_hint
 from ..base.precision import device_name, native_bfloat16
 from ..base.reporting import format_optional, print_table, versions
-from .experiments import GROWTH, PEERS
+from .experiments import GROWTH, PEERS, TOOLS
 
 
 if TYPE_CHECKING:  # an optional package
@@ -25,12 +25,6 @@ if TYPE_CHECKING:  # an optional package
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Date, versions, device and settings of the machine."""
-    peers = {}
-    for package in PEERS.values():
-        try:
-            peers[package] = version(package)
-        except PackageNotFoundError:
-            peers[package] = None
     processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").is_file():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -38,7 +32,8 @@ def machine(device: torch.device) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": versions(),
-        "peers": peers,
+        "peers": {package: _version(package) for package in PEERS.values()},
+        "tools": {package: _version(package) for package in TOOLS.values()},
         "device": device.type,
         "processor": processor,
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -49,6 +44,13 @@ def machine(device: torch.device) -> dict[str, Any]:
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "allocator": {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")},
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -63,9 +65,11 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
         unit,
         "MB",
         "of peak",
+        "floor",
         "differs",
         "cache kB",
         "M parameters",
+        "compiling, s",
     )
     table = [
         (
@@ -77,9 +81,11 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
             format_optional(row["per_second"], "{:,.1f}"),
             format_optional(row["peak_bytes"], "{:,.1f}", 1e-6),
             format_optional(row["utilisation"], "{:.0%}"),
+            format_optional(row.get("floor"), "{:.0%}"),
             format_optional(row["difference"], "{:.0e}"),
             format_optional(row.get("cache_bytes"), "{:,.1f}", 1e-3),
             format_optional(row.get("parameters"), "{:,.1f}", 1e-6),
+            format_optional(row.get("compile_seconds"), "{:,.1f}"),
         )
         for row in rows
     ]

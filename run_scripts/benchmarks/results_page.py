@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,36 @@ COMPARISONS = (
     ),
     Comparison(8, "Masked language modelling: sparse logits", "logits of masked tokens", ("logits of all tokens",)),
     Comparison(9, "Our models with kernels and without", "with kernels", ("without",)),
+    Comparison(10, "Sentence embeddings: a BERT of equal shape, MiniLM's", "gMLP", ("BERT of equal shape",)),
+    Comparison(
+        11,
+        "One sentence at a time: a BERT of equal shape, MiniLM's",
+        "gMLP",
+        ("BERT of equal shape", "gMLP, ONNX Runtime", "BERT of equal shape, ONNX Runtime"),
+    ),
+    Comparison(12, "Finetuning: a BERT of equal shape, MiniLM's", "gMLP", ("BERT of equal shape",)),
+)
+
+
+class Measure(NamedTuple):
+    """A figure of the first model of each group, where it was measured."""
+
+    key: str
+    title: str
+    text: str
+    scale: float = 1.0
+    cases: tuple[bool, ...] = (False, True)
+    """Eager, compiled."""
+    on_accelerators: bool = False
+    """Only there."""
+
+
+MEASURES = (
+    Measure("per_second", "Tokens, images, sentences or rows per second", "{:,.0f}", on_accelerators=True),
+    Measure("utilisation", "Share of the fastest matrix product", "{:.0%}", on_accelerators=True),
+    Measure("peak_bytes", "Memory besides the weights, MB", "{:,.0f}", 1e-6, on_accelerators=True),
+    Measure("floor", "Share of the floor", "{:.0%}"),
+    Measure("compile_seconds", "Seconds to compile", "{:,.1f}", cases=(True,)),
 )
 
 
@@ -224,9 +255,9 @@ def _figures_of_one_run(
     return max(map(figures, reversed(runs)), key=lambda run: sum(figure is not None for figure in run))
 
 
-def _format_figures(figures: Sequence[float | None]) -> str:
+def _format_figures(figures: Sequence[float | None], text: str = "{:.2f}") -> str:
     """Figures as a cell of a table, which is empty if there are none."""
-    return " / ".join("-" if figure is None else f"{figure:.2f}" for figure in figures) if any(figures) else ""
+    return " / ".join("-" if figure is None else text.format(figure) for figure in figures) if any(figures) else ""
 
 
 def _columns(machines: Mapping[str, Results]) -> list[tuple[str, str]]:
@@ -239,46 +270,89 @@ def _columns(machines: Mapping[str, Results]) -> list[tuple[str, str]]:
     ]
 
 
-def comparison_table(comparison: Comparison, machines: Mapping[str, Results]) -> str:
-    """One table of the page: eager / compiled, a column per machine, type and mode, a row per group and peer.
+Figure = Callable[[Mapping[str, Any], str, str, bool], float | None]
+"""A figure of a report, for a mode, a type, and eager or compiled."""
 
-    Empty if none of it was measured.
+
+def case_table(
+    title: str,
+    head: tuple[str, str],
+    lines: Sequence[tuple[tuple[str, str], Figure]],
+    machines: Mapping[str, Results],
+    text: str = "{:.2f}",
+    cases: Sequence[bool] = (False, True),
+) -> str:
+    """A table of the page: eager / compiled, a column per machine, type and mode. Empty if none of it was measured.
+
+    Args:
+        title: Of its section.
+        head: Of the two columns of names.
+        lines: The names of each row, and its figures.
+        machines: The results.
+        text: Format of a figure.
+        cases: Eager (`False`), compiled (`True`), or both.
     """
+
+    def cell(machine: str, dtype: str, mode: str, figure: Figure) -> str:
+        def figures(report: Mapping[str, Any]) -> list[float | None]:
+            return [figure(report, mode, dtype, compiled) for compiled in cases]
+
+        return _format_figures(_figures_of_one_run(machines[machine], figures), text).removesuffix(" / -")
+
+    columns = [(*column, mode) for column in _columns(machines) for mode in ("inference", "training")]
+    table = [(names, [cell(*column, figure) for column in columns]) for names, figure in lines]
+    table = [(names, cells) for names, cells in table if any(cells)]
+    if not table:
+        return ""
+    measured = [index for index in range(len(columns)) if any(cells[index] for _, cells in table)]
+    titles = [f"{machine}: {dtype}, {mode}" for machine, dtype, mode in columns]
+    rows = [(*names, *(cells[index] for index in measured)) for names, cells in table]
+    return f"## {title}\n\n{markdown_table((*head, *(titles[index] for index in measured)), rows)}"
+
+
+def comparison_table(comparison: Comparison, machines: Mapping[str, Results]) -> str:
+    """One table of the page, with a row per group and peer."""
     cell, title, ours, peers = comparison
     rows = [row for reports in machines.values() for row in _rows_of(reports, cell)]
     models = [ours]
     if ours.endswith("*"):
         models = [name for name in dict.fromkeys(row["model"] for row in rows) if name.startswith(ours[:-1])]
-    columns = [
-        (machine, dtype, mode)
-        for machine, dtype in _columns(machines)
-        for mode in ("inference", "training")
-        if any((row["dtype"], row["mode"]) == (dtype, mode) for row in _rows_of(machines[machine], cell))
-    ]
-    table = []
-    for group in dict.fromkeys(row["group"] for row in rows):
-        for model in models:
-            for peer in peers:
-                cells = [
-                    _eager_and_compiled(machines[machine], cell, group, mode, dtype, model, peer)
-                    for machine, dtype, mode in columns
-                ]
-                if any(cells):
-                    name = f"{group}: {model.removeprefix(ours[:-1])}" if ours.endswith("*") else group
-                    table.append((name, peer, *cells))
-    if not table:
-        return ""
-    head = ("", "against", *(f"{machine}: {dtype}, {mode}" for machine, dtype, mode in columns))
-    return f"## {title}\n\n{markdown_table(head, table)}"
+
+    def line(group: str, model: str, peer: str) -> tuple[tuple[str, str], Figure]:
+        name = f"{group}: {model.removeprefix(ours[:-1])}" if ours.endswith("*") else group
+        return (name, peer), lambda report, *case: _figure(report, cell, group, *case, model, peer)
+
+    groups = dict.fromkeys(row["group"] for row in rows)
+    lines = [line(*names) for names in product(groups, models, peers)]
+    return case_table(title, ("", "against"), lines, machines)
 
 
-def _eager_and_compiled(reports: Results, cell: int, group: str, mode: str, dtype: str, ours: str, peer: str) -> str:
-    """The two figures of a table's cell; empty where neither was measured."""
+def measure_table(measure: Measure, machines: Mapping[str, Results]) -> str:
+    """One table of the page, with a row per group: a figure of its first model."""
+    if measure.on_accelerators:
+        machines = {
+            name: reports
+            for name, reports in machines.items()
+            if any(report["machine"].get("accelerator") for report in reports.values())
+        }
+    firsts = {
+        (row["cell"], row["group"], row["model"])
+        for reports in machines.values()
+        for report in reports.values()
+        for row in report["results"]
+        if row["is_first"] and row.get(measure.key) is not None
+    }
 
-    def figures(report: Mapping[str, Any]) -> list[float | None]:
-        return [_figure(report, cell, group, mode, dtype, compiled, ours, peer) for compiled in (False, True)]
+    def line(cell: int, group: str, model: str) -> tuple[tuple[str, str], Figure]:
+        def figure(report: Mapping[str, Any], *case: Any) -> float | None:
+            rows = report["by_case"].get((cell, group, *case), ())
+            values = [row.get(measure.key) for row in rows if row["model"] == model]
+            return None if values in ([], [None]) else values[0] * measure.scale
 
-    return _format_figures(_figures_of_one_run(reports, figures)).removesuffix(" / -")
+        return (group, model), figure
+
+    lines = [line(*names) for names in sorted(firsts)]
+    return case_table(measure.title, ("", "model"), lines, machines, measure.text, measure.cases)
 
 
 def summary_table(machines: Mapping[str, Results]) -> str:
@@ -304,34 +378,13 @@ def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
     return _format_figures(found)
 
 
-def accelerator_table(reports: Results) -> str:
-    """What ratios do not show, of a GPU: throughput, share of the fastest product and memory, eager / compiled."""
-    found: dict[tuple[str, str], dict[tuple[str, bool], Mapping[str, Any]]] = {}
-    for report in sorted(reports.values(), key=lambda report: report["machine"]["date"]):
-        for row in report["results"]:
-            if row.get("utilisation") is not None and row["dtype"] == "bfloat16":
-                case = (row["mode"], row["compiled"])
-                found.setdefault((row["group"], row["model"]), {})[case] = row
-
-    def cell(cases: Mapping[tuple[str, bool], Mapping[str, Any]], mode: str, key: str, text: str, scale: float) -> str:
-        values = [cases.get((mode, compiled), {}).get(key) for compiled in (False, True)]
-        shown = ["-" if value is None else text.format(value * scale) for value in values]
-        return "" if set(shown) == {"-"} else " / ".join(shown)
-
-    kinds = (("per second", "per_second", "{:,.0f}", 1.0), ("of peak", "utilisation", "{:.0%}", 1.0))
-    kinds += (("MB", "peak_bytes", "{:,.0f}", 1e-6),)
-    columns = [(mode, *kind) for mode in ("inference", "training") for kind in kinds]
-    table = [
-        (group, model, *(cell(cases, mode, *rest) for mode, _, *rest in columns))
-        for (group, model), cases in found.items()
-    ]
-    return markdown_table(("", "model", *(f"{mode}: {title}" for mode, title, *_ in columns)), table) if table else ""
-
-
 def machine_section(name: str, reports: Results) -> str:
-    """Versions, dates and commands of a machine's results; of a GPU also throughput, share of the peak and memory."""
+    """Versions, dates and commands of a machine's results."""
     machine = next(iter(reports.values()))["machine"]
-    peers = ", ".join(f"{peer} {version}" for peer, version in (machine.get("peers") or {}).items() if version)
+    others = [
+        (report["machine"].get(kind) or {}).items() for kind in ("peers", "tools") for report in reports.values()
+    ]
+    peers = ", ".join(dict.fromkeys(f"{name} {version}" for items in others for name, version in items if version))
     facts = [f"{machine['threads']} threads", machine["versions"], peers]
     dates = sorted(report["machine"]["date"] for report in reports.values())
     facts.append(dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}")
@@ -344,21 +397,17 @@ def machine_section(name: str, reports: Results) -> str:
     if peaks:
         facts.append("fastest matrix product " + ", ".join(peaks))
     commands = "\n".join(command(stem, report["arguments"]) for stem, report in reports.items())
-    parts = [f"## {name}", f"{'; '.join(fact for fact in facts if fact)}.", f"```bash\n{commands}\n```"]
-    table = accelerator_table(reports) if machine.get("accelerator") else ""
-    if table:
-        parts.append("Tokens or images per second, share of the fastest product, and memory beside the weights in MB:")
-        parts.append(table)
-    return "\n\n".join(parts)
+    return "\n\n".join([f"## {name}", f"{'; '.join(fact for fact in facts if fact)}.", f"```bash\n{commands}\n```"])
 
 
 def page(folder: Path) -> str:
-    """The whole page: the text before README.md's first `## `, a table per comparison, a section per machine.
+    """The page: the text before README.md's first `## `, a table per comparison and measure, a section per machine.
 
     Raises:
         UserError: As `read_machines`.
     """
     machines = read_machines(folder)
     head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
-    tables = filter(None, (comparison_table(comparison, machines) for comparison in COMPARISONS))
-    return "\n\n".join([head, *tables, *(machine_section(*item) for item in machines.items())]) + "\n"
+    tables = [comparison_table(comparison, machines) for comparison in COMPARISONS]
+    tables += [measure_table(measure, machines) for measure in MEASURES]
+    return "\n\n".join([head, *filter(None, tables), *(machine_section(*item) for item in machines.items())]) + "\n"

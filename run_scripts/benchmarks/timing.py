@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -19,10 +20,10 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..base.errors import UserError
+from .floors import Floor
 
 
 Inputs = Sequence[Mapping[str, Any]]
@@ -31,14 +32,6 @@ Inputs = Sequence[Mapping[str, Any]]
 #: 48 layers differ by 2e-6 in float32, gradients by 2e-4 where a ReLU's input is rounded to the other side of zero. In
 #: bfloat16 they differ by 3e-2, which cannot show small mistakes.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
-
-_PRODUCTS = {
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten.bmm.default,
-    torch.ops.aten.baddbmm.default,
-    torch.ops.aten.convolution.default,
-}
 
 
 @dataclass
@@ -72,8 +65,8 @@ class Candidate:
         outputs: Outputs that must be equal for candidates with the same `weights`.
         weights: Name of the weights; `None` if no other candidate has the same.
         items: Tokens or images per call, without padding.
-        flops: Operations per call.
         is_profiled: Whether to measure peak memory and operators.
+        floor: Its matrix products, to be measured in turn with it.
         facts: Further columns of the report.
     """
 
@@ -82,8 +75,8 @@ class Candidate:
     outputs: Callable[[], list[torch.Tensor]] | None = None
     weights: str | None = None
     items: int | None = None
-    flops: int | None = None
     is_profiled: bool = True
+    floor: Floor | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -127,10 +120,6 @@ def model_candidate(
         model = model.to(case.dtype)
     inputs = [{key: _placed(value, model, case) for key, value in batch.items()} for batch in inputs]
     labels = None if labels is None else labels.to(case.device)
-    with _autocast(case):  # the implementation of a product can depend on its type
-        flops = count_flops(model, inputs) * (3 if case.training else 1)
-    forward = compiled(model, case)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None
 
     def losses() -> Iterator[torch.Tensor]:
         for batch in inputs:
@@ -148,6 +137,17 @@ def model_candidate(
         with torch.inference_mode():
             return [_first(forward(**batch)) for batch in inputs]
 
+    forward = model
+    with Floor(model, case.device) as floor:
+        if case.training:
+            for loss in losses():
+                loss.backward()
+        else:
+            infer()
+    model.zero_grad()
+    forward = compiled(model, case)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True) if case.training else None
+
     def outputs() -> list[torch.Tensor]:
         if not case.training:
             return comparable(infer()) if comparable else infer()
@@ -160,7 +160,8 @@ def model_candidate(
         return found
 
     call = train if case.training else infer
-    return Candidate(name, call, outputs, weights, items, flops, facts={"parameters": count_parameters(model)})
+    facts = {"parameters": count_parameters(model)}
+    return Candidate(name, call, outputs, weights, items, floor=floor, facts=facts)
 
 
 def compiled(model: nn.Module, case: Case) -> Callable[..., Any]:
@@ -221,7 +222,7 @@ def count_flops(model: nn.Module, inputs: Inputs) -> int:
 
 @contextmanager
 def attention_written_out(model: nn.Module) -> Iterator[None]:
-    """Eager attention: neither PyTorch's counter nor the recorder of products sees into a fused kernel."""
+    """Eager attention: PyTorch's counter does not see into every fused kernel."""
     implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if implementation != "sdpa":
         yield
@@ -231,47 +232,6 @@ def attention_written_out(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(implementation)
-
-
-class _ProductRecorder(TorchDispatchMode):
-    """Records the matrix products of a model, with its weights and one activation of each shape."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-        self.activations: dict[Any, torch.Tensor] = {}
-        self.calls: list[tuple[Callable, list[Any], dict[str, Any]]] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in _PRODUCTS:
-            self.calls.append((func, [self._kept(argument) for argument in args], kwargs))
-        return func(*args, **kwargs)
-
-    def _kept(self, argument: Any) -> Any:
-        if not isinstance(argument, torch.Tensor) or argument.untyped_storage().data_ptr() in self.weights:
-            return argument
-        return self.activations.setdefault((argument.shape, argument.stride(), argument.dtype), argument)
-
-
-def products_of(model: nn.Module, inputs: Inputs, case: Case) -> list[Candidate]:
-    """The matrix products of a model's forward passes alone: a lower bound for every implementation.
-
-    Returns:
-        One candidate; none in training, with compiled layers, or on devices other than CPUs and CUDA's GPUs.
-    """
-    if case.training or (case.compiled and case.by_layer) or case.device.type not in ("cpu", "cuda"):
-        return []
-    with torch.no_grad(), attention_written_out(model), _ProductRecorder(model) as recorder:
-        for batch in inputs:
-            model(**{key: _placed(value, model, case) for key, value in batch.items()})
-
-    def call() -> None:
-        with torch.inference_mode():
-            for func, args, kwargs in recorder.calls:
-                func(*args, **kwargs)
-
-    return [Candidate("matrix products of the first", call, is_profiled=False)]
 
 
 def check_agreement(candidates: Sequence[Candidate], tolerance: float) -> dict[str, float]:
@@ -394,6 +354,7 @@ def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[s
         of the time on `device`, largest first, by their names without namespace. `compiled loops` are the kernels that
         `torch.compile` generates, with the graphs around them.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler writes a line when it starts and when it ends
     gc.collect()
     is_cuda = device.type == "cuda"
     if is_cuda:
@@ -429,13 +390,13 @@ def _peak_on_cpu(profiler: profile) -> int:
 
 
 def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[str, float]:
-    """Operations per second of the fastest of ten products of two square matrices, by two functions of PyTorch:
+    """Operations per second of the fastest of many products of two square matrices, by two functions of PyTorch:
     `product` and `convolution`, which may use different libraries.
 
     Args:
         dtype: Type of the matrices.
         device: Device of the matrices.
-        size: Most rows and columns; fewer if one product would take longer than two seconds.
+        size: Most rows and columns, of 256, 512, ...; fewer if one product would take longer than two seconds.
     """
 
     def seconds(side: int, rounds: int) -> dict[str, list[float]]:
@@ -443,48 +404,91 @@ def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[st
         calls = {"product": lambda: one @ other, "convolution": lambda: F.conv1d(one[None], other[..., None])[0]}
         return take_turns(calls, rounds, device)
 
+    peaks: dict[str, float] = {}
     side = min(256, size)
-    # A processor without instructions for the type can be a hundred times slower than in float32.
-    while 2 * side <= size and 8 * max(times[0] for times in seconds(side, 1).values()) < 2:
+    while side <= size:
+        found = seconds(side, 10)
+        for name, times in found.items():
+            peaks[name] = max(peaks.get(name, 0.0), 2 * side**3 / min(times))
+        # A processor without instructions for the type can be a hundred times slower than in float32.
+        if 8 * max(times[0] for times in found.values()) >= 2:
+            break
         side *= 2
-    return {name: 2 * side**3 / min(times) for name, times in seconds(side, 10).items()}
+    return peaks
 
 
-def measure(group: Group, case: Case, rounds: int, peak: float) -> list[dict[str, Any]]:
+def measure(group: Group, case: Case, rounds: int) -> list[dict[str, Any]]:
     """One row of results for each candidate.
 
     Args:
         group: The candidates; the others are compared with the first.
         case: How they run.
-        rounds: Timed calls of each candidate.
-        peak: Operations per second of the fastest matrix product of this type.
+        rounds: Timed calls of each candidate, and of its floor.
 
     Raises:
         UserError: If outputs disagree.
     """
+    first_calls = seconds_of_first_calls(group, case) if case.compiled else {}
     differences = check_agreement(group.candidates, TOLERANCE[case.dtype])
     calls = {candidate.name: candidate.call for candidate in group.candidates}
-    summaries = compare(take_turns(calls, rounds, case.device))
+    floors = {one.name: one.floor for one in group.candidates if one.floor and one.floor.calls}
+    products = {f"products of {name}": floor.products for name, floor in floors.items()}
+    copies = {f"copies of {name}": floor.copies for name, floor in floors.items()}
+    times = take_turns(calls | products | copies, rounds, case.device)
+    summaries = compare({name: times[name] for name in calls})
     rows = []
     for candidate in group.candidates:
-        summary = summaries[candidate.name]
+        name, summary = candidate.name, summaries[candidate.name]
         seconds = summary["milliseconds"] / 1000
         peak_bytes, shares = profiled(candidate.call, case.device) if candidate.is_profiled else (None, {})
-        rows.append(
-            {
-                "group": group.name,
-                "model": candidate.name,
-                "mode": case.mode,
-                "dtype": str(case.dtype).removeprefix("torch."),
-                "compiled": case.compiled,
-                **group.facts,
-                **summary,
-                "difference": differences.get(candidate.name),
-                "per_second": candidate.items / seconds if candidate.items else None,
-                "peak_bytes": peak_bytes,
-                "operators": {name: round(share, 4) for name, share in islice(shares.items(), 10)},
-                "utilisation": candidate.flops / seconds / peak if candidate.flops else None,
-                **candidate.facts,
-            }
-        )
+        row = {
+            "group": group.name,
+            "model": name,
+            "mode": case.mode,
+            "dtype": str(case.dtype).removeprefix("torch."),
+            "compiled": case.compiled,
+            "threads": torch.get_num_threads(),
+            **group.facts,
+            **summary,
+            "difference": differences.get(name),
+            "per_second": candidate.items / seconds if candidate.items else None,
+            "peak_bytes": peak_bytes,
+            "operators": {operator: round(share, 4) for operator, share in islice(shares.items(), 10)},
+            "operations_per_second": floors[name].flops / seconds if name in floors else None,
+            "compile_seconds": max(0.0, first_calls[name] - seconds) if case.compiled else None,
+        }
+        if name in floors:
+            row |= floor_of(floors[name], times[name], times[f"products of {name}"], times[f"copies of {name}"])
+        rows.append(row | candidate.facts)
     return rows
+
+
+def seconds_of_first_calls(group: Group, case: Case) -> dict[str, float]:
+    """Seconds of each candidate's first call, in which it is compiled, with nothing kept from earlier runs."""
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache():
+        return {candidate.name: _seconds(candidate.call, 1, case.device) for candidate in group.candidates}
+
+
+def floor_of(
+    floor: Floor, seconds: Sequence[float], products: Sequence[float], copies: Sequence[float]
+) -> dict[str, float]:
+    """The floor of a candidate: its products alone, and the time to pass over their operands and results once.
+
+    Args:
+        floor: Products and bytes.
+        seconds: Of each call of the candidate.
+        products: Of the products in the same rounds.
+        copies: Of the copies in the same rounds.
+
+    Returns:
+        `floor`, the share of the candidate's time, with its quartiles; both times; the numbers of products and bytes;
+        and the operations per second of the fastest product.
+    """
+    shares = [(one + other / 2) / whole for whole, one, other in zip(seconds, products, copies, strict=True)]
+    found = dict(zip(("floor_q1", "floor", "floor_q3"), quartiles(shares), strict=True))
+    found |= {"products_milliseconds": 1000 * statistics.median(products)}
+    found |= {"bytes_milliseconds": 1000 * statistics.median(copies) / 2}
+    fastest = max(floor.fastest, floor.flops / min(products))
+    return found | {"products": len(floor.calls), "bytes": floor.bytes, "fastest_product": fastest}

@@ -125,9 +125,25 @@ def build_sentence_transformer(
     if model_args.fsdp_size is not None:
         raise UserError("--fsdp_size is not possible here: every process needs the whole bi-encoder.")
     model = build_model(model_args, config, AutoModel)
-    encoder = _as_module(model, tokenizer, model_args.trust_remote_code)
+    return as_sentence_transformer(model, tokenizer, pooling, model_args.trust_remote_code)
+
+
+def as_sentence_transformer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pooling: str | None = None,
+    trust_remote_code: bool = False,
+) -> SentenceTransformer:
+    """A model with pooling.
+
+    Raises:
+        UserError: If it has no states of tokens.
+    """
+    encoder = _as_module(model, tokenizer, trust_remote_code)
     if encoder.module_output_name != "token_embeddings":
-        raise UserError(f"a model of type {config.model_type!r} has no states of tokens to pool: use an encoder.")
+        raise UserError(
+            f"a model of type {model.config.model_type!r} has no states of tokens to pool: use an encoder."
+        )
     size = encoder.get_embedding_dimension()
     return SentenceTransformer(modules=[encoder, Pooling(size, pooling_mode=pooling or "mean")], device="cpu")
 

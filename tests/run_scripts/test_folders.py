@@ -22,7 +22,7 @@ BELOW = {
     "lm_eval_tasks": {"base", "data"},
     "training": {"base", "data", "metrics"},
     "exports": {"base", "training"},
-    "benchmarks": {"base", "data", "metrics", "training", "exports"},
+    "benchmarks": {"base", "data", "metrics", "training", "exports", "small_data"},
     "embeddings": {"base", "data", "metrics", "training", "benchmarks"},
     "studies": {"base", "data", "metrics", "training", "benchmarks"},
 }

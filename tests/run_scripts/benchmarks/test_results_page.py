@@ -126,20 +126,31 @@ def test_machines_are_named_by_what_decides_their_speed(tmp_path):
     assert list(results_page.read_machines(tmp_path)) == ["x, AVX9 with bfloat16", "H1"]
 
 
-def test_a_gpu_has_its_columns_and_a_table_of_its_own(folder):
-    figures = {"dtype": "bfloat16", "utilisation": 0.5, "per_second": 2000.4, "peak_bytes": 3e6}
-    rows = [row("tokenmixers", 1, 20.0, **figures), row("timm", 0.5, 40.0, **figures | {"utilisation": None})]
-    rows += [{**line, "compiled": True, "utilisation": 0.75} for line in rows]
+def test_what_was_measured_of_the_first_model_of_a_group(folder):
+    """On a GPU also throughput, share of the peak and memory."""
+    figures = {"dtype": "bfloat16", "utilisation": 0.5, "per_second": 2000.4, "peak_bytes": 3e6, "floor": 0.625}
+    rows = [row("tokenmixers", 1, 20.0, **figures), row("timm", 0.5, 40.0, **figures)]
+    rows += [{**line, "compiled": True, "utilisation": 0.75, "compile_seconds": 12.34} for line in rows]
     write(folder, "three", "gpu", rows, accelerator="H1", device="cuda")
-    text = results_page.page(folder)
-    lines = [cells(line) for line in text.splitlines()]
-    (head,) = (line for line in lines if line[0] == "" and "H1: bfloat16, inference" in line)
-    images = next(line for line in lines if line[:2] == ["gmlp-s16-224", "timm"])
-    assert images[head.index("H1: bfloat16, inference")] == "2.00 / 2.00"
-    shown = ["gmlp-s16-224", "tokenmixers", "2,000 / 2,000", "50% / 75%", "3 / 3", "", "", ""]
-    assert shown in lines
-    assert ["gmlp-s16-224", "timm", "- / 2,000", "- / 75%", "- / 3", "", "", ""] in lines
-    assert text.count("inference: of peak") == 1  # of the GPU alone
+    write(folder, "two", "floors", [{**line, "dtype": "float32", "floor": 0.8} for line in rows[:2]], processor="y")
+    sections = {}
+    for section in results_page.page(folder).split("\n## ")[1:]:
+        title, _, text = section.partition("\n\n")
+        sections[title] = [cells(line) for line in text.splitlines() if line.startswith("|")]
+    column, of_gpu = "H1: bfloat16, inference", ["gmlp-s16-224", "tokenmixers"]
+    head, _, images = sections["Images: the same weights in timm"]
+    assert images[head.index(column)] == "2.00 / 2.00"
+    for title, figure in (
+        ("Tokens, images, sentences or rows per second", "2,000 / 2,000"),
+        ("Share of the fastest matrix product", "50% / 75%"),
+        ("Memory besides the weights, MB", "3 / 3"),
+        ("Seconds to compile", "12.3"),
+    ):
+        head, _, *lines = sections[title]
+        assert (head, lines) == (["", "model", column], [[*of_gpu, figure]])
+    floors = sections["Share of the floor"]
+    assert floors[0] == ["", "model", column, "y, AVX9: float32, inference"]
+    assert floors[2:] == [[*of_gpu, "62% / 62%", "80%"]]
 
 
 def test_an_installed_package_has_no_pages(folder):

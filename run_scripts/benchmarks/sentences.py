@@ -1,0 +1,201 @@
+"""Experiments with real sentences: embeddings of many, of one at a time, and finetuning."""
+
+import re
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from pydoc_data import topics
+from tempfile import TemporaryDirectory
+
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ...tokenization.tokenizer_training import train_unigram_tokenizer
+from ..base.errors import UserError
+from ..small_data.python_docs import docstrings, library_files
+from .floors import Floor
+from .model_comparisons import Sizes, built_on_device, import_peer, randomise_gates, shipped_config
+from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate
+from .workloads import load_tokenizer
+
+
+#: The shape of MiniLM (all-MiniLM-L6), of all models here; their weights are random.
+SHAPE = {"num_hidden_layers": 6, "hidden_size": 384, "intermediate_size": 1536}
+HEADS = 12
+OURS, PEER = "gMLP", "BERT of equal shape"
+#: Most tokens of a sentence, sentences in a batch, and what is measured of one sentence at a time and of finetuning.
+LENGTH, BATCH, SINGLE, STEPS = 128, 32, 32, 4
+#: Sentences that a tokenizer is trained on, and its size.
+TO_TRAIN, VOCABULARY = 10_000, 8192
+
+
+def read_sentences(file: str | None, count: int) -> list[str]:
+    """The first sentences of a file, one per line, or of the documentation of Python's standard library.
+
+    Args:
+        file: Path of the file; `None` for the documentation.
+        count: Most sentences.
+
+    Raises:
+        UserError: If the file is missing or has none.
+    """
+    if file is None:
+        return list(islice(_documentation(), count))
+    if not Path(file).is_file():
+        raise UserError(f"there is no file {file!r} to take sentences from.")
+    # Not `splitlines`: a sentence may hold other characters that end lines elsewhere.
+    with Path(file).open(encoding="utf-8", newline="\n") as lines:
+        sentences = list(islice(filter(None, map(str.strip, lines)), count))
+    if not sentences:
+        raise UserError(f"{file} has no lines to take sentences from.")
+    return sentences
+
+
+def _documentation() -> Iterator[str]:
+    """Sentences of more than 20 characters, each once."""
+    files = library_files(Path(sysconfig.get_path("stdlib")))
+    texts = chain(topics.topics.values(), chain.from_iterable(docstrings(file.read_bytes()) for file in files))
+    seen = set()
+    for text in texts:
+        for paragraph in re.split(r"\n\s*\n", text):
+            for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(paragraph.split())):
+                if len(sentence) > 20 and sentence[-1] in ".!?" and sentence not in seen:
+                    seen.add(sentence)
+                    yield sentence
+
+
+def _texts(sizes: Sizes) -> tuple[list[str], PreTrainedTokenizerBase]:
+    """The sentences, and the tokenizer that was asked for or one that is trained on such sentences."""
+    sentences = read_sentences(sizes.sentence_file, max(sizes.sentences, TO_TRAIN))
+    if sizes.tokenizer is not None:
+        tokenizer = load_tokenizer(sizes.tokenizer)
+    else:
+        tokenizer = train_unigram_tokenizer(sentences[:TO_TRAIN], VOCABULARY, LENGTH, show_progress=False)
+    return sentences[: sizes.sentences], tokenizer
+
+
+def models_of_equal_shape(vocab_size: int, sizes: Sizes, classifiers: bool = False) -> dict[str, PreTrainedModel]:
+    """gMLP and BERT with MiniLM's layers, widths and heads."""
+    shape = {**SHAPE, "vocab_size": vocab_size, "max_position_embeddings": LENGTH}
+    shape |= {"num_hidden_layers": sizes.shrunk.get("num_hidden_layers", SHAPE["num_hidden_layers"])}
+    ours = shipped_config("gmlp-base", **shape)
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    theirs = BertConfig(**shape, **dropout, num_attention_heads=HEADS)
+    if classifiers:
+        models = {
+            OURS: AutoModelForSequenceClassification.from_config(ours),
+            PEER: BertForSequenceClassification(theirs),
+        }
+    else:
+        models = {OURS: AutoModel.from_config(ours), PEER: BertModel(theirs, add_pooling_layer=False)}
+    return {name: randomise_gates(model) for name, model in models.items()}
+
+
+@contextmanager
+def number_of_threads(count: int) -> Iterator[None]:
+    """So many threads for PyTorch's operators."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def sentence_embeddings(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """10: sentence embeddings with sentence-transformers: gMLP and a BERT of MiniLM's shape, on one thread and all."""
+    if case.training or case.compiled:
+        return
+    import_peer("sentence-transformers", 10)
+    sentences, tokenizer = _texts(sizes)
+    for threads in sorted({1, torch.get_num_threads()}):
+        with number_of_threads(threads):  # while the caller measures too: kernels are chosen for a number of threads
+            models = models_of_equal_shape(len(tokenizer), sizes)
+            candidates = [_encoding(*item, tokenizer, sentences, case) for item in models.items()]
+            name = f"{len(sentences):,} sentences, {'1 thread' if threads == 1 else 'all threads'}"
+            yield Group(name, candidates, {"batch": BATCH, "unit": "sentences"})
+
+
+def _encoding(
+    name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str], case: Case
+) -> Candidate:
+    """All sentences from texts to vectors."""
+    from ..training.sentence_embeddings import as_sentence_transformer
+
+    encoder = as_sentence_transformer(model.eval(), tokenizer).to(case.device, case.dtype)
+
+    def encode() -> torch.Tensor:
+        return encoder.encode(sentences, batch_size=BATCH, show_progress_bar=False, convert_to_tensor=True)
+
+    with Floor(encoder, case.device) as floor:
+        encode()
+    facts = {"parameters": count_parameters(model)}
+    return Candidate(name, encode, items=len(sentences), is_profiled=False, floor=floor, facts=facts)
+
+
+def _tokenized(tokenizer: PreTrainedTokenizerBase, sentences: list[str], rows: int) -> list[dict[str, torch.Tensor]]:
+    """Batches of so many sentences, padded to the longest of each."""
+    starts = range(0, len(sentences), rows)
+    encoded = [
+        tokenizer(
+            sentences[start : start + rows], padding=True, truncation=True, max_length=LENGTH, return_tensors="pt"
+        )
+        for start in starts
+    ]
+    return [{name: batch[name] for name in ("input_ids", "attention_mask")} for batch in encoded]
+
+
+@built_on_device
+def one_sentence_at_a_time(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """11: latency: sentences one at a time, in eager mode or compiled, and in float32 by ONNX Runtime."""
+    if case.training:
+        return
+    sentences, tokenizer = _texts(sizes)
+    inputs = _tokenized(tokenizer, sentences[:SINGLE], 1)
+    models = models_of_equal_shape(len(tokenizer), sizes)
+    common = {"items": len(inputs)}
+    candidates = []
+    with TemporaryDirectory() as folder:
+        for name, model in models.items():
+            candidates.append(model_candidate(name, model, inputs, case, weights=name, **common))
+            if case.dtype == torch.float32 and not case.compiled and case.device.type == "cpu":
+                candidates.append(_with_onnx_runtime(name, model, inputs, Path(folder) / name))
+        # The first is the reference of all others.
+        yield Group("one sentence at a time", candidates, {"batch": 1, "unit": "sentences"})
+
+
+def _with_onnx_runtime(name: str, model: PreTrainedModel, inputs: Inputs, folder: Path) -> Candidate:
+    from .serving_formats import exported
+
+    import_peer("onnxruntime", 11)
+    run = exported(model, folder, "onnx", "last_hidden_state")
+
+    def infer() -> list[torch.Tensor]:
+        return [run(batch) for batch in inputs]
+
+    return Candidate(f"{name}, ONNX Runtime", infer, infer, name, items=len(inputs), is_profiled=False)
+
+
+@built_on_device
+def finetuning(case: Case, sizes: Sizes) -> Iterator[Group]:
+    """12: finetuning: rows per second of classifiers in training, gMLP and a BERT of MiniLM's shape."""
+    if not case.training:
+        return
+    sentences, tokenizer = _texts(sizes)
+    rows = 2 if sizes.shrunk else BATCH
+    inputs = _tokenized(tokenizer, sentences[: STEPS * rows], rows)
+    inputs = [{**batch, "labels": torch.randint(2, (len(batch["input_ids"]),))} for batch in inputs]
+    models = models_of_equal_shape(len(tokenizer), sizes, classifiers=True)
+    count = sum(len(batch["labels"]) for batch in inputs)
+    candidates = [model_candidate(name, model, inputs, case, items=count) for name, model in models.items()]
+    yield Group("finetuning on sentences", candidates, {"batch": rows, "unit": "rows"})

@@ -1,0 +1,113 @@
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.benchmarks import sentences
+from tokenmixers.run_scripts.benchmarks.model_comparisons import Sizes
+from tokenmixers.run_scripts.benchmarks.sentences import OURS, PEER, models_of_equal_shape, read_sentences
+from tokenmixers.run_scripts.benchmarks.timing import Case, check_agreement
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
+
+
+CPU = torch.device("cpu")
+TEXTS = [
+    "The file is closed.",
+    "An error is raised if the list is empty.",
+    "Return the sum.",
+    "It is a very long one.",
+]
+
+
+@pytest.fixture
+def sizes(tmp_path):
+    """Four sentences of a file, and a tokenizer."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    train_unigram_tokenizer(TEXTS, 60, 128, show_progress=False).save_pretrained(tmp_path / "tokenizer")
+    given = {"batch_size": 1, "presets": [], "length_files": [], "texts": 6, "tokenizer": str(tmp_path / "tokenizer")}
+    return Sizes(**given, sentence_file=str(tmp_path / "texts.txt"), sentences=4).quick()
+
+
+def test_sentences_of_a_file(tmp_path):
+    file = tmp_path / "sentences.txt"
+    file.write_bytes("one\r\n\n two\u2028and\rmore \nthree\n".encode())
+    assert read_sentences(str(file), 9) == ["one", "two\u2028and\rmore", "three"]
+    assert read_sentences(str(file), 2) == ["one", "two\u2028and\rmore"]
+    file.write_text("\n\n")
+    with pytest.raises(UserError, match="has no lines to take sentences from"):
+        read_sentences(str(file), 9)
+    with pytest.raises(UserError, match=r"there is no file .* to take sentences from"):
+        read_sentences(str(tmp_path / "nothing"), 9)
+
+
+def test_sentences_of_the_documentation_are_there_in_thousands():
+    found = read_sentences(None, 2000)
+    assert len(found) == len(set(found)) == 2000
+    assert all("\n" not in sentence and sentence[-1] in ".!?" for sentence in found)
+
+
+def test_both_models_have_minilms_shape():
+    whole = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None, texts=6)
+    models = models_of_equal_shape(100, whole)
+    for model in models.values():
+        config = model.config
+        assert (config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (6, 384, 1536)
+    # All-MiniLM-L6-v2 has 22,713,216 parameters: 30,522 tokens, 512 positions, and a pooler of 384 x 384 + 384.
+    bert = models[PEER]
+    rest = (30522 - 100 + 512 - 128) * 384 + 384 * 384 + 384
+    assert bert.num_parameters() + rest == 22_713_216
+    assert bert.config.num_attention_heads == 12
+
+
+def test_batches_are_padded_to_their_longest(sizes):
+    tokenizer = AutoTokenizer.from_pretrained(sizes.tokenizer)
+    first, second = sentences._tokenized(tokenizer, TEXTS[:3], 2)
+    alone = [tokenizer(text)["input_ids"] for text in TEXTS]
+    assert first["input_ids"].shape == (2, max(map(len, alone[:2])))
+    assert first["attention_mask"].sum(dim=1).tolist() == [len(alone[0]), len(alone[1])]
+    assert second["input_ids"].tolist() == [alone[2]]
+
+
+def test_onnx_runtime_computes_the_same(sizes):
+    pytest.importorskip("transformers.exporters")
+    pytest.importorskip("onnxruntime")
+    (group,) = sentences.one_sentence_at_a_time(Case("inference", torch.float32, False, CPU), sizes)
+    names = [candidate.name for candidate in group.candidates]
+    assert names == [OURS, f"{OURS}, ONNX Runtime", PEER, f"{PEER}, ONNX Runtime"]
+    assert max(check_agreement(group.candidates, 1e-4).values()) > 0  # not the same code
+    assert {candidate.items for candidate in group.candidates} == {4}
+
+
+def test_all_sentences_are_encoded_with_one_thread_and_with_all(sizes, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(sentences.torch, "get_num_threads", lambda: 2)
+    set_to = []
+    monkeypatch.setattr(sentences.torch, "set_num_threads", set_to.append)
+    groups = []
+    for group in sentences.sentence_embeddings(Case("inference", torch.float32, False, CPU), sizes):
+        groups.append((group.name, set_to[-1]))
+        ours, peer = group.candidates
+        assert (ours.name, peer.name) == (OURS, PEER)
+        for candidate in (ours, peer):
+            vectors = candidate.call()
+            assert vectors.shape == (4, 384) and vectors.isfinite().all()
+            assert candidate.floor.flops > 0
+    assert groups == [("4 sentences, 1 thread", 1), ("4 sentences, all threads", 2)]
+    monkeypatch.undo()
+    assert torch.get_num_threads() == threads
+
+
+def test_finetuning_counts_rows(sizes):
+    (group,) = sentences.finetuning(Case("training", torch.float32, False, CPU), sizes)
+    assert [candidate.items for candidate in group.candidates] == [4, 4]
+    for candidate in group.candidates:
+        assert candidate.floor.flops > 0
+        candidate.call()
+
+
+def test_each_experiment_has_its_mode():
+    inference, training = (Case(mode, torch.float32, False, CPU) for mode in ("inference", "training"))
+    for experiment in (sentences.sentence_embeddings, sentences.one_sentence_at_a_time):
+        assert list(experiment(training, None)) == []
+    assert list(sentences.finetuning(inference, None)) == []
