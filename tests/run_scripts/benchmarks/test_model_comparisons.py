@@ -97,7 +97,15 @@ def test_g_mlp_pytorch_with_our_weights(model_class, case, length):
 
 
 def test_text_models_keep_their_kind_of_spatial_weights_at_every_length(monkeypatch):
-    monkeypatch.setattr(model_comparisons, "as_g_mlp_pytorch", lambda model, length: deepcopy(model))
+    class Peer(torch.nn.Module):
+        def __init__(self, model, length):
+            super().__init__()
+            self.model = deepcopy(model)
+
+        def forward(self, x):
+            return self.model(x)
+
+    monkeypatch.setattr(model_comparisons, "as_g_mlp_pytorch", Peer)
     for group in text_against_g_mlp_pytorch(INFERENCE, replace(SHRUNK, text_lengths=(8, 16))):
         toeplitz, full = (candidate.facts["parameters"] for candidate in group.candidates[:2])
         layers, longest = 2, 512
