@@ -1,12 +1,10 @@
 """Experiments with real sentences: embeddings of many, of one at a time, and finetuning."""
 
 import re
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from pydoc_data import topics
 from tempfile import TemporaryDirectory
 
 import torch
@@ -22,7 +20,7 @@ from transformers import (
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..base.errors import UserError
-from ..small_data.python_docs import docstrings, library_files
+from ..small_data.python_docs_corpus import documents
 from .floors import Floor
 from .model_comparisons import Sizes, built_on_device, import_peer, randomise_gates, shipped_config
 from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate
@@ -63,10 +61,8 @@ def read_sentences(file: str | None, count: int) -> list[str]:
 
 def _documentation() -> Iterator[str]:
     """Sentences of more than 20 characters, each once."""
-    files = library_files(Path(sysconfig.get_path("stdlib")))
-    texts = chain(topics.topics.values(), chain.from_iterable(docstrings(file.read_bytes()) for file in files))
     seen = set()
-    for text in texts:
+    for _, text in documents():
         for paragraph in re.split(r"\n\s*\n", text):
             for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(paragraph.split())):
                 if len(sentence) > 20 and sentence[-1] in ".!?" and sentence not in seen:
