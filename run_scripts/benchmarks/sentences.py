@@ -1,11 +1,13 @@
 """Experiments with real sentences: embeddings of many, of one at a time, and finetuning."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import torch
 from transformers import (
@@ -99,11 +101,12 @@ def models_of_equal_shape(vocab_size: int, sizes: Sizes, classifiers: bool = Fal
 
 @contextmanager
 def number_of_threads(count: int) -> Iterator[None]:
-    """So many threads for PyTorch's operators."""
+    """So many threads for PyTorch's operators and, if it is one, for tokenizers, which read it at every call."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        yield
+        with patch.dict(os.environ, {"TOKENIZERS_PARALLELISM": str(count > 1).lower()}):
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -86,14 +88,14 @@ def test_all_sentences_are_encoded_with_one_thread_and_with_all(sizes, monkeypat
     monkeypatch.setattr(sentences.torch, "set_num_threads", set_to.append)
     groups = []
     for group in sentences.sentence_embeddings(Case("inference", torch.float32, False, CPU), sizes):
-        groups.append((group.name, set_to[-1]))
+        groups.append((group.name, set_to[-1], os.environ["TOKENIZERS_PARALLELISM"]))
         ours, peer = group.candidates
         assert (ours.name, peer.name) == (OURS, PEER)
         for candidate in (ours, peer):
             vectors = candidate.call()
             assert vectors.shape == (4, 384) and vectors.isfinite().all()
             assert candidate.floor.flops > 0
-    assert groups == [("4 sentences, 1 thread", 1), ("4 sentences, all threads", 2)]
+    assert groups == [("4 sentences, 1 thread", 1, "false"), ("4 sentences, all threads", 2, "true")]
     monkeypatch.undo()
     assert torch.get_num_threads() == threads
 
