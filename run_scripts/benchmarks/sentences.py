@@ -21,12 +21,12 @@ from transformers import (
 )
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
-from ..base.errors import UserError
 from ..small_data.python_docs_corpus import documents
+from ..exports import formats
 from .floors import Floor
 from .model_comparisons import Sizes, built_on_device, import_peer, randomise_gates, shipped_config
 from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate
-from .workloads import load_tokenizer
+from .workloads import load_tokenizer, read_lines
 
 
 #: The shape of MiniLM (all-MiniLM-L6), of all models here; their weights are random.
@@ -47,18 +47,11 @@ def read_sentences(file: str | None, count: int) -> list[str]:
         count: Most sentences.
 
     Raises:
-        UserError: If the file is missing or has none.
+        UserError: As `read_lines`.
     """
     if file is None:
         return list(islice(_documentation(), count))
-    if not Path(file).is_file():
-        raise UserError(f"there is no file {file!r} to take sentences from.")
-    # Not `splitlines`: a sentence may hold other characters that end lines elsewhere.
-    with Path(file).open(encoding="utf-8", newline="\n") as lines:
-        sentences = list(islice(filter(None, map(str.strip, lines)), count))
-    if not sentences:
-        raise UserError(f"{file} has no lines to take sentences from.")
-    return sentences
+    return [line.strip() for line in read_lines(file, count, "sentences")]
 
 
 def _documentation() -> Iterator[str]:
@@ -168,19 +161,19 @@ def one_sentence_at_a_time(case: Case, sizes: Sizes) -> Iterator[Group]:
         for name, model in models.items():
             candidates.append(model_candidate(name, model, inputs, case, weights=name, **common))
             if case.dtype == torch.float32 and not case.compiled and case.device.type == "cpu":
-                candidates.append(_with_onnx_runtime(name, model, inputs, Path(folder) / name))
+                candidates.append(_with_onnx_runtime(name, model, inputs, Path(folder) / name / "model.onnx"))
         # The first is the reference of all others.
         yield Group("one sentence at a time", candidates, {"batch": 1, "unit": "sentences"})
 
 
-def _with_onnx_runtime(name: str, model: PreTrainedModel, inputs: Inputs, folder: Path) -> Candidate:
-    from .serving_formats import exported
-
-    import_peer("onnxruntime", 11)
-    run = exported(model, folder, "onnx", "last_hidden_state")
+def _with_onnx_runtime(name: str, model: PreTrainedModel, inputs: Inputs, path: Path) -> Candidate:
+    ids = torch.randint(5, model.config.vocab_size, (2, 8))
+    graph = formats.trace(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    formats.write(graph, "onnx", path)
+    program = formats.Program(path)
 
     def infer() -> list[torch.Tensor]:
-        return [run(batch) for batch in inputs]
+        return [program(batch)["last_hidden_state"] for batch in inputs]
 
     return Candidate(f"{name}, ONNX Runtime", infer, infer, name, items=len(inputs), is_profiled=False)
 

@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,26 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         raise UserError(f"no tokenizer can be loaded from {name!r}: {error}") from error
 
 
+def read_lines(file: str, count: int, wanted: str) -> list[str]:
+    """The first lines of a file that are not blank.
+
+    Args:
+        file: Path of the file.
+        count: Most lines.
+        wanted: What they are for, for messages.
+
+    Raises:
+        UserError: If the file is missing, has no such lines, or cannot be read.
+    """
+    if not Path(file).is_file():
+        raise UserError(f"there is no file {file!r} to take {wanted} from.")
+    with report_bad_data():
+        found = list(islice(filter(str.strip, iterate_lines(file)), count))
+    if not found:
+        raise UserError(f"{file} has no lines to take {wanted} from.")
+    return found
+
+
 def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]:
     """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to tokenize.
 
@@ -50,13 +71,7 @@ def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]
     Raises:
         UserError: If the file is missing or empty, or there is no tokenizer for its text.
     """
-    if not Path(file).is_file():
-        raise UserError(f"there is no file {file!r} to take lengths from.")
-    with report_bad_data():
-        lines = [line for line in iterate_lines(file) if line.strip()]
-    if not lines:
-        raise UserError(f"{file} has no lines to take lengths from.")
-    lines = lines[:count]
+    lines = read_lines(file, count, "lengths")
     if all(line.strip().isdecimal() for line in lines):
         return [int(line) for line in lines]
     if tokenizer_name is None:
