@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
-from ..small_data.python_docs_corpus import documents
 from ..exports import formats
+from ..small_data.python_docs_corpus import documents
 from .floors import Floor
 from .model_comparisons import Sizes, built_on_device, import_peer, randomise_gates, shipped_config
 from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate
