@@ -1,17 +1,19 @@
 """The code of a checkpoint: one file for the configuration and one for the models, made from this package's modules.
 
-The modules of a family are joined, dependencies first, without the definitions that the checkpoint does not use. Names
-must be unique among them, and relative imports take names from a module (not `from . import module`).
+The modules of a family are joined, dependencies first, without the definitions that the checkpoint does not use and
+without the sections of their documentation. Names must be unique among them. Relative imports take names from
+a module (not `from . import module`).
 """
 
 import ast
 import importlib
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Set
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedConfig
 
@@ -36,7 +38,13 @@ if TYPE_CHECKING:  # not executed: it makes Transformers copy that file as well,
     from .{module} import {name}
 """
 _LINE_LENGTH = 119
+_INDENTED: dict[str, Any] = {"initial_indent": " " * 4, "subsequent_indent": " " * 4}
+_IMAGES = {"AutoModelForImageClassification", "AutoBackbone"}
+_DECODERS = {"AutoModelForCausalLM"}
+_TEXT_TO_TEXT = {"AutoModelForSeq2SeqLM"}
 _CONSTANTS = r"(?m)^([^ #@].*)\n\n\n(?=\w+(:.*)? = )"  # one after another
+_SECTIONS = re.compile(r"\n\n *(Args|Attributes|Returns|Raises|Shapes|Example):\n.*", re.DOTALL)
+"""What documentation has after its first part; the package has it in full."""
 
 
 def auto_map(config: PreTrainedConfig) -> dict[str, str]:
@@ -46,15 +54,24 @@ def auto_map(config: PreTrainedConfig) -> dict[str, str]:
         config: Configuration of one of the `FAMILIES`.
 
     Returns:
-        Auto class name -> `"<module>.<class>"`, for the configuration and every kind of model that reads the text, or
-        the images, that this configuration is for.
+        Auto class name -> `"<module>.<class>"`, for the configuration and every kind of model that this configuration
+        is for: of images, text to text, a decoder or an encoder.
     """
     family, model_type = FAMILIES[config.model_type], config.model_type
-    image_heads = {"AutoModelForImageClassification", "AutoBackbone"}
-    unusable = image_heads if config.image_size is None else set(family.models) - {"AutoModel", *image_heads}
+    heads: Set[str] = family.models.keys() - _IMAGES - _DECODERS - _TEXT_TO_TEXT
+    if config.image_size is not None:
+        heads = _IMAGES
+    elif config.is_encoder_decoder:
+        heads = _TEXT_TO_TEXT
+    elif config.is_decoder:
+        heads = _DECODERS
     return {
         "AutoConfig": f"configuration_{model_type}.{family.config}",
-        **{auto: f"modeling_{model_type}.{name}" for auto, name in family.models.items() if auto not in unusable},
+        **{
+            auto: f"modeling_{model_type}.{name}"
+            for auto, name in family.models.items()
+            if auto in heads or auto == "AutoModel"
+        },
     }
 
 
@@ -192,7 +209,7 @@ class _Bundle:
         for module, names in statements.items():
             line = f"from {module} import {', '.join(names)}"
             if len(line) > _LINE_LENGTH:
-                line = f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)"
+                line = f"from {module} import (\n{textwrap.fill(', '.join(names), _LINE_LENGTH, **_INDENTED)},\n)"
             lines.append((module, line))
         groups: list[list[str]] = [[], []]
         for module, line in sorted(lines):
@@ -224,7 +241,28 @@ def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
         # Forward references are strings.
         strings = [item.value for item in ast.walk(node) if isinstance(item, ast.Constant)]
         used |= {value for value in strings if isinstance(value, str) and re.fullmatch(r"\w+", value)}
-        yield _Piece("\n".join(lines[first:end]), defines, used)
+        yield _Piece("\n".join(_without_sections(node, lines, first, end)), defines, used)
+
+
+def _without_sections(node: ast.AST, lines: list[str], first: int, end: int) -> list[str]:
+    """Lines `first` to `end`, in which functions and classes have the first part of their documentation alone."""
+    kept = dict(enumerate(lines[first:end], first))
+    for definition in ast.walk(node):
+        if not isinstance(definition, ast.FunctionDef | ast.ClassDef) or ast.get_docstring(definition) is None:
+            continue
+        text = definition.body[0]
+        start, stop = text.lineno - 1, text.end_lineno or text.lineno
+        found = _SECTIONS.search("\n".join(lines[start:stop]))
+        if found:
+            rest = start + found.string[: found.start()].count("\n") + 1
+            if rest == start + 1:
+                kept[start] += '"""'
+            else:
+                kept[rest] = " " * text.col_offset + '"""'
+                rest += 1
+            for line in range(rest, stop):
+                del kept[line]
+    return list(kept.values())
 
 
 def _is_for_type_checkers(node: ast.AST) -> bool:

@@ -18,6 +18,7 @@ from .heads.task_head import TaskHead
 from .inputs.attention_masks import interface_mask
 from .inputs.caches import accept_past_key_values
 from .inputs.token_layout import TokenLayout
+from .layers.precision import cast_once
 from .mixins.attention_interface import UsesAttentionInterface
 from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 
@@ -92,13 +93,13 @@ class AMLPLayer(GMLPLayer):
     ) -> torch.Tensor:
         """Map `(batch, length, hidden_size)` to the same shape."""
         residual = hidden_states
-        hidden_states = self.norm(hidden_states)
+        hidden_states = cast_once(self.norm(hidden_states))
         query, key, value = self.attention.project(residual if self.config.attention_before_norm else hidden_states)
         hidden_states = self.activation(self.proj_in(hidden_states))
         gates = None
         if cache is not None:
             # Transformers' caches expect one update per layer, so keys and values are concatenated.
-            gates = self.sgu.gate_inputs(hidden_states, layout)[:, None]
+            gates = self.sgu.gate_inputs(hidden_states)[:, None]
             gates = gates.to(key.dtype)  # under autocast GPUs normalise in float32, and a cache has one type
             gates, both = cache.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
@@ -141,6 +142,7 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
         layout = super()._token_layout(hidden_states, attention_mask, position_ids, cache, seq_idx)
+        attention_mask = None if layout.padding_mask is None else attention_mask
         mask = interface_mask(self.config, hidden_states, attention_mask, cache, layout.seq_idx)
         return layout._replace(attention_mask=mask)
 

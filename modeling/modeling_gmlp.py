@@ -66,7 +66,7 @@ class GMLPLayer(GradientCheckpointingLayer):
         hidden_states = self.activation(self.proj_in(self.norm(hidden_states)))
         gates = None
         if cache is not None:
-            gates = self.sgu.gate_inputs(hidden_states, layout)[:, None]
+            gates = self.sgu.gate_inputs(hidden_states)[:, None]
             gates = update_cache_without_keys(cache, gates, self.layer_idx)[:, 0]
         hidden_states = self.sgu(hidden_states, layout, gate_inputs=gates)
         return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))

@@ -24,8 +24,7 @@ from .modeling_gmlp import GMLPModel, GMLPPreTrainedModel
 class MLPMixerLayer(GradientCheckpointingLayer):
     """One block: an MLP over the tokens, then one over the channels, each with a norm before it and a residual.
 
-    The padding mask acts on the input of the token-mixing MLP, after the norm, so that padding adds exactly zero to
-    every token. Outputs at padding are not zero, but the next block masks them again.
+    Token mixing has no weights for padding, which adds exactly zero to every token. Outputs at padding are not zero.
     """
 
     def __init__(self, config: MLPMixerConfig, layer_idx: int = 0):
@@ -47,8 +46,6 @@ class MLPMixerLayer(GradientCheckpointingLayer):
     ) -> torch.Tensor:
         """Map `(batch, length, hidden_size)` to the same shape."""
         tokens = self.token_norm(hidden_states)
-        if layout is not None and layout.padding_mask is not None:
-            tokens = tokens * layout.padding_mask[:, :, None].to(tokens.dtype)
         hidden_states = hidden_states + self.drop_path(self.dropout(self.token_mixing(tokens, layout)))
         channels = self.activation(self.proj_in(self.channel_norm(hidden_states)))
         channels = self.proj_out(channels)

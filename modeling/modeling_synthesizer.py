@@ -29,7 +29,7 @@ from .heads.losses import IGNORED_LABEL, with_loss_divisor
 from .heads.pooling import pool_patches
 from .heads.question_answering import QuestionAnsweringHead
 from .heads.task_head import ModelMixin, require
-from .inputs.attention_maps import query_positions, visible_keys
+from .inputs.attention_maps import visible_keys
 from .inputs.attention_masks import interface_mask
 from .inputs.caches import CACHE_NAME, accept_past_key_values, mask_for_generate
 from .inputs.input_checks import (
@@ -254,6 +254,8 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         layout = token_layout(self.config, inputs_embeds, padding, position_ids, cache, seq_idx)
         if is_full and cache is None:
             check_full_mask(attention_mask, layout.query_length)  # type: ignore[arg-type]
+        if not is_full and layout.padding_mask is None:
+            attention_mask = None
         if "vanilla" in self.config.attention_components:
             mask = interface_mask(self.config, inputs_embeds, attention_mask, cache, layout.seq_idx)
         elif is_full:
@@ -267,7 +269,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     ) -> torch.Tensor | float:
         added: torch.Tensor | float = 0.0
         if self.embed_positions is not None:
-            added = self.embed_positions(query_positions(layout, device))
+            added = self.embed_positions(layout.query_positions(device))
         if self.token_type_embeddings is not None:
             if token_type_ids is None:
                 token_type_ids = torch.zeros(1, 1, dtype=torch.long, device=device)

@@ -11,26 +11,27 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
-from .inputs.attention_maps import causal_order, move_padding_right, visible_keys
+from .inputs.attention_maps import move_padding_right, visible_keys
 from .inputs.caches import accept_past_key_values, update_cache_without_keys
 from .inputs.token_layout import TokenLayout
 from .layers.attention import attention_from_logits, shared_attention, split_heads
 from .layers.feed_forward import FeedForward
+from .layers.precision import cast_once
 from .layers.rms_norm import SynthesizerRMSNorm
 from .layers.synthetic_logits import COMPONENTS, TOKEN_DEPENDENT, ComponentMixture
 from .mixins.attention_interface import UsesAttentionInterface
 
 
 class SynthesizerAttention(UsesAttentionInterface, nn.Module):
-    """Self-attention whose logits are a mixture of components.
+    """Self-attention whose logits are a mixture of components, `softmax(B) V` in the paper (section 3).
 
     The components decide how it is computed:
 
-    - `vanilla`, alone or mixed: Transformers' attention interface (`attn_implementation`), with the other components
-      as an additive bias. Flash attention is not supported, because it takes no such bias.
-    - `dense` or `factorized_dense` without `vanilla`: `attention_from_logits`, for every implementation.
-    - others: `shared_attention`, one matrix product for the whole batch; with `"eager"`, which returns the weights,
-      `attention_from_logits`.
+    - in general: `_synthetic`, logits and weights of every sample;
+    - if no logits depend on the input (`random`, `relative`, ...): `_shared`, one matrix product for the whole batch.
+      `"eager"`, which returns the weights, takes `_synthetic`;
+    - with `vanilla`, alone or mixed: `_vanilla`, Transformers' attention interface (`attn_implementation`), with the
+      other components as an additive bias. Flash attention is not supported, because it takes no such bias.
 
     Without `vanilla` there are no keys. A layer's cache then holds the values as both, in the memory of one.
     """
@@ -79,30 +80,22 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         Returns:
             Shape `(batch, queries, hidden_size)`, and the weights if the implementation is `"eager"`.
         """
+        hidden_states = cast_once(hidden_states)
         queries = split_heads(self.q_proj(hidden_states), self.head_dim) if self.has_queries else None
-        values = split_heads(self.v_proj(hidden_states), self.head_dim)
         keys = split_heads(self.k_proj(hidden_states), self.head_dim) if self.has_keys else None
+        values = split_heads(self.v_proj(hidden_states), self.head_dim)
         if cache is not None:
-            if keys is not None:
-                keys, values = cache.update(keys, values, self.layer_idx)
-            else:
-                values = update_cache_without_keys(cache, values, self.layer_idx)
-                values = values[:, :, : layout.key_length]  # without the unused room of a static cache
-        dropout = self.dropout if self.training else 0.0
+            keys, values = self._with_cached(keys, values, layout, cache)
         eager = self.config._attn_implementation == "eager"
         weights = None
-        if queries is not None and keys is not None:
-            output, weights = self._vanilla(
-                hidden_states, queries, keys, values, position_bias, layout, dropout, **kwargs
-            )
+        if keys is not None:
+            bias = self._logits(layout, hidden_states, queries, position_bias)
+            output, weights = self._vanilla(queries, keys, values, bias, layout, **kwargs)  # type: ignore[arg-type]
         elif self.is_shared and not eager and layout.attention_mask is None:
-            output = self._shared(values, position_bias, layout, dropout)
+            output = self._shared(values, position_bias, layout)
         else:
             logits = self._logits(layout, hidden_states, queries, position_bias)
-            assert logits is not None  # without `vanilla` there is a component
-            mask = layout.attention_mask
-            mask = visible_keys(layout, values.device) if mask is None else mask[..., : layout.key_length]
-            output, weights = attention_from_logits(logits, values, mask, dropout)
+            output, weights = self._synthetic(logits, values, layout)  # type: ignore[arg-type]
         output = output.reshape(*hidden_states.shape[:-1], -1)
         return self.o_proj(output), weights if eager else None
 
@@ -113,7 +106,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         queries: torch.Tensor | None,
         position_bias: torch.Tensor | None,
     ) -> torch.Tensor | None:
-        """The position bias and all components but `vanilla`, weighted by the mixture."""
+        """The position bias and all components but `vanilla`, weighted by the mixture; `None` for `vanilla` alone."""
         total = position_bias
         weights = self.mixture()
         for name, component in self.components.items():
@@ -123,23 +116,46 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
             total = logits if total is None else total + logits
         return total
 
+    def _synthetic(
+        self, logits: torch.Tensor, values: torch.Tensor, layout: TokenLayout
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`softmax(logits) values`."""
+        mask = layout.attention_mask
+        mask = visible_keys(layout, values.device) if mask is None else mask[..., : layout.key_length]
+        return attention_from_logits(logits, values, mask, self._dropout)
+
+    def _shared(self, values: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout) -> torch.Tensor:
+        """The same, from logits that all samples share once they begin at the same token."""
+        layout, index = move_padding_right(layout)
+        if index is not None:
+            # Not `take_along_dim`, which fixes batch and length in exported programs.
+            values = values.gather(2, index[:, None, :, None].expand_as(values))
+        logits = self._logits(layout, None, None, position_bias)
+        assert logits is not None  # without `vanilla` there is a component
+        if logits.shape[0] > 1:  # positions differ between rows: decoding after left padding
+            return self._synthetic(logits, values, layout)[0]
+        order = layout.causal_order(values.device)
+        output = shared_attention(logits, values, layout.padding_mask, order, self._dropout)
+        if index is None:
+            return output
+        return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
+
     def _vanilla(
         self,
-        hidden_states: torch.Tensor,
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        position_bias: torch.Tensor | None,
+        bias: torch.Tensor | None,
         layout: TokenLayout,
-        dropout: float,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        bias = self._logits(layout, hidden_states, queries, position_bias)
+        """`softmax(queries keys^T + bias) values`, by Transformers' attention interface."""
         weight = self.mixture()["vanilla"]
         if weight is not None:
             queries = queries * weight.to(queries.dtype)
         if bias is not None:
-            bias = F.pad(bias, (0, keys.shape[2] - bias.shape[-1]))  # the unused room of a static cache, masked
+            if keys.shape[2] != bias.shape[-1]:  # the unused room of a static cache, masked
+                bias = F.pad(bias, (0, keys.shape[2] - bias.shape[-1]))
             # FlexAttention needs the batch dimension.
             batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
             bias = bias.to(queries.dtype).expand(batch, -1, -1, -1)
@@ -149,28 +165,24 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
             keys,
             values,
             layout.attention_mask,
-            dropout=dropout,
+            dropout=self._dropout,
             scaling=self.scaling,
             position_bias=bias,
             **kwargs,
         )
 
-    def _shared(
-        self, values: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout, dropout: float
-    ) -> torch.Tensor:
-        layout, index = move_padding_right(layout)
-        if index is not None:
-            # Not `take_along_dim`, which fixes batch and length in exported programs.
-            values = values.gather(2, index[:, None, :, None].expand_as(values))
-        logits = self._logits(layout, None, None, position_bias)
-        assert logits is not None  # without `vanilla` there is a component
-        if logits.shape[0] > 1:  # positions differ between rows: decoding after left padding
-            return attention_from_logits(logits, values, visible_keys(layout, values.device), dropout)[0]
-        order = causal_order(layout, values.device)
-        output = shared_attention(logits, values, layout.padding_mask, order, dropout)
-        if index is None:
-            return output
-        return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
+    @property
+    def _dropout(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def _with_cached(
+        self, keys: torch.Tensor | None, values: torch.Tensor, layout: TokenLayout, cache: Cache
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Keys, if there are any, and values of all tokens, those in the cache first."""
+        if keys is not None:
+            return cache.update(keys, values, self.layer_idx)
+        values = update_cache_without_keys(cache, values, self.layer_idx)
+        return None, values[:, :, : layout.key_length]  # without the unused room of a static cache
 
 
 class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):

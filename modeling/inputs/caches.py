@@ -47,10 +47,7 @@ def cached_lengths(cache: Cache | None, length: int, device: torch.device) -> tu
 
 
 def update_cache_without_keys(cache: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
-    """Store one tensor as keys and as values, in the memory of one.
-
-    `layer.values` is `layer.keys` after each update: other code finds two tensors of the expected shape. What acts on
-    them one by one (beam search, offloading) makes two of them, until the next update.
+    """Store one tensor as keys and as values, in the memory of one: `layer.values` is `layer.keys` after each update.
 
     Args:
         cache: Layers other than Transformers' `DynamicLayer` and `StaticLayer`, and those that were allocated in
@@ -59,7 +56,9 @@ def update_cache_without_keys(cache: Cache, states: torch.Tensor, layer_idx: int
         layer_idx: Index of the layer.
 
     Returns:
-        The states of all tokens, those in the cache first, `(batch, heads, all tokens, width)`.
+        The states of all tokens, those in the cache first, `(batch, heads, all tokens, width)`. Other code finds two
+        tensors of the expected shape in the cache. What acts on them one by one (beam search, offloading) makes two of
+        them, until the next update.
     """
     layers: list[Any] = cache.layers
     layer = layers[layer_idx] if layer_idx < len(layers) else None

@@ -2,39 +2,36 @@
 
 import torch
 
-from .attention_maps import past_length, query_index, query_positions
 from .exporting import is_exporting
 from .token_layout import TokenLayout
-
-
-def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
-    """The first `length` entries along a dimension, by index in `torch.export`.
-
-    A slice is contiguous only if it is the whole tensor, so an exported program would not take the maximum length.
-    """
-    if is_exporting():
-        return tensor.index_select(dim, torch.arange(length, device=tensor.device))
-    return tensor.narrow(dim, 0, length)
-
-
-def number_of_tiles(length: int, size: int) -> int | None:
-    """Tiles of `size` that cover `length`; `None`, for all there are, in `torch.export`, whose length is free."""
-    return None if is_exporting() else (length + size - 1) // size
-
-
-def query_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
-    """Entries of `(heads, N, ...)` for the queries, `(heads, queries, ...)`; `layout.positions` must be `None`."""
-    if isinstance(layout.new_tokens, slice) and not is_exporting():
-        return weight.narrow(1, past_length(layout), layout.query_length)
-    return weight.index_select(1, query_index(layout, weight.device))
 
 
 def query_key_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
     """Entries of `(heads, N, N)` for all pairs of a query and a key, `(batch or 1, heads, queries, keys)`."""
     if layout.positions is None:
         return first_entries(query_entries(weight, layout), 2, layout.key_length)[None]
-    rows, columns = query_positions(layout, weight.device), layout.positions
+    rows, columns = layout.query_positions(weight.device), layout.positions
     return weight[:, rows[:, :, None], columns[:, None, :]].transpose(0, 1)
+
+
+def query_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
+    """Entries of `(heads, N, ...)` for the queries, `(heads, queries, ...)`; `layout.positions` must be `None`."""
+    if isinstance(layout.new_tokens, slice) and not is_exporting():
+        return weight.narrow(1, layout.past_length, layout.query_length)
+    return weight.index_select(1, layout.query_index(weight.device))
+
+
+def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    """The first `length` entries along a dimension."""
+    if not is_exporting():
+        return tensor.narrow(dim, 0, length)
+    # A slice is contiguous only if it is the whole tensor, so an exported program would not take the maximum length.
+    return tensor.index_select(dim, torch.arange(length, device=tensor.device))
+
+
+def number_of_tiles(length: int, size: int) -> int | None:
+    """Tiles of `size` that cover `length`; `None`, for all there are, in `torch.export`, whose length is free."""
+    return None if is_exporting() else (length + size - 1) // size
 
 
 def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:

@@ -11,17 +11,20 @@ from .caches import cached_lengths
 from .input_checks import check_length, check_positions
 
 
+_READ_AT_ONCE = ("cpu",)  # devices
+
+
 class TokenLayout(NamedTuple):
     """What token mixing needs to know about a batch. "All tokens" are those in the cache, then the new ones.
 
     Attributes:
-        query_length: Number of new tokens.
-        key_length: Number of all tokens.
+        query_length: Number of new tokens, the queries of attention.
+        key_length: Number of all tokens, its keys.
         new_tokens: The new tokens among all: a slice, or indices with a static cache in use.
         padding_mask: Boolean, true for real tokens, shape `(batch, key_length)`; `None` without padding.
-        positions: Positions of all tokens, shape `(batch or 1, key_length)`; `None` for 0, 1, 2, ...
+        positions: Positions of all tokens, shape `(batch or 1, key_length)`; `None` for 0, 1, 2, ... in every row.
         shifted: Whether positions in a row (or in each of its documents) are 0, 1, 2, ... after left padding. The
-            distance between two tokens is then the difference of their indices.
+            distance between two tokens is then the difference of their indices. Otherwise a user gave them.
         is_causal: Whether tokens see only themselves and earlier tokens.
         seq_idx: Number of each token's document, shape `(batch, key_length)`: tokens see their own document only.
             `None` if a row is one document.
@@ -37,6 +40,90 @@ class TokenLayout(NamedTuple):
     is_causal: bool = False
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
+
+    @property
+    def counts_positions(self) -> bool:
+        """Whether the distance between two tokens of a document is the difference of their indices."""
+        return self.positions is None or self.shifted
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all tokens are new."""
+        return isinstance(self.new_tokens, slice) and self.query_length == self.key_length
+
+    @property
+    def past_length(self) -> int:
+        """Number of tokens in the cache; `new_tokens` must be a slice."""
+        assert isinstance(self.new_tokens, slice)
+        return 0 if self.new_tokens.start is None else self.new_tokens.start
+
+    def query_index(self, device: torch.device) -> torch.Tensor:
+        """Index of the new tokens among all, shape `(query_length,)`."""
+        if isinstance(self.new_tokens, torch.Tensor):
+            return self.new_tokens
+        return torch.arange(self.query_length, device=device) + self.past_length
+
+    def query_positions(self, device: torch.device) -> torch.Tensor:
+        """Positions of the new tokens, shape `(query_length,)`, or `(batch or 1, query_length)` if not 0, 1, 2, ..."""
+        return self.query_index(device) if self.positions is None else self.positions[:, self.new_tokens]
+
+    def distances(self, device: torch.device) -> torch.Tensor:
+        """Position of each token minus that of each new one, shape `(batch or 1, query_length, key_length)`."""
+        if self.positions is None or self.shifted:
+            return (torch.arange(self.key_length, device=device) - self.query_index(device)[:, None])[None]
+        return self.positions[:, None, :] - self.positions[:, self.new_tokens, None]
+
+    def causal_order(self, device: torch.device) -> torch.Tensor | None:
+        """Boolean mask of the tokens up to each new one, `(query_length, key_length)`; `None` if these are all."""
+        one_query = isinstance(self.new_tokens, slice) and self.key_length == self.past_length + 1
+        if not self.is_causal or one_query:
+            return None
+        return torch.arange(self.key_length, device=device) <= self.query_index(device)[:, None]
+
+    def visible(self, device: torch.device) -> torch.Tensor | None:
+        """Boolean mask of the tokens that each new one sees: causal order, padding and documents.
+
+        Returns:
+            Shape `(query_length, key_length)` if rows agree, else `(batch, query_length or 1, key_length)`; `None` if
+            every token sees all.
+        """
+        mask = self.causal_order(device)
+        if self.padding_mask is not None:
+            real = self.padding_mask[:, None, :]
+            mask = real if mask is None else real & mask
+        if self.seq_idx is not None:
+            own_document = self.seq_idx[:, self.new_tokens, None] == self.seq_idx[:, None, :]
+            mask = own_document if mask is None else own_document & mask
+        return mask
+
+    def at(self, position_ids: torch.Tensor, are_fixed: bool) -> "TokenLayout":
+        """The layout with the given positions of the new tokens, of shape `(batch or 1, query_length)`.
+
+        Args:
+            position_ids: The positions.
+            are_fixed: Whether layers keep what they computed for the tokens in the cache at counted positions.
+
+        Raises:
+            ValueError: If they are fixed, and others than the given ones.
+        """
+        if self.query_length == self.key_length:
+            return self._replace(positions=position_ids, shifted=False)
+        index = torch.arange(self.key_length, device=position_ids.device)
+        counted = index[None] if self.positions is None else self.positions
+        if not are_fixed:
+            counted = counted.expand(max(len(counted), len(position_ids)), -1)
+            given = position_ids.expand(len(counted), -1).to(counted)
+            return self._replace(positions=counted.index_copy(1, index[self.new_tokens], given), shifted=False)
+        expected = counted[:, self.new_tokens]
+        same = position_ids == expected
+        if self.padding_mask is not None:
+            same = same | ~self.padding_mask[:, self.new_tokens]
+        if is_tracing(position_ids) or not bool(same.all()):
+            raise ValueError(
+                "The cache does not hold the positions of its tokens, so `position_ids` must be those that follow "
+                f"from `attention_mask`, {expected.tolist()}; got {position_ids.tolist()}. Leave them out."
+            )
+        return self
 
 
 def token_layout(
@@ -70,23 +157,21 @@ def token_layout(
         check_positions(position_ids, (batch, length), longest_sequence(config))
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
             seq_idx = _documents(position_ids, batch)
-    padding_mask = None
+    padding_mask, left_padded = None, False
     if attention_mask is not None and getattr(config, "mask_padding", True):
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
-    positions, shifted = position_ids, False
+        is_padded, left_padded = _sides_with_padding(config, padding_mask)
+        padding_mask = padding_mask if is_padded else None
+    positions = None
     if seq_idx is not None:
         _check_seq_idx(seq_idx, inputs_embeds, cache)
-        if position_ids is None:
-            positions, shifted = positions_in_documents(seq_idx), True
-    elif position_ids is None or key_length > length:
-        if padding_mask is not None and _may_be_left_padded(config, padding_mask):
-            index = torch.arange(key_length, device=padding_mask.device)
-            positions, shifted = (index - first_token_index(padding_mask)[:, None]).clamp(min=0), True
-        else:
-            positions = None
-        if position_ids is not None:
-            positions, shifted = _after_cache(config, position_ids, positions, new_tokens, padding_mask, key_length)
-    return TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
+        positions = positions_in_documents(seq_idx)
+    elif padding_mask is not None and left_padded:
+        index = torch.arange(key_length, device=padding_mask.device)
+        positions = (index - first_token_index(padding_mask)[:, None]).clamp(min=0)
+    shifted = positions is not None
+    layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
+    return layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
 
 
 def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -156,35 +241,13 @@ def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, cache: Ca
         raise ValueError("`seq_idx` is for whole rows: it cannot be given with tokens in a cache.")
 
 
-def _may_be_left_padded(config: PreTrainedConfig, padding_mask: torch.Tensor) -> bool:
-    if config.image_size is not None:
-        return False  # a patch keeps its position whatever is masked
-    # A shift does not change Toeplitz weights, so it costs less than waiting for the mask on the device.
-    toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
-    return toeplitz or is_tracing(padding_mask) or padding_mask.is_meta or not bool(padding_mask[:, 0].all())
-
-
-def _after_cache(
-    config: PreTrainedConfig,
-    position_ids: torch.Tensor,
-    counted: torch.Tensor | None,
-    new_tokens: slice | torch.Tensor,
-    padding_mask: torch.Tensor | None,
-    key_length: int,
-) -> tuple[torch.Tensor | None, bool]:
-    """Positions of all tokens when those of the new ones are given, and whether they are shifted."""
-    index = torch.arange(key_length, device=position_ids.device)
-    known = index[None] if counted is None else counted
-    if not hasattr(config, "spatial_weight_type"):
-        known = known.expand(max(len(known), len(position_ids)), -1)
-        return known.index_copy(1, index[new_tokens], position_ids.expand(len(known), -1).to(known)), False
-    expected = known[:, new_tokens]
-    same = position_ids == expected
-    if padding_mask is not None:
-        same = same | ~padding_mask[:, new_tokens]
-    if is_tracing(position_ids) or not bool(same.all()):
-        raise ValueError(
-            "The cache does not hold the positions of its tokens, so `position_ids` must be those that follow from "
-            f"`attention_mask`, {expected.tolist()}; got {position_ids.tolist()}. Leave them out."
-        )
-    return counted, counted is not None
+def _sides_with_padding(config: PreTrainedConfig, padding_mask: torch.Tensor) -> tuple[bool, bool]:
+    """Whether there is padding, and whether there is some on the left; true where that cannot be known."""
+    may_shift = config.image_size is None  # a patch keeps its position whatever is masked
+    # A GPU is waited for only where positions matter: a shift does not change Toeplitz weights.
+    is_toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
+    would_wait = padding_mask.device.type not in _READ_AT_ONCE and (is_toeplitz or not may_shift)
+    if would_wait or is_tracing(padding_mask) or padding_mask.is_meta or torch._C._are_functorch_transforms_active():
+        return True, may_shift
+    full = int(padding_mask.all().int() + padding_mask[:, 0].all().int())  # read once; 1 if padded right alone
+    return full < 2, full == 0 and may_shift

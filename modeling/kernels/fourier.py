@@ -45,17 +45,15 @@ def forward(self: SpatialProjection, hidden_states: torch.Tensor, layout: TokenL
         if _is_long(tokens):
             positions = None if layout is None else layout.positions
             bias = self.bias[: tokens.shape[1]] if positions is None else self.bias[positions]
+            if layout is not None and layout.padding_mask is not None:  # there is no matrix whose columns can be zero
+                tokens = tokens * layout.padding_mask[:, :, None].to(tokens.dtype)
             return convolve(self, tokens, bias)
     return type(self).forward(self, hidden_states, layout)
 
 
 def _is_whole(layout: TokenLayout | None) -> bool:
     """Whether rows are one document each, and computed whole, so that weights depend on distances alone."""
-    if layout is None:
-        return True
-    if layout.seq_idx is not None or not (layout.positions is None or layout.shifted):
-        return False
-    return layout.query_length == layout.key_length and isinstance(layout.new_tokens, slice)
+    return layout is None or (layout.seq_idx is None and layout.counts_positions and layout.is_whole)
 
 
 def _is_long(hidden_states: torch.Tensor) -> bool:

@@ -1,11 +1,12 @@
 """Softmax attention, from logits and from queries and keys."""
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from .precision import no_autocast
 
 
 def split_heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
@@ -41,11 +42,6 @@ def attention_from_logits(
         logits = torch.where(mask, logits, hidden) if mask.dtype == torch.bool else logits + mask
     weights = softmax(logits, values.dtype).expand(values.shape[0], -1, -1, -1)
     return (F.dropout(weights, dropout) @ values).transpose(1, 2), weights
-
-
-def _no_autocast(device: torch.device) -> AbstractContextManager:
-    enabled = device.type != "meta" and torch.is_autocast_enabled(device.type)  # which knows no meta device
-    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 
 
 def shared_attention(
@@ -91,13 +87,13 @@ def shared_attention(
             weights = weights.masked_fill(~causal_order, 0)
         weights = weights.to(work_dtype)
         key_mask = padding_mask.to(work_dtype)
-        with _no_autocast(values.device):
+        with no_autocast(values.device):
             total = (weights.to(exact_dtype) @ key_mask.T.to(exact_dtype)).permute(2, 1, 0)[..., None]
         values = values.masked_fill(~padding_mask[:, None, :, None], 0)
     if dropout:
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
     values = values.to(work_dtype)
-    with _no_autocast(values.device):
+    with no_autocast(values.device):
         if logits.shape[-2] == 1:  # when decoding, reordering the values would take most of the time
             output = (weights @ values).transpose(1, 2)
         else:

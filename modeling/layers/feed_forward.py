@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from .precision import cast_once, widen_for
+
 
 def _linear(hidden_states: torch.Tensor) -> torch.Tensor:
     return hidden_states
@@ -90,17 +92,12 @@ class FeedForward(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map `(..., hidden_size)` to `(..., hidden_size)`."""
         if self.is_gated:
+            hidden_states = cast_once(hidden_states)
             intermediate = self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states)
         else:
             intermediate = self.activation(self.up_proj(hidden_states))
-        intermediate = self.dropout(intermediate)
-        # Float16 models keep the last matrix in float32 (`_keep_in_fp32_modules`), because its sums overflow in T5.
-        weight_dtype = getattr(getattr(self.down_proj, "weight", None), "dtype", torch.int8)  # none if quantized
-        device = intermediate.device.type
-        has_autocast = device != "meta" and torch.is_autocast_enabled(device)  # which would cast back
-        if weight_dtype.is_floating_point and weight_dtype.itemsize > intermediate.element_size() and not has_autocast:
-            intermediate = intermediate.to(weight_dtype)
-        return self.down_proj(intermediate)
+        # Float16 models keep the last matrix in float32, because its sums overflow in T5.
+        return self.down_proj(widen_for(self.down_proj, self.dropout(intermediate)))
 
     def extra_repr(self) -> str:
         return f"feed_forward_type={self.feed_forward_type!r}"

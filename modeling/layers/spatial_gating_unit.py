@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..inputs.token_layout import TokenLayout
+from .precision import cast_once
 
 
 class SpatialProjection(nn.Module):
@@ -35,30 +36,24 @@ class SpatialProjection(nn.Module):
             Shape `(new tokens, all tokens)`, with a first dimension `batch` (or 1) if rows may differ.
         """
         layout = TokenLayout(length, length, slice(None)) if layout is None else layout
-        matrix = self._rows(length, layout)
-        if self.is_causal:
-            tokens = torch.arange(length, device=matrix.device)
-            matrix = matrix.masked_fill(tokens > tokens[layout.new_tokens, None], 0.0)
-        if layout.seq_idx is not None:
-            other_document = layout.seq_idx[:, layout.new_tokens, None] != layout.seq_idx[:, None, :]
-            matrix = matrix.masked_fill(other_document, 0.0)
-        return matrix
+        matrix = self._weights(layout)
+        visible = layout._replace(is_causal=self.is_causal).visible(matrix.device)
+        return matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than what it multiplies
 
-    def _rows(self, length: int, layout: TokenLayout) -> torch.Tensor:
-        new_tokens, toeplitz = layout.new_tokens, self.weight_type == "toeplitz"
-        if layout.positions is not None and not (toeplitz and layout.shifted):
-            rows, columns = layout.positions[:, new_tokens, None], layout.positions[:, None, :]
-            return self.weight[self.max_length - 1 + columns - rows] if toeplitz else self.weight[rows, columns]
-        if not toeplitz:
-            return self.weight[:length, :length][new_tokens]
-        if isinstance(new_tokens, slice) and not new_tokens.start:
+    def _weights(self, layout: TokenLayout) -> torch.Tensor:
+        """W, for each new token and each token, by their positions."""
+        length, new_tokens, positions = layout.key_length, layout.new_tokens, layout.positions
+        if self.weight_type == "full":
+            if positions is None:
+                return self.weight[:length, :length][new_tokens]
+            return self.weight[positions[:, new_tokens, None], positions[:, None, :]]
+        if layout.is_whole and layout.counts_positions:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
             # Appendix C: rows of 2 * length numbers, read with a stride of 2 * length - 1, shift by one per row.
             # Unlike `unfold`, this takes lengths that are not fixed; `contiguous` gives the same strides for all.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
-        tokens = torch.arange(length, device=self.weight.device)
-        return self.weight[self.max_length - 1 + tokens - tokens[new_tokens, None]]
+        return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
         """Mix all tokens, those in the cache first, into the new ones (into all without `layout`)."""
@@ -70,7 +65,7 @@ class SpatialProjection(nn.Module):
         hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]
         length = hidden_states.shape[1]
         bias = self.bias[:length][new_tokens] if positions is None else self.bias[positions[:, new_tokens]]
-        matrix = self.matrix(length, layout).expand(hidden_states.shape[0], -1, -1)
+        matrix = cast_once(self.matrix(length, layout)).expand(hidden_states.shape[0], -1, -1)
         return torch.baddbmm(bias[..., None], matrix, hidden_states)
 
     @torch.no_grad()
@@ -141,15 +136,9 @@ class SpatialGatingUnit(nn.Module):
         """`[Z1, Z2] = Z`, or Z twice."""
         return hidden_states.chunk(2, dim=-1) if self.gate_type == "split" else (hidden_states, hidden_states)
 
-    def _normalize(self, gate: torch.Tensor, layout: TokenLayout | None) -> torch.Tensor:
-        gate = self.norm(gate)
-        if layout is None or layout.padding_mask is None:
-            return gate
-        return gate * layout.padding_mask[:, layout.new_tokens, None].to(gate.dtype)
-
-    def gate_inputs(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
-        """The inputs of `f`: the channels to mix, normalised, zero at padding; arguments as in `forward`."""
-        return self._normalize(self._split(hidden_states)[1], layout)
+    def gate_inputs(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The inputs of `f`: the channels to mix, normalised; argument as in `forward`."""
+        return self.norm(self._split(hidden_states)[1])
 
     def forward(
         self,
@@ -162,8 +151,7 @@ class SpatialGatingUnit(nn.Module):
 
         Args:
             hidden_states: New tokens, shape `(batch, length, intermediate_size)`.
-            layout: Positions of the tokens and what they see. The padding mask acts on the input of `f` after the
-                norm, so that padding adds exactly zero to every token.
+            layout: Positions of the tokens and what they see. Padding has weights of zero: it adds exactly zero.
             tiny_attention: Added to `f` in aMLP, in the shape of the result.
             gate_inputs: With a cache: the results of `gate_inputs` for all tokens.
 
@@ -172,7 +160,7 @@ class SpatialGatingUnit(nn.Module):
         """
         passed, gate = self._split(hidden_states)  # once: each split is a pass over the gradients
         if gate_inputs is None:
-            gate_inputs = self._normalize(gate, layout)
+            gate_inputs = self.norm(gate)
         gate = self.spatial_proj(gate_inputs, layout)
         if tiny_attention is not None:
             gate = gate + tiny_attention

@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
-from ..inputs.attention_maps import query_positions, relative_positions
 from ..inputs.entries_by_position import first_entries, number_of_tiles, query_entries, query_key_entries, resized
 from ..inputs.token_layout import TokenLayout
 from .attention import split_heads
@@ -82,7 +81,7 @@ class FactorizedRandomLogits(nn.Module):
             queries = query_entries(self.query_factor, layout)[None]
             keys = first_entries(self.key_factor, 1, layout.key_length)[None]
         else:
-            queries = self.query_factor[:, query_positions(layout, self.query_factor.device)].transpose(0, 1)
+            queries = self.query_factor[:, layout.query_positions(self.query_factor.device)].transpose(0, 1)
             keys = self.key_factor[:, layout.positions].transpose(0, 1)
         return queries @ keys.transpose(-1, -2)
 
@@ -143,7 +142,7 @@ class RelativePositionBias(nn.Module):
         return offset + torch.where(distance < num_exact, distance, logarithmic.clamp(max=num_buckets - 1))
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        buckets = self.buckets(relative_positions(layout, self.weight.device))
+        buckets = self.buckets(layout.distances(self.weight.device))
         # Contiguous because all layers read it: it is slower to read with the heads last in memory.
         return F.embedding(buckets, self.weight).permute(0, 3, 1, 2).contiguous()
 
@@ -182,8 +181,12 @@ class PerHeadLinear(nn.Module):
         if outputs is not None:
             weight = first_entries(weight, 1, outputs)
             bias = None if bias is None else first_entries(bias, 1, outputs)
-        result = inputs @ weight.transpose(1, 2)
-        return result if bias is None else result + bias[:, None]
+        if bias is None:
+            return inputs @ weight.transpose(1, 2)
+        batch, heads = inputs.shape[:2]
+        weights, biases = weight.transpose(1, 2).expand(heads, -1, -1), bias[:, None].expand(heads, -1, -1)
+        rows = [tensor.expand(batch, *tensor.shape).flatten(0, 1) for tensor in (biases, weights)]
+        return torch.baddbmm(rows[0], inputs.flatten(0, 1), rows[1]).unflatten(0, (batch, heads))
 
     def resize(self, resize: Resize) -> None:
         """Change the number of outputs."""

@@ -7,6 +7,7 @@ from transformers.activations import ACT2FN
 
 from ..inputs.entries_by_position import resampled
 from ..inputs.token_layout import TokenLayout
+from .precision import cast_once
 
 
 class TokenMixingMLP(nn.Module):
@@ -33,11 +34,13 @@ class TokenMixingMLP(nn.Module):
         self.activation = ACT2FN[hidden_act]
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
-        """Mix tokens at the positions of `layout`, or at 0, 1, 2, ..."""
+        """Mix tokens at the positions of `layout`, or at 0, 1, 2, ... Weights of padding are zero."""
         batch, length, _ = hidden_states.shape
         chosen = slice(length) if layout is None or layout.positions is None else layout.positions
-        weight_in = self.weight_in.mT[chosen].mT.expand(batch, -1, -1)
-        weight_out = self.weight_out[chosen].expand(batch, -1, -1)
+        weight_in, weight_out = cast_once(self.weight_in.mT[chosen].mT), cast_once(self.weight_out[chosen])
+        if layout is not None and layout.padding_mask is not None:
+            weight_in = weight_in.masked_fill(~layout.padding_mask[:, None, :], 0)
+        weight_in, weight_out = weight_in.expand(batch, -1, -1), weight_out.expand(batch, -1, -1)
         mixed = self.activation(torch.baddbmm(self.bias_in[:, None], weight_in, hidden_states))
         return torch.baddbmm(self.bias_out[chosen][..., None], weight_out, mixed)
 

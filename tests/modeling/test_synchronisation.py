@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, StaticCache
 
 from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.modeling.inputs import token_layout
 
 
 aten = torch.ops.aten
@@ -35,7 +36,7 @@ CLASSES = sorted({name for family in FAMILIES.values() for name in family.models
 TEXT = [name for name in CLASSES if not re.search("Image|Backbone", name)]
 DECODERS = [name for name in TEXT if name.endswith(("CausalLM", "ConditionalGeneration"))]
 # The places, and why they remain: the table in modeling/README.md.
-PADDING = "_may_be_left_padded"
+PADDING = "_sides_with_padding"
 ATTENTION_MASK = "transformers.masking_utils"
 
 
@@ -76,8 +77,9 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.fixture(autouse=True)
-def _without_kernels(monkeypatch):
+def _as_on_a_gpu(monkeypatch):
     monkeypatch.setenv("TOKENMIXERS_KERNELS", "0")  # for the CPU alone
+    monkeypatch.setattr(token_layout, "_READ_AT_ONCE", ())  # masks are read where that is free
 
 
 @pytest.fixture
@@ -150,7 +152,7 @@ def test_what_a_cache_does_not_know_is_read(tiny_model, waits):
     cache = DynamicCache(config=model.config)
     model(ids, past_key_values=cache)
     found = waits(model, input_ids=ids[:, :1], past_key_values=cache, position_ids=torch.tensor([[4]]))
-    assert "_after_cache" in found  # beside `check_positions`, on CPUs alone
+    assert "at" in found  # beside `check_positions`, on CPUs alone
     assert "_documents" in waits(model, input_ids=ids, position_ids=torch.arange(4)[None])
 
 

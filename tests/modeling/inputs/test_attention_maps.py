@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenmixers import GMLPConfig, SynthesizerConfig
-from tokenmixers.modeling.inputs.attention_maps import (
-    move_padding_right,
-    query_index,
-    query_positions,
-    relative_positions,
-    visible_keys,
-)
+from tokenmixers.modeling.inputs.attention_maps import move_padding_right, visible_keys
 from tokenmixers.modeling.inputs.token_layout import TokenLayout, token_layout
 
 
@@ -46,7 +40,7 @@ def test_visible_keys(data, is_causal, as_indices):
     )
     found = visible_keys(layout, CPU)
     found = torch.ones(2, 1, queries, keys, dtype=torch.bool) if found is None else found.expand(2, 1, queries, keys)
-    assert query_index(layout, CPU).tolist() == list(range(keys - queries, keys))
+    assert layout.query_index(CPU).tolist() == list(range(keys - queries, keys))
     for row in range(2):
         assert found[row, 0].tolist() == visible_by_hand(layout, list(range(keys - queries, keys)), row)
 
@@ -63,8 +57,8 @@ def test_one_layout_for_all_families(config):
     assert (layout.query_length, layout.key_length, layout.is_causal, layout.shifted) == (4, 4, True, True)
     assert layout.padding_mask.tolist() == mask.bool().tolist()
     assert layout.positions.tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
-    assert query_positions(layout, CPU).tolist() == layout.positions.tolist()
-    assert relative_positions(layout, CPU)[0].tolist() == [[key - query for key in range(4)] for query in range(4)]
+    assert layout.query_positions(CPU).tolist() == layout.positions.tolist()
+    assert layout.distances(CPU)[0].tolist() == [[key - query for key in range(4)] for query in range(4)]
     documents = token_layout(config, torch.zeros(1, 4, 3), seq_idx=torch.tensor([[5, 5, 2, 2]]))
     assert documents.positions.tolist() == [[0, 1, 0, 1]] and documents.seq_idx.tolist() == [[5, 5, 2, 2]]
 
@@ -72,7 +66,7 @@ def test_one_layout_for_all_families(config):
 def test_given_positions_have_their_own_distances():
     layout = token_layout(SynthesizerConfig(), torch.zeros(1, 3, 3), position_ids=torch.tensor([[4, 0, 2]]))
     assert not layout.shifted
-    assert relative_positions(layout, CPU).tolist() == [[[0, -4, -2], [4, 0, 2], [2, -2, 0]]]
+    assert layout.distances(CPU).tolist() == [[[0, -4, -2], [4, 0, 2], [2, -2, 0]]]
 
 
 def test_moving_padding_to_the_right():
