@@ -234,9 +234,9 @@ def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
         first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", []))]) - 1
         while first and lines[first - 1].startswith("#"):
             first -= 1
-        end = node.end_lineno
+        end = node.end_lineno or node.lineno
         if isinstance(following, ast.Expr) and not isinstance(node, ast.ClassDef | ast.FunctionDef):
-            end = following.end_lineno  # the documentation of a constant
+            end = following.end_lineno or end  # the documentation of a constant
         used = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
         # Forward references are strings.
         strings = [item.value for item in ast.walk(node) if isinstance(item, ast.Constant)]

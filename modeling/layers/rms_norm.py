@@ -13,10 +13,9 @@ class SynthesizerRMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        exact_dtype = torch.promote_types(hidden_states.dtype, torch.float32)
-        # The norm is one pass; a mean of squares would be three.
-        norm = torch.linalg.vector_norm(hidden_states, dim=-1, keepdim=True, dtype=exact_dtype)
-        hidden_states = hidden_states * torch.rsqrt(norm.square() / hidden_states.shape[-1] + self.eps)
+        hidden_states = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+        mean_square = hidden_states.square().mean(dim=-1, keepdim=True)
+        hidden_states = hidden_states * torch.rsqrt(mean_square + self.eps)
         if self.weight.dtype in (torch.float16, torch.bfloat16):
             hidden_states = hidden_states.to(self.weight.dtype)
         return self.weight * hidden_states

@@ -16,7 +16,11 @@ def configs() -> dict[str, tokenmixers.GMLPConfig]:
     images = {f"{name}-images": type(config)(image_size=32) for name, config in text.items()}
     answering = tokenmixers.GMLPConfig()
     answering.custom_pipelines = {"question-answering": {}}
-    return {**text, **images, "gmlp-answers": answering}
+    kinds = {
+        "gmlp-decoder": tokenmixers.GMLPConfig(is_decoder=True),
+        "synthesizer-seq2seq": tokenmixers.SynthesizerConfig(is_encoder_decoder=True),
+    }
+    return {**text, **images, **kinds, "gmlp-answers": answering}
 
 
 CONFIGS = pytest.mark.parametrize("name", configs())
@@ -81,9 +85,13 @@ def test_code_runs_by_itself(name, tmp_path, monkeypatch):
 def test_the_map_names_the_classes_for_the_input(name):
     config = configs()[name]
     entries, code = auto_map(config), checkpoint_code(config)
-    heads = set(FAMILIES[config.model_type].models)
-    image_heads = {"AutoModelForImageClassification", "AutoBackbone"}
-    expected = {"AutoModel"} | image_heads if config.image_size else heads - image_heads
+    heads = {"AutoModelForImageClassification", "AutoBackbone"}
+    if config.image_size is None:
+        heads = {f"AutoModelFor{task}" for task in ("PreTraining", "MaskedLM", "MultipleChoice", "QuestionAnswering")}
+        heads |= {"AutoModelForSequenceClassification", "AutoModelForTokenClassification"}
+        if name in ("gmlp-decoder", "synthesizer-seq2seq"):
+            heads = {"AutoModelForCausalLM" if config.is_decoder else "AutoModelForSeq2SeqLM"}
+    expected = {"AutoModel"} | heads
     assert set(entries) == {"AutoConfig"} | expected
     for entry in entries.values():
         module, class_name = entry.split(".")
@@ -101,3 +109,26 @@ def test_definitions_keep_their_comments_decorators_and_documentation(tmp_path):
     config = checkpoint_code(tokenmixers.GMLPConfig())["configuration_gmlp.py"]
     assert "@strict_configuration\nclass GMLPConfig" in config
     assert torch.nn.Module in tokenmixers.GMLPModel.__mro__
+
+
+def definitions(source: str) -> dict[str, str]:
+    """Functions and classes of a module without their documentation, by name."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            for part in ast.walk(node):
+                if isinstance(part, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(part) is not None:
+                    part.body = part.body[1:] or [ast.Pass()]
+            found[node.name] = ast.dump(node)
+    return found
+
+
+def test_of_definitions_the_sections_of_their_documentation_are_missing_and_nothing_else():
+    package = Path(tokenmixers.__file__).parent
+    written = set()
+    for path in (*package.glob("modeling/**/*.py"), *package.glob("configuration/*.py")):
+        written |= definitions(path.read_text(encoding="utf-8")).items()
+    for name in ("gmlp", "synthesizer", "gmlp-decoder"):
+        for source in checkpoint_code(configs()[name]).values():
+            assert definitions(source).items() <= written
+            assert "Args:" not in source and "Raises:" not in source
