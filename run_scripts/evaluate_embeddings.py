@@ -154,6 +154,8 @@ class Evaluation:
                 print(f"{title}: {len(self.tasks) - len(missing)} of {len(self.tasks)} sets are in {self.file.path}")
             model = self.load(*column) if missing else None
             for task in missing:
+                if self._key(column, task) in self.file.results():  # another process has computed it by now
+                    continue
                 result = self._evaluate(model, column, task)
                 print(f"{title}, {task.title}: {METRICS[task.kind]} {100 * result['score']:.2f}", flush=True)
                 self.file.add(result)

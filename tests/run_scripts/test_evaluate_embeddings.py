@@ -211,6 +211,23 @@ def test_an_interrupted_evaluation_goes_on_where_it_stopped(command, model, data
     assert len(done) == 2 * len(STANDARD) + 1 and changed != whole
 
 
+def test_what_another_process_computes_meanwhile_is_not_computed_again(command, tmp_path, monkeypatch):
+    from tokenmixers.run_scripts.embeddings import scores
+
+    whole = evaluate_embeddings.main(command(output_dir=tmp_path / "other"))
+    original, done = scores.evaluate, []
+
+    def overtaken(model, task, batch_size):
+        done.append(task.name)
+        (tmp_path / "out").mkdir()
+        shutil.copy(tmp_path / "other" / "results.json", tmp_path / "out")
+        return original(model, task, batch_size)
+
+    monkeypatch.setattr(scores, "evaluate", overtaken)
+    assert evaluate_embeddings.main(command()) == whole
+    assert done == ["similar"]
+
+
 @pytest.mark.slow
 def test_two_processes_get_the_same_figures(command, data, tmp_path, encoder):
     figures = []
