@@ -74,7 +74,8 @@ test-extras: $(EXTRAS)/.installed  ## exports, quantisation, sentence embeddings
 	$(EXTRAS)/bin/python -m pytest -n 2 -m "slow or not slow" tests/modeling/test_exporters.py \
 		tests/run_scripts/test_serving_formats.py tests/run_scripts/test_export.py \
 		tests/run_scripts/demos/test_static_space.py tests/run_scripts/test_lm_eval.py \
-		tests/run_scripts/test_run_sentence_embeddings.py tests/run_scripts/training/test_sentence_embeddings.py
+		tests/run_scripts/test_run_sentence_embeddings.py tests/run_scripts/training/test_sentence_embeddings.py \
+		tests/run_scripts/test_evaluate_embeddings.py
 	$(EXTRAS)/bin/python -m pytest -n 2 -m "slow or not slow" -k sentence_embeddings \
 		tests/run_scripts/test_interrupted_runs.py tests/run_scripts/test_recipes.py
 

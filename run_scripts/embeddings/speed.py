@@ -13,7 +13,7 @@ from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
 from ..benchmarks.timing import take_turns
-from ..data.table_files import read_table
+from ..data.table_files import check_text, read_table
 
 
 if TYPE_CHECKING:  # an optional package
@@ -42,11 +42,11 @@ def read_sentences(file: str, count: int) -> list[str]:
         UserError: If it has none of these columns.
     """
     table = read_table(file)
-    columns = [name for name in ("sentence1", "sentence2", "text") if name in table.rows[0][1]]
+    columns = [name for name in ("sentence1", "sentence2", "text") if name in table.columns]
     if not columns:
         raise UserError(f"--speed_file {file!r} has none of the columns sentence1, sentence2 and text.")
-    sentences = [str(table.value(number, row, column)) for number, row in table.rows for column in columns]
-    return sentences[:count]
+    rows = table.convert(lambda number, row: [check_text(table.value(number, row, name)) for name in columns])
+    return [sentence for _, sentences in rows for sentence in sentences][:count]
 
 
 def measure(

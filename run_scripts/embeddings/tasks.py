@@ -2,17 +2,19 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..base.errors import UserError
 from ..data.files import ending
 from ..data.sentence_pairs import SentencePairArguments, load_evaluation_pairs
 from ..data.table_files import KINDS as TABLES
-from ..data.table_files import Row, Table, read_table
+from ..data.table_files import BadRowError, EmptyRowError, Row, Table, check_text, is_missing, read_table
 
+
+Item = TypeVar("Item")
 
 #: Kind of a set -> its main figure, named as in MTEB.
 METRICS = {
@@ -172,8 +174,7 @@ def _load(folder: Path, split: str) -> EmbeddingTask | None:
 
 
 def _kind(table: Table) -> str | None:
-    columns = table.rows[0][1].keys()
-    return next((kind for names, kind in COLUMNS if columns >= {*names}), None)
+    return next((kind for names, kind in COLUMNS if {*names} <= {*table.columns}), None)
 
 
 def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> EmbeddingTask | None:
@@ -213,24 +214,36 @@ def _fingerprint(paths: Iterable[Path]) -> str:
 
 
 def _text(table: Table, number: int, row: Row, column: str) -> str:
-    text = table.value(number, row, column)
-    table.check_texts(number, [text])
-    return text
+    return check_text(table.value(number, row, column))
+
+
+def _label(table: Table, number: int, row: Row) -> str:
+    label = table.value(number, row, "label")
+    if is_missing(label):
+        raise EmptyRowError("the label is empty.")
+    return str(label)
 
 
 def _binary(table: Table, number: int, row: Row) -> int:
-    label = str(table.value(number, row, "label"))
+    label = _label(table, number, row)
     if label not in ("0", "1"):
-        raise table.error(number, f"the label is {label!r}; expected 0 or 1.")
+        raise BadRowError(f"the label is {label!r}; expected 0 or 1.")
     return int(label)
 
 
+def _convert(table: Table, read: Callable[[int, Row], Item]) -> list[Item]:
+    """What a function makes of each row, see `Table.convert`. No row is left out."""
+    return [item for _, item in table.convert(read, can_skip=False)]
+
+
 def _labelled_pairs(table: Table) -> dict[str, Any]:
-    data: dict[str, Any] = {"sentence1": [], "sentence2": [], "label": []}
-    for number, row in table.rows:
-        for column in ("sentence1", "sentence2"):
-            data[column].append(_text(table, number, row, column))
-        data["label"].append(_binary(table, number, row))
+    def read(number: int, row: Row) -> tuple[str, str, int]:
+        first, second = (_text(table, number, row, column) for column in ("sentence1", "sentence2"))
+        return first, second, _binary(table, number, row)
+
+    data = dict(
+        zip(("sentence1", "sentence2", "label"), map(list, zip(*_convert(table, read), strict=True)), strict=True)
+    )
     if len({*data["label"]}) < 2:
         raise UserError(f"{table.source} has no label but {data['label'][0]}: nothing to tell apart.")
     return data
@@ -238,12 +251,17 @@ def _labelled_pairs(table: Table) -> dict[str, Any]:
 
 def _reranking(table: Table) -> tuple[dict[str, Any], str]:
     samples: dict[str, dict[str, Any]] = {}
-    for number, row in table.rows:
+
+    def read(number: int, row: Row) -> None:
         query, document = (_text(table, number, row, column) for column in ("query", "document"))
-        sample = samples.setdefault(str(row.get("query_id", query)), {"query": query, "positive": [], "negative": []})
+        label = _binary(table, number, row)
+        name = str(table.value(number, row, "query_id")) if "query_id" in table.columns else query
+        sample = samples.setdefault(name, {"query": query, "positive": [], "negative": []})
         if sample["query"] != query:
-            raise table.error(number, f"the query {row['query_id']!r} has another text than in an earlier row.")
-        sample["positive" if _binary(table, number, row) else "negative"].append(document)
+            raise BadRowError(f"the query {name!r} has another text than in an earlier row.")
+        sample["positive" if label else "negative"].append(document)
+
+    _convert(table, read)
     useful = [sample for sample in samples.values() if sample["positive"] and sample["negative"]]
     if not useful:
         raise UserError(f"{table.source} has no query with both a relevant document (label 1) and another (label 0).")
@@ -255,14 +273,14 @@ def _reranking(table: Table) -> tuple[dict[str, Any], str]:
 
 
 def _labelled_texts(table: Table) -> dict[str, list[str]]:
-    columns = ("text",) if "text" in table.rows[0][1] else ("title", "description")
-    data: dict[str, list[str]] = {"texts": [], "labels": []}
-    for number, row in table.rows:
-        texts = [table.value(number, row, column) for column in columns]
-        table.check_texts(number, texts)
-        data["texts"].append(" ".join(texts).strip())
-        data["labels"].append(str(table.value(number, row, "label")))
-    return data
+    columns = ("text",) if "text" in table.columns else ("title", "description")
+
+    def read(number: int, row: Row) -> tuple[str, str]:
+        parts = [table.value(number, row, column) for column in columns]
+        text = " ".join(check_text(part) for part in parts if not is_missing(part)).strip()
+        return check_text(text), _label(table, number, row)
+
+    return dict(zip(("texts", "labels"), map(list, zip(*_convert(table, read), strict=True)), strict=True))
 
 
 def _check_classes(data: dict[str, list[str]], file: Path) -> None:
@@ -314,15 +332,18 @@ def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTas
     queries = _texts_by_id(read_table(files["queries"]))
     table = read_table(judged[name])
     relevant: dict[str, set[str]] = {}
-    for number, row in table.rows:
+
+    def read(number: int, row: Row) -> None:
         query, text, score = (str(table.value(number, row, key)) for key in ("query-id", "corpus-id", "score"))
         for value, known, file in ((query, queries, "queries"), (text, corpus, "corpus")):
             if value not in known:
-                raise table.error(number, f"{value!r} is no _id of {files[file].name}.")
+                raise BadRowError(f"{value!r} is no _id of {files[file].name}.")
         if not score.lstrip("-").isdigit():
-            raise table.error(number, f"the score {score!r} is no whole number.")
+            raise BadRowError(f"the score {score!r} is no whole number.")
         if int(score) > 0:
             relevant.setdefault(query, set()).add(text)
+
+    _convert(table, read)
     if not relevant:
         raise UserError(f"{table.source} has no score above 0: no text is relevant.")
     others = len(queries) - len(relevant)
@@ -335,11 +356,16 @@ def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTas
 def _texts_by_id(table: Table, may_be_empty: bool = False) -> dict[str, str]:
     """Texts, after their titles if they have any, by `_id`. Corpora of BEIR have some empty texts."""
     texts: dict[str, str] = {}
-    for number, row in table.rows:
-        parts = [row.get("title") or "", table.value(number, row, "text")]
-        table.check_texts(number, [*parts, "-"] if may_be_empty else parts)
-        identifier = str(table.value(number, row, "_id"))
-        if identifier in texts:
-            raise table.error(number, f"the _id {identifier!r} is that of an earlier row.")
-        texts[identifier] = " ".join(parts).strip()
+
+    def read(number: int, row: Row) -> None:
+        parts = [row.get("title"), table.value(number, row, "text")]
+        text = " ".join(check_text(part) for part in parts if not is_missing(part)).strip()
+        name = table.value(number, row, "_id")
+        if is_missing(name):
+            raise EmptyRowError("the _id is empty.")
+        if str(name) in texts:
+            raise BadRowError(f"the _id {str(name)!r} is that of an earlier row.")
+        texts[str(name)] = text if may_be_empty else check_text(text)
+
+    _convert(table, read)
     return texts

@@ -527,6 +527,11 @@ BAD_SETS = [
     ({"a/test.tsv": table("label|sentence1|sentence2", "2|x|y")}, "line 2: the label is '2'; expected 0 or 1"),
     ({"a/test.tsv": table("label|sentence1|sentence2", "1|x|y")}, "has no label but 1: nothing to tell apart"),
     ({"a/test.tsv": table("label|sentence1|sentence2", "1|x|")}, "line 2: the text is empty"),
+    (
+        {"a/test.tsv": table("label|sentence1|sentence2", "1|x|", "3|x|y")},
+        "2 bad rows. line 2: the text is empty; line 3: the",
+    ),
+    ({"a/all.tsv": table("label|text", "|x")}, "line 2: the label is empty"),
     ({"a/test.tsv": table("label|query|document", "1|x|y")}, "has no query with both a relevant document"),
     (
         {"a/test.tsv": table("query_id|label|query|document", "1|1|x|y", "1|0|z|y")},
