@@ -108,7 +108,7 @@ def find_columns(arguments: EmbeddingEvaluationArguments) -> dict[str, tuple[str
         if not found:
             raise UserError(f"{name!r} has no files for {' or '.join(formats)}: give another of --formats.")
         if lacking := [kind for kind in formats if kind not in found]:
-            print(f"{title}: left out in {' and '.join(lacking)}, it has no files for that")
+            print(f"{title}: has no files for {', '.join(lacking)}, left out")
         columns |= {title if formats == ["float32"] else f"{title}, {kind}": (name, kind) for kind in found}
     return columns
 

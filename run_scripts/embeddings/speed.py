@@ -131,39 +131,38 @@ def draw(table: Mapping[str, Any], speeds: Sequence[dict[str, Any]], folder: Pat
 def picture(table: Mapping[str, Any], speeds: Sequence[dict[str, Any]]) -> "Figure":
     """Quality against sentences per second, with a panel for each number of threads.
 
-    A line joins the formats of a model. The quality is the last row of the table: the mean over the kinds of sets, or
-    over the sets of one kind.
+    A line in a model's colour joins its formats. The quality is the last row of the table: the mean over the kinds of
+    sets, or over the sets of one kind.
 
     Args:
         table: Names of the models, and rows of the summary, as in results.json.
         speeds: Rows of `measure` for the same models.
     """
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     summary = table["rows"][-1]
     quality = dict(zip(table["models"], summary["scores"], strict=True))
     threads = list(dict.fromkeys(row["threads"] for row in speeds))
     models = list(dict.fromkeys(row["model"] for row in speeds))
-    figure = Figure(figsize=(1 + 4.6 * len(threads), 4.4), layout="constrained")
+    figure = Figure(figsize=(1 + 4.6 * len(threads), 5), layout="constrained")
     axes = figure.subplots(1, len(threads), squeeze=False, sharey=True)[0]
     for axis, count in zip(axes, threads, strict=True):
-        rows = [row for row in speeds if row["threads"] == count]
         for number, model in enumerate(models):
-            points = sorted(
-                (row["sentences_per_second"], 100 * quality[row["name"]], row) for row in rows if row["model"] == model
-            )
-            axis.plot(
-                *zip(*(point[:2] for point in points), strict=True), color=f"C{number}", linewidth=0.8, alpha=0.6
-            )
-            for x, y, row in points:
-                axis.plot(x, y, MARKERS[row["format"]], color=f"C{number}", markersize=6)
-            title = points[-1][2]["name"].removesuffix(f", {points[-1][2]['format']}")
-            axis.annotate(title, points[-1][:2], xytext=(4, 6), textcoords="offset points", fontsize=8)
+            rows = [row for row in speeds if (row["threads"], row["model"]) == (count, model)]
+            rows.sort(key=lambda row: row["sentences_per_second"])
+            points = [(row["sentences_per_second"], 100 * quality[row["name"]]) for row in rows]
+            axis.plot(*zip(*points, strict=True), color=f"C{number}", linewidth=0.8, alpha=0.6)
+            for point, row in zip(points, rows, strict=True):
+                axis.plot(*point, MARKERS[row["format"]], color=f"C{number}", markersize=6)
         axis.set(xscale="log", xlabel="sentences per second", title=f"{count} thread{'s' * (count > 1)}")
-        axis.margins(x=0.25, y=0.15)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel(f"{summary['name']}, times 100")
+    handles = []
+    for number, model in enumerate(models):
+        row = next(row for row in speeds if row["model"] == model)
+        handles.append(Line2D([], [], color=f"C{number}", label=row["name"].removesuffix(f", {row['format']}")))
     for kind in dict.fromkeys(row["format"] for row in speeds):
-        axes[-1].plot([], [], MARKERS[kind], color="grey", label=kind)
-    axes[-1].legend(fontsize=8)
+        handles.append(Line2D([], [], color="grey", marker=MARKERS[kind], linestyle="", label=kind))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
     return figure

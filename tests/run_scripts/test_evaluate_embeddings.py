@@ -408,8 +408,8 @@ def test_exported_encoders_are_evaluated_in_onnx_runtime(exported, model, comman
     formats = ["float32", "onnx", "onnx-int8"]
     rows = evaluate_embeddings.main(command(model, exported, formats=formats, tasks=[*BY_HAND]))
     shown = capsys.readouterr().out
-    assert "exported: left out in float32, it has no files for that" in shown
-    assert "static: left out in onnx and onnx-int8, it has no files for that" in shown
+    assert "exported: has no files for float32, left out" in shown
+    assert "static: has no files for onnx, onnx-int8, left out" in shown
     head = re.search(r"^\| set .*$", shown, flags=re.MULTILINE)[0]
     assert [cell.strip() for cell in head.split("|")[3:-1]] == [
         *("static, float32", "exported, onnx", "share", "exported, onnx-int8", "share")
@@ -479,12 +479,14 @@ def test_speeds_stand_in_the_results_and_in_the_picture(command, model, data, tm
     assert (tmp_path / "out" / "quality_speed.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "out" / "quality_speed.svg").read_text()
 
-    (axis,) = speed.picture({"models": names, "rows": rows}, entry["rows"]).axes
+    figure = speed.picture({"models": names, "rows": rows}, entry["rows"])
+    (axis,) = figure.axes
     quality = dict(zip(names, rows[-1]["scores"], strict=True))
     expected = {(row["sentences_per_second"], 100 * quality[row["name"]]) for row in entry["rows"]}
     drawn = {tuple(*line.get_xydata()) for line in axis.lines if len(line.get_xdata()) == 1}
     assert drawn == expected
-    assert [text.get_text() for text in axis.texts] == ["static", "swapped"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["static", "swapped", "float32", "bfloat16"]
     assert axis.get_ylabel() == "mean of 2 kinds, times 100"
 
 
