@@ -18,6 +18,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_utils import has_length
 
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.arguments import ModelArguments, parse_arguments
@@ -121,6 +122,10 @@ def tokenize_corpus(
                 rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
             else:
                 rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
+                if has_length(rows[name]) and len(rows[name]) == 0:
+                    raise UserError(
+                        f"the {name} data have no text of {shortest_row} tokens or more: give longer texts."
+                    )
     return rows
 
 

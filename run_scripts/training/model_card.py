@@ -413,12 +413,17 @@ def architecture(model: PreTrainedModel) -> str:
     return markdown_table(("", ""), rows)
 
 
-def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
-    """The steps done, and the settings that affect the trained weights, as a table."""
+def training_settings(args: TrainingArguments, facts: CardFacts) -> dict[str, Any]:
+    """The settings that affect the trained weights, by name."""
     values = {key: getattr(args, key) for key in HYPER_PARAMETERS}
     values = {key: getattr(value, "value", value) for key, value in values.items()}
     values.pop("num_train_epochs" if args.max_steps > 0 else "max_steps")
-    values |= facts.hyper_parameters
+    return {**values, **facts.hyper_parameters}
+
+
+def training(args: TrainingArguments, steps: int, facts: CardFacts) -> str:
+    """The steps done, and the settings that affect the trained weights, as a table."""
+    values = training_settings(args, facts)
     rows = [(f"`{key}`", str(value)) for key, value in values.items() if value is not False and value is not None]
     notes = [f"{steps:,} steps.", facts.notes]
     return " ".join(filter(None, notes)) + "\n\n" + markdown_table(("", ""), rows)

@@ -19,6 +19,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 
 from ..base.errors import UserError
+from .run_record import keep_rows_per_step, recorded_settings
 
 
 UNFINISHED, _FINISHED = "_unfinished", "_finished"
@@ -31,11 +32,22 @@ _SETTINGS = "settings.json"
 def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
     """The checkpoint to resume from, `None` to start from scratch.
 
-    The same command resumes an unfinished run in `output_dir` from its newest complete checkpoint.
+    The same command resumes an unfinished run in `output_dir` from its newest complete checkpoint, also with another
+    number of processes; then with a warning, and if need be another batch size, see `keep_rows_per_step`.
 
     Raises:
         UserError: If `output_dir` holds a finished run or something else, or there is nothing to resume.
     """
+    found = _find_checkpoint(arguments)
+    if found is not None and arguments.do_train:
+        state = _read_state(Path(found))
+        processes = _processes(Path(found), state, arguments)
+        if processes != arguments.world_size:
+            keep_rows_per_step(found, state, processes, arguments)
+    return found
+
+
+def _find_checkpoint(arguments: TrainingArguments) -> str | None:
     requested, folder = arguments.resume_from_checkpoint, Path(arguments.output_dir)
     if requested and requested.lower() not in ("true", "1", "yes"):
         if not _is_complete(Path(requested), arguments):
@@ -60,21 +72,47 @@ def _step(checkpoint: Path) -> int:
     return int(number) if number.isdecimal() else -1
 
 
+def _read_state(checkpoint: Path) -> TrainerState | None:
+    """The Trainer's state in a checkpoint; `None` if it is missing or cut off."""
+    try:
+        return TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def _is_complete(checkpoint: Path, arguments: TrainingArguments) -> bool:
     """Whether a checkpoint was written completely: the Trainer writes its state last."""
-    try:
-        TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
-    except (OSError, ValueError, TypeError):
+    state = _read_state(checkpoint)
+    if state is None:
         return False
-    if arguments.save_only_model or arguments.world_size == 1:
+    processes = _processes(checkpoint, state, arguments)
+    if arguments.save_only_model or processes == 1:
         return True
     # Other processes may write their files later; with `save_on_each_node` those of other machines write elsewhere. A
     # file that is cut off is no zip file.
-    ranks = range(arguments.world_size)
+    ranks = range(processes)
     if arguments.save_on_each_node:
+        if processes != arguments.world_size:
+            return True
         first = arguments.process_index - arguments.local_process_index
         ranks = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     return all(is_zipfile(checkpoint / f"rng_state_{rank}.pth") for rank in ranks)
+
+
+def _processes(checkpoint: Path, state: TrainerState, arguments: TrainingArguments) -> int:
+    """How many processes wrote a checkpoint: as it says itself, or else by their files; this run's if it has none."""
+    recorded = recorded_settings(state).get("world_size")
+    if recorded is not None:
+        return recorded
+    ranks = [_rank(path) for path in checkpoint.glob("rng_state_*.pth")]
+    if arguments.save_on_each_node or not ranks:
+        return 1 if (checkpoint / "rng_state.pth").is_file() else arguments.world_size
+    return max(2, max(ranks) + 1)
+
+
+def _rank(file: Path) -> int:
+    number = file.stem.rpartition("_")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def mark_unfinished(

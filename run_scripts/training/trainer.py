@@ -24,7 +24,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import HubStrategy, TrainOutput
+from transformers.trainer_utils import HubStrategy, TrainOutput, has_length
 from transformers.utils import logging
 
 from ...configuration.auto_classes import FAMILIES
@@ -41,6 +41,9 @@ from .distillation import DistillationMixin
 from .model_card import CardFacts, training_card
 from .schedules import adapt_schedule
 
+
+#: Of Sentence Transformers' batch samplers, the one for batches that have no text twice.
+NO_DUPLICATES = "no_duplicates"
 
 logger = logging.get_logger(__name__)
 
@@ -79,6 +82,47 @@ class StopOnNonFiniteLoss(TrainerCallback):
                 )
 
 
+class StopWithoutSteps(TrainerCallback):
+    """Stops a run whose data give no batch, before a model is saved: the Trainer would end it as trained."""
+
+    def __init__(self):
+        self.start = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Remember the step of the checkpoint, 0 without one."""
+        self.start = state.global_step
+
+    def on_epoch_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        train_dataloader: DataLoader | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check that the epoch had a step.
+
+        Raises:
+            UserError: If it had none.
+        """
+        if state.global_step > self.start:
+            return
+        raise no_batch(args, train_dataloader)
+
+
+def no_batch(args: TrainingArguments, loader: DataLoader) -> UserError:
+    """The error of training data that give no batch."""
+    rows = f"the {len(loader.dataset):,} training rows" if has_length(loader.dataset) else "the training data"
+    unique = " without the same text twice" if getattr(args, "batch_sampler", None) == NO_DUPLICATES else ""
+    return UserError(
+        f"there is nothing to train on: {rows} give no batch of {args.per_device_train_batch_size}{unique}. Give more "
+        "data or a smaller --per_device_train_batch_size"
+        f"{', or leave out --dataloader_drop_last' if args.dataloader_drop_last and not unique else ''}."
+    )
+
+
 class ScriptTrainerMixin(DistillationMixin):
     """Adds streamed text, distillation, a complete model card and clear errors of the Hub to a Trainer."""
 
@@ -93,6 +137,7 @@ class ScriptTrainerMixin(DistillationMixin):
         if self.is_fsdp_enabled:  # encoder and decoder may have modules of their own for one matrix, which it refuses
             self.model.set_input_embeddings(self.model.get_input_embeddings())
         self.add_callback(StopOnNonFiniteLoss)
+        self.add_callback(StopWithoutSteps)
         if self.pop_callback(ProgressCallback) is not None:  # absent with --disable_tqdm and in notebooks
             self.add_callback(ProgressLines)
         if isinstance(self.train_dataset, TextStream):
@@ -117,6 +162,12 @@ class ScriptTrainerMixin(DistillationMixin):
             if resume_from_checkpoint is not None:
                 self.stream_state.restore(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, **kwargs)
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> tuple:
+        """The lengths of a training; that of a loader without batches is a `UserError`."""
+        if has_length(dataloader) and len(dataloader) == 0:
+            raise no_batch(args, dataloader)
+        return super().set_initial_training_values(args, dataloader)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Train for an epoch, unless the checkpoint is of the last step: the Trainer would do another one."""

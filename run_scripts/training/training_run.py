@@ -12,12 +12,14 @@ from safetensors import SafetensorError
 from torch.distributed import ProcessGroup
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import IntervalStrategy, rotate_checkpoints
+from transformers.trainer_utils import IntervalStrategy, has_length, rotate_checkpoints
 
 from ..base.errors import UserError, report_bad_data
-from ..base.reporting import plot_history, training_speed
-from .model_card import CardFacts
+from ..base.reporting import plot_history, training_speed, transformers_model
+from ..data.text_stream import TextStream
+from .model_card import CardFacts, training_settings
 from .run_folder import mark_finished, mark_unfinished, write_results
+from .run_record import RunRecord, check_classes_of, check_settings
 from .trainer import ScriptTrainer, forget_truncation
 
 
@@ -82,8 +84,17 @@ def train_and_evaluate(
 
 def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, float], dict[str, float]]:
     """Train, and save the model and the history. Returns the Trainer's metrics, and `training_speed`."""
-    args = trainer.args
+    args, rows = trainer.args, trainer.train_dataset
+    if has_length(rows) and len(rows) == 0:
+        raise UserError("there is nothing to train on: no row is left of the training data. Give longer texts.")
     trainer.check_card()
+    settings, start = training_settings(args, trainer.card), TrainerState()
+    settings |= {"streaming": True} if isinstance(rows, TextStream) else {}
+    if resume_from is not None:  # read now: training may remove the checkpoint
+        start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
+        check_settings(resume_from, start, settings)
+        check_classes_of(resume_from, transformers_model(trainer.model).config)
+    trainer.add_callback(RunRecord(settings))
     if trainer.is_world_process_zero():
         new_tokenizer = trainer.processing_class, args.tokenizer_settings
         if args.grid is None:
@@ -91,9 +102,7 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
         else:
             args.grid.start_run(*new_tokenizer)
             mark_unfinished(args.output_dir)
-    start = TrainerState()
-    if resume_from is not None:  # read now: training may remove the checkpoint
-        start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
+    if resume_from is not None:
         # The checkpoint of an epoch's last step is older than the evaluation of that epoch.
         at_end = float(start.epoch).is_integer() or start.global_step >= start.max_steps
         latest = [key for entry in start.log_history if entry["step"] == start.global_step for key in entry]

@@ -473,6 +473,15 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_process
     assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-3)
 
 
+@pytest.mark.parametrize("length", [{"max_steps": 2}, {"max_steps": None, "num_train_epochs": 1}])
+def test_data_without_a_batch_are_an_error(length, command, tmp_path):
+    options = {"dataloader_drop_last": True, "per_device_train_batch_size": 61, "save_strategy": "epoch", **length}
+    with pytest.raises(SystemExit, match=r"the 60 training rows give no batch of 61\. Give more"):
+        run_glue.main(command(**options))
+    assert [path.name for path in (tmp_path / "run").rglob("*")] == ["_unfinished"]
+    run_glue.main(command(**options | {"per_device_train_batch_size": 60}))
+
+
 # --- distillation ------------------------------------------------------------------------------------------------
 
 

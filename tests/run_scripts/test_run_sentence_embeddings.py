@@ -362,6 +362,16 @@ run_sentence_embeddings.main(sys.argv[1:])
 
 
 @library
+def test_pairs_that_fill_no_batch_without_a_repeated_text_are_an_error(command, tmp_path):
+    rows = [{"anchor": f"question {index}", "positive": ("yes", "no", "maybe")[index % 3]} for index in range(12)]
+    (tmp_path / "few.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {"train_file": tmp_path / "few.jsonl", "per_device_train_batch_size": 4, "save_strategy": "epoch"}
+    with pytest.raises(SystemExit, match="the 12 training rows give no batch of 4 without the same text twice"):
+        run_sentence_embeddings.main(command(**options, max_steps=None, num_train_epochs=1))
+    assert [path.name for path in (tmp_path / "run").rglob("*")] == ["_unfinished"]
+
+
+@library
 @pytest.mark.slow
 def test_a_killed_run_ends_as_if_it_had_not_been(command, tmp_path):
     options = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}

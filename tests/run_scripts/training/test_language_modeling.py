@@ -1,24 +1,49 @@
 import collections
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import datasets
 import pytest
+import tokenizers
 import torch
-from transformers import AutoTokenizer, EvalPrediction
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import AutoTokenizer, EvalPrediction, PreTrainedTokenizerFast
 
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.arguments import ModelArguments
+from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.training import model_loading
 from tokenmixers.run_scripts.training.language_modeling import (
+    Corpus,
     load_corpus,
     next_token_perplexity,
     next_token_row_losses,
     perplexity,
     row_losses,
+    tokenize_corpus,
     unigram_perplexity,
 )
+
+
+def test_texts_without_a_row_are_an_error():
+    backend = tokenizers.Tokenizer(WordLevel({"<unk>": 0, "gate": 1, "token": 2}, unk_token="<unk>"))
+    backend.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    args = SimpleNamespace(seed=0, data_seed=None, main_process_first=lambda **_: nullcontext())
+    names = {"line_by_line": True, "isolate_documents": False, "streaming": False, "preprocessing_num_workers": None}
+
+    def rows(*texts):
+        corpus = Corpus({"train": datasets.Dataset.from_dict({"text": texts})}, tokenizer, GMLPConfig())
+        return tokenize_corpus(corpus, SimpleNamespace(**names), args, 8, shortest_row=2, special_tokens=False)
+
+    assert rows("gate", "gate token")["train"]["input_ids"] == [[1, 2]]
+    with pytest.raises(UserError, match="the train data have no text of 2 tokens or more: give longer texts"):
+        rows("gate", "token")
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,0 +1,146 @@
+"""What a run's course depends on, kept in its checkpoints: it is continued with the same settings or not at all."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from transformers import PreTrainedConfig, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.utils import CONFIG_NAME, logging
+
+from ..base.errors import UserError
+from ..base.trained_model import label_names
+from ..data.text_stream import StreamState
+
+
+logger = logging.get_logger(__name__)
+
+#: Longer runs are allowed.
+_LENGTHS = ("max_steps", "num_train_epochs")
+#: Rows a step are their product.
+_BATCHES = ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")
+#: Settings that may follow the machine.
+_PRECISIONS = ("bf16", "fp16")
+
+
+class RunRecord(TrainerCallback, ExportableState):
+    """Keeps the settings of a run in the `trainer_state.json` of its checkpoints.
+
+    Args:
+        settings: Name -> value.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]):
+        self.settings = json.loads(json.dumps(settings, default=str))
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """A checkpoint from before there was this record lacks it, and the Trainer needs the entry."""
+        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+
+    def state(self) -> dict[str, Any]:
+        """The state that the Trainer saves in the checkpoint."""
+        return {"args": {"settings": self.settings}, "attributes": {}}
+
+
+def recorded_settings(state: TrainerState) -> dict[str, Any]:
+    """The settings of the run that wrote a checkpoint; empty if the checkpoint has no record."""
+    return (state.stateful_callbacks.get(RunRecord.__name__) or {}).get("args", {}).get("settings", {})
+
+
+def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, Any]) -> None:
+    """Check that a run can go on from a checkpoint as it began.
+
+    The learning rate and what else belongs to the optimizer is read from the checkpoint: other arguments would not be
+    used, and the model's card would name them. A longer run and another precision give a warning.
+
+    Args:
+        checkpoint: The checkpoint, for messages.
+        state: Its state.
+        settings: Those of this run.
+
+    Raises:
+        UserError: If another setting differs.
+    """
+    before, now = recorded_settings(state), RunRecord(settings).settings
+    if not before:
+        return
+    different = []
+    for name in {**before, **now}:
+        old, new = before.get(name), now.get(name)
+        if name in _BATCHES or (old or None) == (new or None):
+            continue
+        if name in _PRECISIONS or (name in _LENGTHS and old is not None and new is not None and new > old):
+            if PartialState().is_main_process:
+                logger.warning(f"{checkpoint!r} was written with --{name} {old}, this run goes on with {new}.")
+            continue
+        different.append(f"--{name} {'left out' if old is None else old}, now {'left out' if new is None else new}")
+    if before["world_size"] == now["world_size"] and rows_per_step(before) != rows_per_step(now):
+        different.append(f"{rows_per_step(before)} rows a step, now {rows_per_step(now)}")
+    if different:
+        raise UserError(
+            f"{checkpoint!r} was written with {'; '.join(different)}: a run goes on with the arguments that it began "
+            "with. Give these, or another --output_dir and --model_name_or_path for a new run from its weights."
+        )
+
+
+def rows_per_step(settings: Mapping[str, Any]) -> int:
+    """Rows of all processes in a step of the optimizer."""
+    rows = 1
+    for name in _BATCHES:
+        rows *= settings[name]
+    return rows
+
+
+def keep_rows_per_step(checkpoint: str, state: TrainerState, processes: int, arguments: TrainingArguments) -> None:
+    """Let another number of processes go on from a checkpoint: with as many rows in a step, and a warning.
+
+    Args:
+        checkpoint: The checkpoint, for messages.
+        state: Its state.
+        processes: How many wrote it.
+        arguments: Those of this run. Their batch size is changed in place if the rows of a step would be others.
+
+    Raises:
+        UserError: If the processes cannot share the rows of a step, and the length of the run is in epochs.
+    """
+    if StreamState.__name__ in state.stateful_callbacks:
+        return  # which `StreamState.restore` refuses
+    before, now = recorded_settings(state), {name: getattr(arguments, name) for name in _BATCHES}
+    told = ""
+    if before and (rows := rows_per_step(before)) != rows_per_step(now):
+        others = now["world_size"] * now["gradient_accumulation_steps"]
+        if rows % others == 0:
+            arguments.per_device_train_batch_size = rows // others
+            told = f" The {rows} rows of a step stay: --per_device_train_batch_size is {rows // others} now."
+        elif arguments.max_steps > 0:
+            told = f" From here on a step has {rows_per_step(now)} rows instead of {rows}."
+        else:
+            raise UserError(
+                f"{checkpoint!r} was written by {processes} processes with {rows} rows a step, which this run's "
+                f"{arguments.world_size} cannot share: start {processes} processes, or give another --output_dir."
+            )
+    if PartialState().is_main_process:
+        logger.warning(
+            f"{checkpoint!r} was written by {processes} processes, this run has {arguments.world_size}: it goes on, "
+            f"but random numbers, as for dropout, are not those of an uninterrupted run.{told}"
+        )
+
+
+def check_classes_of(checkpoint: str, config: PreTrainedConfig) -> None:
+    """Check that a checkpoint, whose weights are loaded as they are, has the classes of the data in their order.
+
+    Raises:
+        UserError: If it has not.
+    """
+    file = Path(checkpoint) / CONFIG_NAME
+    known = label_names(PreTrainedConfig.from_json_file(file)) if file.is_file() else label_names(config)
+    if known != label_names(config):
+        raise UserError(
+            f"{checkpoint!r} has the classes {', '.join(map(repr, known))}, the data "
+            f"{', '.join(map(repr, label_names(config)))}: a run goes on with the data that it began with. With "
+            "--model_name_or_path a new run starts from its weights, whose rows follow the names."
+        )

@@ -1,0 +1,254 @@
+"""Runs that go on with other arguments, other classes, or another number of processes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import BertConfig, TrainerState
+
+from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.training import run_record
+from tokenmixers.run_scripts.training.run_folder import UNFINISHED, checkpoint_to_resume
+from tokenmixers.run_scripts.training.run_record import RunRecord, check_classes_of, check_settings
+
+
+SETTINGS = {
+    "learning_rate": 0.01,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
+    "max_steps": 6,
+    "weight_decay": 0.0,
+}
+SETTINGS |= {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "world_size": 1, "bf16": True}
+SETTINGS |= {"optim_args": None, "max_seq_length": 16}
+SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "logging_steps": 1}
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    found: list[str] = []
+    monkeypatch.setattr(run_record.logger, "warning", found.append)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(arguments, tmp_path_factory):
+    """The folder of an uninterrupted run of one process."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run_mlm.main(arguments(**SAVING, output_dir=folder))
+    return folder
+
+
+@pytest.fixture
+def interrupted(whole, arguments, tmp_path):
+    """The folder of a run that was killed after step 4, and `command(**changes)`."""
+    folder = tmp_path / "run"
+    for step in (2, 4):
+        shutil.copytree(whole / f"checkpoint-{step}", folder / f"checkpoint-{step}")
+    (folder / UNFINISHED).mkdir()
+    overrides = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16,"
+    overrides += f"vocab_size={json.loads((whole / 'config.json').read_text())['vocab_size']}"
+    options = {**SAVING, "train_tokenizer": None, "tokenizer_name": whole, "config_overrides": overrides}
+    return folder, lambda **changes: arguments(**{**options, "output_dir": folder, **changes})
+
+
+def contents(folder):
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
+def saved_state(settings):
+    """The state of a checkpoint, written and read."""
+    return TrainerState(stateful_callbacks=[RunRecord(settings)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"learning_rate": 0.02}, "--learning_rate 0.01, now 0.02"),
+        ({"lr_scheduler_type": "cosine"}, "--lr_scheduler_type linear, now cosine"),
+        ({"warmup_steps": 2}, "--warmup_steps 0, now 2"),
+        ({"max_steps": 5}, "--max_steps 6, now 5"),
+        (
+            {"max_steps": None, "num_train_epochs": 3.0},
+            "--max_steps 6, now left out; --num_train_epochs left out, now 3.0",
+        ),
+        ({"weight_decay": 0.1}, "--weight_decay 0.0, now 0.1"),
+        ({"optim_args": "beta1=0.9"}, "--optim_args left out, now beta1=0.9"),
+        ({"max_seq_length": 12, "mixup_alpha": 0.5}, "--max_seq_length 16, now 12; --mixup_alpha left out, now 0.5"),
+        ({"per_device_train_batch_size": 4}, "8 rows a step, now 4"),
+        ({"gradient_accumulation_steps": 2}, "8 rows a step, now 16"),
+    ],
+)
+def test_other_settings_are_refused(changes, told):
+    state = saved_state(SETTINGS)
+    check_settings("checkpoint-2", state, SETTINGS)
+    with pytest.raises(UserError) as caught:
+        check_settings("checkpoint-2", state, {**SETTINGS, **changes})
+    assert f"'checkpoint-2' was written with {told}: a run goes on with the arguments that it began with" in str(
+        caught.value
+    )
+
+
+def test_what_may_change(notes):
+    state = saved_state(SETTINGS)
+    check_settings(
+        "checkpoint-2", state, {**SETTINGS, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    )
+    check_settings(
+        "checkpoint-2", TrainerState(), {**SETTINGS, "learning_rate": 1.0}
+    )  # from before there was a record
+    assert notes == []
+    check_settings("checkpoint-2", state, {**SETTINGS, "max_steps": 8, "bf16": False})
+    assert notes == [
+        "'checkpoint-2' was written with --max_steps 6, this run goes on with 8.",
+        "'checkpoint-2' was written with --bf16 True, this run goes on with False.",
+    ]
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_another_learning_rate_is_refused_and_nothing_is_written(explicit, interrupted):
+    folder, command = interrupted
+    before = contents(folder)
+    where = (
+        {"resume_from_checkpoint": folder / "checkpoint-4", "output_dir": folder.with_name("new")} if explicit else {}
+    )
+    for changes, told in (
+        ({"learning_rate": 1e-3}, "--learning_rate 0.01, now 0.001"),
+        ({"mlm_probability": 0.3}, "--mlm_probability 0.15, now 0.3"),
+    ):
+        with pytest.raises(SystemExit, match=f"checkpoint-4' was written with {told}"):
+            run_mlm.main(command(**changes, **where))
+    assert contents(folder) == before
+    assert contents(folder.with_name("new")) == {}
+
+
+def test_the_same_arguments_go_on(interrupted, whole, notes):
+    folder, command = interrupted
+    run_mlm.main(command())
+    weights, expected = (load_file(path / "model.safetensors") for path in (folder, whole))
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    assert notes == []
+
+
+def test_a_checkpoint_from_before_there_was_a_record_goes_on_and_gets_one(interrupted):
+    folder, command = interrupted
+    file = folder / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(file.read_text())
+    record = state["stateful_callbacks"].pop("RunRecord")
+    file.write_text(json.dumps(state))
+    run_mlm.main(command())
+    after = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
+    assert after["stateful_callbacks"]["RunRecord"] == record
+    assert record["args"]["settings"]["learning_rate"] == 1e-2
+
+
+def test_weights_of_other_classes_are_refused(tmp_path):
+    BertConfig(id2label={0: "no", 1: "yes"}).save_pretrained(tmp_path)
+    check_classes_of(str(tmp_path), BertConfig(id2label={0: "no", 1: "yes"}))
+    with pytest.raises(
+        UserError, match="has the classes 'no', 'yes', the data 'yes', 'no': a run goes on with the data"
+    ):
+        check_classes_of(str(tmp_path), BertConfig(id2label={0: "yes", 1: "no"}))
+
+
+# --- another number of processes ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint_of(tmp_path):
+    """`checkpoint_of(processes, recorded)`: the path of a checkpoint of 8 rows a step."""
+
+    def build(processes, recorded=True):
+        path = tmp_path / "checkpoint-2"
+        path.mkdir()
+        settings = {**SETTINGS, "world_size": processes, "per_device_train_batch_size": 8 // processes}
+        (saved_state(settings) if recorded else TrainerState()).save_to_json(str(path / "trainer_state.json"))
+        for rank in range(processes):
+            torch.save({}, path / ("rng_state.pth" if processes == 1 else f"rng_state_{rank}.pth"))
+        return path
+
+    return build
+
+
+def run_of(folder, processes, **changes):
+    values = {"output_dir": str(folder), "do_train": True, "resume_from_checkpoint": None, "save_only_model": False}
+    values |= {"save_on_each_node": False, "world_size": processes, "process_index": 0, "local_process_index": 0}
+    values |= {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "max_steps": -1}
+    return SimpleNamespace(**values | changes)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (4, 2), (2, 4)])
+def test_a_checkpoint_of_another_number_of_processes_goes_on(before, now, explicit, recorded, checkpoint_of, notes):
+    path = checkpoint_of(before, recorded)
+    run = run_of(path.parent, now, resume_from_checkpoint=str(path) if explicit else None)
+    assert checkpoint_to_resume(run) == str(path)
+    assert f"was written by {before} processes, this run has {now}: it goes on" in notes[0]
+    if recorded:
+        assert run.per_device_train_batch_size * now == 8
+        assert notes[0].endswith("now.") == (now > 1)
+
+
+def test_processes_that_cannot_share_the_rows_of_a_step(checkpoint_of, notes):
+    path = checkpoint_of(1)
+    with pytest.raises(UserError, match="by 1 processes with 8 rows a step, which this run's 3 cannot share: start 1"):
+        checkpoint_to_resume(run_of(path.parent, 3))
+    run = run_of(path.parent, 3, max_steps=9)
+    assert checkpoint_to_resume(run) == str(path)
+    assert run.per_device_train_batch_size == 8 and notes[0].endswith("a step has 24 rows instead of 8.")
+
+
+def test_what_a_process_has_not_written_is_missed(checkpoint_of):
+    path = checkpoint_of(4)
+    (path / "rng_state_3.pth").write_bytes(b"")
+    for processes in (1, 2, 4):
+        assert checkpoint_to_resume(run_of(path.parent, processes)) is None
+
+
+@pytest.mark.slow
+def test_one_process_goes_on_with_two_and_two_with_one(interrupted, whole, in_two_processes):
+    folder, command = interrupted
+    before = contents(folder / "checkpoint-4")
+    in_two_processes("run_mlm", command(precision="fp32"))
+    assert contents(folder / "checkpoint-4") == before
+    # A batch has the same rows, and there is no dropout.
+    histories = [json.loads((path / "trainer_state.json").read_text())["log_history"] for path in (folder, whole)]
+    losses = [[entry["loss"] for entry in history if "loss" in entry] for history in histories]
+    assert len(losses[0]) == 6 and losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert "| `per_device_train_batch_size` |" in (folder / "README.md").read_text()
+    # And back.
+    again = folder.with_name("again")
+    shutil.copytree(folder / "checkpoint-6", again / "checkpoint-6")
+    shutil.rmtree(folder)
+    run_mlm.main(command(output_dir=again, max_steps=8))
+    state = json.loads((again / "trainer_state.json").read_text())
+    assert state["global_step"] == 8
+
+
+@pytest.mark.slow
+def test_streams_go_on_with_as_many_processes_alone(arguments, tmp_path):
+    options = {**SAVING, "streaming": True, "max_eval_samples": 5, "do_eval": None, "output_dir": tmp_path / "run"}
+    run_mlm.main(arguments(**options))
+    for name in ("checkpoint-6", "model.safetensors", "all_results.json"):
+        path = tmp_path / "run" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (tmp_path / "run" / UNFINISHED).mkdir()
+    before = contents(tmp_path / "run" / "checkpoint-4")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+    process = subprocess.run(
+        [*launch, "tokenmixers.run_scripts.run_mlm", *arguments(**options, resume_from_checkpoint=True)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode != 0 and "streamed data are read on only by as many" in process.stderr
+    assert contents(tmp_path / "run" / "checkpoint-4") == before
