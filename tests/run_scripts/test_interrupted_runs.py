@@ -49,6 +49,7 @@ SCRIPTS_AND_GRID = {**SCRIPTS, GRID: {"train_tokenizer": 60, "max_steps": 3, "se
 TEACHER = "run_sentence_embeddings --teacher"
 if "run_sentence_embeddings" in SCRIPTS:
     SCRIPTS_AND_GRID[TEACHER] = {"teacher": "encoder-model", "anchor_column": "text", "positive_column": "animal"}
+    SCRIPTS_AND_GRID[TEACHER] |= {"max_train_samples": 12}  # so that a second epoch begins
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=24"
 IMAGE_SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=1"
 TIMES = ("runtime", "per_second")

@@ -49,6 +49,8 @@ from tokenmixers.run_scripts.training.trainer import ScriptTrainer, ScriptTraine
 
 #: Of papers: they are run with data and checkpoints of one's own, by the tests of their scripts.
 OF_PAPERS = {"glue_gmlp.yaml", "text_to_text_glu.yaml", "text_to_text_synthesizer.yaml"}
+#: With a teacher: run by its tests.
+OF_PAPERS |= {"embedding_student.yaml"}
 SMALL_SIZES = "hidden_size=16,intermediate_size=16,num_hidden_layers=1,num_attention_heads=2,head_dim=8"
 NAMES = sorted(path.name for path in RECIPES.glob("*.yaml") if path.name not in OF_PAPERS)
 

@@ -260,6 +260,12 @@ def test_seeds_share_the_teachers_embeddings(command, tmp_path, capsys):
     assert (tmp_path / "run" / "_teacher_embeddings").is_dir()
 
 
+def test_recipe_runs_with_other_files_and_a_small_student(command, tmp_path):
+    arguments = command(copy_token_embeddings=None, config_overrides=SIZES, warmup_steps=1)
+    run_sentence_embeddings.main(["embedding_student.yaml", *arguments])
+    assert len(load_file(tmp_path / "run" / "model.safetensors")) > 10
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
