@@ -66,7 +66,7 @@ def called_command(words: list[str]) -> list[str] | None:
     if words[0] == "tokenmixers" and not words[1].startswith("-"):
         return words[1:]
     for option, module in itertools.pairwise(words):
-        if option == "-m" and module.startswith(MODULES):
+        if option == "-m" and module.startswith(MODULES) and module.count(".") == MODULES.count("."):
             return [module.rpartition(".")[2], *words[words.index(module) + 1 :]]
     return None
 
@@ -74,7 +74,10 @@ def called_command(words: list[str]) -> list[str] | None:
 def commands_in_prose(page: str) -> list[list[str]]:
     """Name and arguments of the commands within sentences; without arguments, a name may be all that is meant."""
     found = re.findall(rf"`(?:tokenmixers |python -m {re.escape(MODULES)})(\w[^`]*)`", prose(page))
-    return [shlex.split(" ".join(text.split())) for text in found]
+    calls = [shlex.split(" ".join(text.split())) for text in found]
+    tools = [call for call in calls if "." in call[0]]  # modules in folders are no commands
+    assert all(importlib.util.find_spec(f"{MODULES}{name}") for name, *_ in tools), tools
+    return [call for call in calls if call not in tools]
 
 
 def calls_of_make() -> list[list[str]]:
