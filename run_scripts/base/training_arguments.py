@@ -1,6 +1,5 @@
 """Training arguments: Transformers', with a device and a precision that fit the machine."""
 
-import inspect
 import json
 import os
 from argparse import ArgumentTypeError
@@ -9,13 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from accelerate.utils import parse_flag_from_env, patch_environment
-from torch.utils.checkpoint import checkpoint
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations
-from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
-from transformers.trainer_utils import SchedulerType
-from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from .arguments import check_output_folder
@@ -40,11 +35,6 @@ RANGES = (
     ("at least 0", "dataloader_num_workers"),
     ("from 0 to 4294967295", "seed data_seed"),  # NumPy's
 )
-
-#: Of `torch.compile`.
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-#: What Transformers' gradient checkpointing takes besides the arguments of `torch.utils.checkpoint.checkpoint`.
-CHECKPOINTING_EXTRAS = ("every_n_layers", "offload")
 
 
 @dataclass(repr=False)  # Transformers' hides tokens
@@ -152,34 +142,9 @@ class ScriptTrainingArguments(TrainingArguments):
                     json.loads(value)
                 except ValueError as error:
                     raise UserError(f"--{name} {value!r} is no valid JSON: {error}.") from error
-        if isinstance(self.lr_scheduler_kwargs, str):
-            schedule = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(self.lr_scheduler_type)])
-            for name in json.loads(self.lr_scheduler_kwargs):
-                if name not in schedule.parameters:
-                    raise UserError(
-                        f"--lr_scheduler_kwargs has {name!r}, which {self.lr_scheduler_type} does not take."
-                    )
-        known = {*inspect.signature(checkpoint).parameters, *CHECKPOINTING_EXTRAS} - {"function", "args", "kwargs"}
-        for argument in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
-            value = getattr(self, argument)
-            for name in json.loads(value) if isinstance(value, str) else ():
-                if name not in known:
-                    raise UserError(f"--{argument} has {name!r}; there are {', '.join(sorted(known))}.")
-        if self.torch_compile_mode not in (None, *COMPILE_MODES):
-            modes = ", ".join(COMPILE_MODES)
-            raise UserError(f"--torch_compile_mode {self.torch_compile_mode} is unknown; there are {modes}.")
-        if self.dataloader_persistent_workers and not self.dataloader_num_workers:
-            raise UserError("--dataloader_persistent_workers needs --dataloader_num_workers of at least 1.")
         for argument in (self.optim_args or "").split(","):
             if self.optim_args and "=" not in argument:
                 raise UserError(f"--optim_args has {argument!r}; expected name=value[,name=value ...].")
-        if self.optim == OptimizerNames.ADAFACTOR:
-            adafactor_options(self)
-        if self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
-            for name in ("constant_warmup", "final_decay_steps"):
-                if getattr(self, name):
-                    schedule = SchedulerType(self.lr_scheduler_type).value
-                    raise UserError(f"--{name} needs a schedule that depends on the step alone, not {schedule}.")
         known = ("none", "all", *get_available_reporting_integrations())
         for name in self.report_to if isinstance(self.report_to, list) else [self.report_to or "none"]:
             if name not in known:

@@ -24,6 +24,7 @@ from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
 from .run_folder import GridFolder, finished_results, write_atomically
 from .training_run import leave_processes
+from .trial_step import try_arguments
 
 
 GRID_RESULTS = "grid_results.json"
@@ -114,11 +115,12 @@ def run_command(
         The results of the single run, or those of `run_all`.
 
     Raises:
-        UserError: If the arguments do not fit a grid, the output folder holds something else, or there would be no
-            texts for a new tokenizer.
+        UserError: If the arguments do not fit a grid or each other, the output folder holds something else, or there
+            would be no texts for a new tokenizer.
     """
     if any(getattr(arguments, "train_tokenizer", None) is not None for arguments in shared) and not args.do_train:
         raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
+    try_arguments(args)
     if args.use_cpu:
         keep_freed_memory()
     if grid.is_used:

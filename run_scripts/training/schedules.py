@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from transformers.training_args import OptimizerNames
 
 from ..base.errors import UserError
 from ..base.training_arguments import ScriptTrainingArguments
@@ -32,10 +33,10 @@ def adapt_schedule(scheduler: LRScheduler, args: ScriptTrainingArguments, num_tr
     if not warmup_steps and not decay_steps:
         return scheduler
     if not isinstance(scheduler, LambdaLR):
+        kind, optimizer = args.lr_scheduler_type.value, OptimizerNames(args.optim).value
         raise UserError(
             "--constant_warmup and --final_decay_steps need a schedule that is a function of the step alone, but "
-            f"--lr_scheduler_type {args.lr_scheduler_type.value} with --optim {args.optim} makes a "
-            f"{type(scheduler).__name__}."
+            f"--lr_scheduler_type {kind} with --optim {optimizer} makes a {type(scheduler).__name__}."
         )
     if decay_steps > num_training_steps:
         raise UserError(f"--final_decay_steps {decay_steps:g} is more than the {num_training_steps} training steps.")
