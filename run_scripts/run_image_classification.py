@@ -197,6 +197,9 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     types = (ModelArguments, ImageDataArguments, AugmentationArguments, ImageDistillationArguments, CardArguments)
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, ScriptTrainingArguments), argv)
     check_has_work(args, "do_train", "do_eval")
+    for name in ("train_tokenizer", "tokenizer_name"):
+        if getattr(arguments[0], name) is not None:
+            raise UserError(f"--{name}: a model of images has no tokenizer, leave it out.")
     comparison = Comparison(("accuracy",), scale=100)
     return run_command(partial(run_once, *arguments), grid_args, args, arguments[:4], comparison)
 

@@ -140,6 +140,61 @@ def check_new_folder(path: str) -> Path:
     return folder
 
 
+#: Arguments of Transformers' example scripts and of its earlier versions -> those of the same meaning here. Of several
+#: names a command has some.
+OTHER_NAMES = {
+    "text_column_name": ("text_column", "tokens_column"),
+    "text_column_names": ("text_column", "text_pair_column"),
+    "label_column_name": ("label_column", "tags_column"),
+    "image_column_name": ("image_column",),
+    "summary_column": ("target_column",),
+    "source_lang": ("source_column",),
+    "target_lang": ("target_column",),
+    "val_max_target_length": ("max_target_length",),
+    "block_size": ("max_seq_length",),
+    "max_length": ("max_seq_length",),
+    "num_beams": ("generation_num_beams",),
+    "batch_size": ("per_device_train_batch_size",),
+    "per_gpu_train_batch_size": ("per_device_train_batch_size",),
+    "per_gpu_eval_batch_size": ("per_device_eval_batch_size",),
+    "evaluation_strategy": ("eval_strategy",),
+    "group_by_length": ("train_sampling_strategy group_by_length",),
+    "adafactor": ("optim adafactor",),
+    "no_cuda": ("use_cpu",),
+    "warmup_ratio": ("warmup_steps",),
+    "tokenizer": ("tokenizer_name",),
+    "use_auth_token": ("token",),
+    "push_to_hub_model_id": ("hub_model_id",),
+    "push_to_hub_token": ("hub_token",),
+    "test_dir": ("validation_dir",),
+}
+#: Those that nothing has taken the place of -> why.
+REMOVED = {
+    "overwrite_output_dir": "nothing is overwritten: give a new --output_dir, or remove the old folder",
+    "overwrite_cache": "data that change are prepared again",
+    "cache_dir": "set the environment variable HF_HOME",
+    "use_fast_tokenizer": "tokenizers are fast ones wherever there is one",
+    "pad_to_max_length": "batches are padded to their longest row",
+    "save_safetensors": "weights are always saved as safetensors",
+    "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
+    "fp16_opt_level": "precision has one level",
+    "fp16_backend": "precision has one backend",
+    "ignore_mismatched_sizes": "a head of another size is always made anew for training",
+    "low_cpu_mem_usage": "that is always so",
+}
+
+
+def _hint(argument: str, parser: argparse.ArgumentParser) -> str:
+    """What an unknown argument is called here, or what becomes of it; an empty text if nothing is like it."""
+    name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
+    known = {action.dest for action in parser._actions}
+    if name in REMOVED:
+        return f" --{name} does not exist: {REMOVED[name]}."
+    others = [other for other in OTHER_NAMES.get(name, ()) if other.split()[0] in known]
+    others = others or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    return f" For --{name}, did you mean {' or '.join(f'--{other}' for other in others)}?" if others else ""
+
+
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """The text of `--help`: defaults are shown, and docstrings keep their lines."""
 
@@ -189,7 +244,8 @@ def parse_arguments(
     except (ValueError, TypeError, OSError, ImportError) as error:  # of TrainingArguments
         raise UserError(str(error)) from error
     if unknown:
-        raise UserError(f"unknown arguments: {' '.join(unknown)}. See --help.")
+        hints = "".join(_hint(name, parser) for name in unknown if name.startswith("--"))
+        raise UserError(f"unknown arguments: {' '.join(unknown)}.{hints or ' See --help.'}")
     for given in parsed:
         if hasattr(given, "config_overrides"):
             given.config_overrides = merge_overrides(overrides, given.config_overrides)

@@ -293,7 +293,11 @@ def _run_once(build: Callable[..., Trainer], card: CardFacts, args: ScriptTraini
         trainer = build(args, resume_from)
     print_plan(trainer, resume_from)
     known = {}
-    if trainer.train_dataset is not None and "special_tokens_mask" in (trainer.train_dataset.column_names or ()):
+    if (
+        args.do_eval
+        and trainer.train_dataset is not None
+        and "special_tokens_mask" in (trainer.train_dataset.column_names or ())
+    ):
         known["unigram"] = unigram_perplexity(
             trainer.train_dataset, trainer.eval_dataset, len(trainer.processing_class)
         )
@@ -321,6 +325,7 @@ def _print_results(results: dict[str, float], trainer: Trainer) -> None:
         "trained": f"{model_type}, trained" if trainer.args.do_train else "the model",
     }
     rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
+    head = ("on the validation text", "perplexity") if rows else ("training", "speed")
     if "tokens_per_second" in results:
         rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
-    print_table(("on the validation text", "perplexity"), rows)
+    print_table(head, rows)

@@ -73,7 +73,16 @@ def _named_config(arguments: ModelArguments) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(name, **arguments.hub_arguments())
     except (OSError, ValueError, StrictDataclassError) as error:
-        raise UserError(f"no configuration can be loaded from {str(name)!r}: {error}") from error
+        near = difflib.get_close_matches(str(name), shipped_names(), n=3, cutoff=0.75)
+        hint = f" Did you mean {' or '.join(map(repr, near))}, which this package has?" if near else ""
+        raise UserError(
+            f"no configuration can be loaded from {str(name)!r}: {str(error).rstrip('.')}.{hint}"
+        ) from error
+
+
+def shipped_names() -> list[str]:
+    """The names of the shipped configurations."""
+    return sorted(file.parent.name for file in MODEL_CARDS.glob("*/config.json"))
 
 
 def _default_config(model_type: str) -> PreTrainedConfig:

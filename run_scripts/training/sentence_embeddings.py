@@ -201,11 +201,11 @@ def ranking_loss(
 
 
 class AllEvaluators(BaseEvaluator):
-    """Several evaluators as one, whose metrics have different names."""
+    """Several evaluators of the same `num_pairs` pairs as one, whose metrics have different names."""
 
-    def __init__(self, evaluators: Sequence[BaseEvaluator]):
+    def __init__(self, evaluators: Sequence[BaseEvaluator], num_pairs: int = 0):
         super().__init__()
-        self.evaluators = list(evaluators)
+        self.evaluators, self.num_pairs = list(evaluators), num_pairs
 
     def __call__(self, model: SentenceTransformer, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The metrics of all. What is not defined, the correlation with a constant, is 0.
@@ -247,7 +247,7 @@ def build_evaluator(pairs: datasets.Dataset, batch_size: int, dimensions: Sequen
         build(pairs, batch_size=batch_size, write_csv=False, truncate_dim=dimension, name=f"dim_{dimension}")
         for dimension in dimensions or ()
     ]
-    return AllEvaluators([whole, *parts])
+    return AllEvaluators([whole, *parts], len(pairs))
 
 
 def _similarity(pairs: datasets.Dataset, **options: Any) -> EmbeddingSimilarityEvaluator:
@@ -280,12 +280,15 @@ class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):
         """None: the card is that of the commands."""
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate. The folder for tables of the evaluators, which write none here, is removed."""
+        """Evaluate. The folder for tables of the evaluators, which write none here, is removed.
+
+        Speeds are those of the evaluator's pairs: Sentence Transformers counts rows of which there are none.
+        """
         output = super().evaluation_loop(*args, **kwargs)
         folder = Path(self.args.output_dir) / "eval"
         if self.is_world_process_zero() and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-        return output
+        return output if self.evaluator is None else output._replace(num_samples=self.evaluator.num_pairs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Save all modules, without the card that Sentence Transformers would write."""

@@ -169,9 +169,21 @@ def _take_steps(args: TrainingArguments) -> None:
         for name, value in WORKERS.items():
             setattr(args, name, value)
         if args.do_train:
-            Trainer.train(trainer)  # of Transformers: that of the derived class is for the command's data
+            trainer.train()
         if (args.do_eval or args.do_predict) and "eval_counted" not in trainer.evaluate():
             raise ValueError("evaluations would have no metrics")
+
+
+class _TrialMixin:
+    """Transformers' own steps, also where a program replaces them for its training, as `data_rate` does."""
+
+    train, training_step = Trainer.train, Trainer.training_step
+
+
+class _TrialTrainer(_TrialMixin, ScriptTrainer): ...
+
+
+class _Seq2SeqTrialTrainer(_TrialMixin, ScriptSeq2SeqTrainer): ...
 
 
 def _trainer(args: TrainingArguments) -> Trainer:
@@ -188,7 +200,7 @@ def _trainer(args: TrainingArguments) -> Trainer:
     else:
         model = GMLPForSequenceClassification(GMLPConfig(**size, **positions, num_labels=2))
     rows = [row] * (2 * args.world_size)
-    trainer_class = ScriptSeq2SeqTrainer if generates else ScriptTrainer
+    trainer_class = _Seq2SeqTrialTrainer if generates else _TrialTrainer
     trainer = trainer_class(
         model=model,
         args=args,

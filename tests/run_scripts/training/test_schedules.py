@@ -78,8 +78,9 @@ def test_without_them_it_is_the_schedule_of_transformers(trainer):
 @pytest.mark.parametrize("name", ["constant_warmup", "final_decay_steps"])
 @pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
 def test_schedules_of_the_loss_are_refused(name, kind, tmp_path):
-    with pytest.raises(UserError, match=f"--{name} needs a schedule that depends on the step alone, not {kind}"):
-        ScriptTrainingArguments(str(tmp_path), lr_scheduler_type=kind, eval_strategy="steps", **{name: 1})
+    given = {"lr_scheduler_type": kind, "eval_strategy": "epoch", "warmup_steps": 1, name: 1}
+    with pytest.raises(UserError, match=f"{name}.* a function of the step alone, but --lr_scheduler_type {kind} with"):
+        try_arguments(ScriptTrainingArguments(str(tmp_path), do_train=True, **given))
 
 
 @pytest.mark.parametrize("steps", [-1, 0, float("nan"), float("inf")])
