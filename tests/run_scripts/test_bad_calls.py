@@ -245,7 +245,11 @@ TEXTS = [
         "--seeds 1 2 --do_train --do_eval --do_predict",
         "--do_predict is for a single run. Do it afterwards|this command has no --do_predict",
     ),
-    (TRAINING, "--do_eval --train_tokenizer 99", "--train_tokenizer needs --do_train: the tokenizer is trained on"),
+    (
+        tuple(name for name in TRAINING if name != "run_image_classification"),
+        "--do_eval --train_tokenizer 99",
+        "--train_tokenizer needs --do_train: the tokenizer is trained on",
+    ),
     (NOT_PREDICTING, "--do_train --do_predict", "this command has no --do_predict: give --do_train or --do_eval"),
     (ONE, "--seeds 1 2 --do_train --do_eval --push_to_hub", "--push_to_hub is for a single run. Do it"),
     (
