@@ -185,9 +185,11 @@ class TeacherLoss(nn.Module):
 
     Attributes:
         embeddings: The teacher's, before training starts.
+        has_pairs: Whether there are batches of pairs.
     """
 
     embeddings: TeacherEmbeddings
+    has_pairs = False
 
     def __init__(self, model: SentenceTransformer, similarity_weight: float, ranking_weight: float, scale: float):
         super().__init__()
@@ -209,6 +211,8 @@ class TeacherLoss(nn.Module):
             similarities, wanted = student @ student.mT, teacher @ teacher.mT
         if self.similarity_weight:
             losses["similarity"] = self.similarity_weight * F.mse_loss(similarities, wanted)
+        if self.ranking_weight and self.has_pairs:
+            losses["ranking"] = similarities.new_zeros(())  # also for texts: processes gather the same parts
         if self.ranking_weight and len(students) > 1:
             anchors = len(labels)
             logs = F.log_softmax(self.scale * similarities[:anchors, anchors:], dim=-1)
@@ -259,6 +263,7 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
     def __init__(self, *, teacher: EmbeddingTeacher, texts: DistillationTexts, folder: Path, **kwargs: Any):
         self.teacher, self.texts, self.folder = teacher, texts, folder
         super().__init__(train_dataset=datasets.DatasetDict(texts.splits), **kwargs)
+        self.loss.has_pairs = "pairs" in texts.splits
         self.args.dataloader_drop_last = self.args.world_size > 1  # whose processes need equal numbers of batches
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:

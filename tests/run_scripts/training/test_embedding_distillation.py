@@ -117,6 +117,8 @@ def test_loss_is_the_formula():
     divergence = (teacher * np.log(teacher / student)).sum(1).mean()
     assert found["ranking"].item() == pytest.approx(0.5 * divergence, abs=1e-5)
     assert set(loss(features[:1], torch.arange(5))) == {"embedding", "similarity"}
+    loss.has_pairs = True  # several processes gather the same parts at every step
+    assert loss(features[:1], torch.arange(5))["ranking"] == 0
     bare = TeacherLoss(Recorded(), 0.0, 0.0, 4.0)
     bare.embeddings = loss.embeddings
     assert set(bare(features, torch.tensor([[row, 5 + row] for row in range(5)]))) == {"embedding"}
@@ -264,6 +266,15 @@ def test_recipe_runs_with_other_files_and_a_small_student(command, tmp_path):
     arguments = command(copy_token_embeddings=None, config_overrides=SIZES, warmup_steps=1)
     run_sentence_embeddings.main(["embedding_student.yaml", *arguments])
     assert len(load_file(tmp_path / "run" / "model.safetensors")) > 10
+
+
+@pytest.mark.slow  # two processes that import everything
+def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_path):
+    arguments = command(per_device_train_batch_size=4, max_steps=6, logging_steps=1)
+    in_two_processes("run_sentence_embeddings", arguments)
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    ranked = [entry["ranking"] for entry in state["log_history"] if "ranking" in entry]
+    assert len(ranked) == 6 and max(ranked) > 0  # one process may have texts where the other has pairs
 
 
 @pytest.mark.parametrize(
