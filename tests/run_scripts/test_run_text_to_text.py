@@ -160,8 +160,7 @@ def test_a_run_goes_on_with_the_same_frozen_parameters_alone(mixture, tmp_path, 
     with pytest.raises(SystemExit) as caught:
         run_text_to_text.main(mixture(**options, freeze_embeddings=not frozen, output_dir=tmp_path / "other"))
     message = str(caught.value)
-    assert f"the state of the optimizer in {tmp_path / 'other' / 'checkpoint-2'} does not fit this run" in message
-    assert "--freeze_embeddings" in message
+    assert f"'{tmp_path / 'other' / 'checkpoint-2'}' was written with --freeze_embeddings" in message
 
 
 @pytest.mark.parametrize("tied", ["true", "false"])
