@@ -42,6 +42,9 @@ NOT_PUSHED = {
         *("checkpoint-*", "runs", "__pycache__", "optimizer*", "scheduler.*", "rng_state*", "scaler.*"),
         *("global_step*", "pytorch_model_fsdp*", "*.distcp", "training_args.bin", "_*"),
     ],
+    "a log": [
+        *("*.log", "*.log.*", "logs", "nohup.out", "events.out.tfevents*", "wandb", "mlruns"),
+    ],
     "no safetensors": [
         *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.pkl", "*.pickle", "*.joblib", "*.ot"),
         *("*.npz", "*.npy", "*.pdparams", "*.gguf", "*.tflite", "*.pb", "*.pkl.*"),

@@ -172,6 +172,21 @@ def load_model(
     return model
 
 
+def check_views(data_args: SentencePairArguments, config: PreTrainedConfig) -> None:
+    """Check that a text's two views differ where one column gives both (SimCSE, arXiv 2104.08821).
+
+    Raises:
+        UserError: If the model has no dropout, which alone makes them differ.
+    """
+    fields = config.to_dict().items()
+    rates = [rate for name, rate in fields if "drop" in name and "classifier" not in name]
+    if data_args.anchor_column == data_args.positive_column and not any(rates):
+        raise UserError(
+            f"--anchor_column and --positive_column are both {data_args.anchor_column!r}: dropout alone makes the two "
+            "views of a text differ, and the model has none: give --config_overrides hidden_dropout_prob=0.1 or so."
+        )
+
+
 def check_batch(rows: int, args: TrainingArguments) -> None:
     """Check that a batch has negatives, and that there are rows for one: incomplete batches are left out.
 
@@ -214,6 +229,7 @@ def build(
     config = load_config(model_args)
     pairs = load_training_pairs(data_args, model_args.token) if args.do_train else None
     if pairs is not None:
+        check_views(data_args, config)
         check_batch(len(pairs), args)
     import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")
     from .training import sentence_embeddings as library

@@ -4,6 +4,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from glob import escape
 from itertools import islice
@@ -18,6 +19,7 @@ from datasets.packaged_modules.text.text import Text
 from pyarrow import compute
 
 from ..base.errors import BadDataError, UserError
+from ..base.hub_errors import offline_without_network
 from ..base.ranges import check_ranges
 from .files import iterate_lines
 
@@ -164,7 +166,8 @@ def load_named(
                 return load_rows(files, _lines_of, datasets.Features({"text": datasets.Value("string")}), streaming)
             if isinstance(builder, Csv) and builder.config.na_values is None:
                 options |= {"keep_default_na": False, "na_values": [""]}  # NA and null are texts
-        return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
+        with nullcontext() if Path(name).exists() else offline_without_network():
+            return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
     except (
         datasets.exceptions.DatasetNotFoundError,
         RuntimeError,  # a data set that is a script

@@ -1,14 +1,16 @@
 """The Trainer of all training commands."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import torch
+from huggingface_hub import HfApi
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
@@ -320,7 +322,8 @@ class ScriptTrainerMixin(DistillationMixin):
         """
         if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
             copy_code(Path(checkpoint_folder), Path(self.args.output_dir))
-        super()._push_from_checkpoint(checkpoint_folder)
+        with _logs_stay():
+            super()._push_from_checkpoint(checkpoint_folder)
         step = self.state.global_step
         for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):
             if job not in self._watched_pushes:
@@ -349,10 +352,21 @@ class ScriptTrainerMixin(DistillationMixin):
         script = f"tokenmixers push_to_hub --source {folder} --repo_id {repo_id} --update"
         ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
         command = script if ours else f"hf upload {repo_id} {folder} . --exclude 'checkpoint-*/*' --exclude '_*/*'"
-        with report_hub_errors(
-            repo_id, f"The trained model is complete in {folder!r}; push it with `{command}`.", "push later"
-        ):
+        reason = f"The trained model is complete in {folder!r}; push it with `{command}`."
+        with report_hub_errors(repo_id, reason, "push later"), _logs_stay():
             return super().push_to_hub(*args, **kwargs)
+
+
+@contextmanager
+def _logs_stay() -> Iterator[None]:
+    """Exclude files `*.log`, into which users write what a command prints, from what the Trainer uploads."""
+    upload = HfApi.upload_folder
+
+    def upload_folder(api: HfApi, *, ignore_patterns: Sequence[str] = (), **kwargs: Any) -> Any:
+        return upload(api, ignore_patterns=[*ignore_patterns, "*.log"], **kwargs)
+
+    with patch.object(HfApi, "upload_folder", upload_folder):
+        yield
 
 
 class ScriptTrainer(ScriptTrainerMixin, Trainer):

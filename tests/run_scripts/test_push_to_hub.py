@@ -164,6 +164,23 @@ def test_an_evaluation_in_half_precision_does_not_change_what_is_pushed(hub, onl
     assert {tensor.dtype for tensor in pushed.values()} == {torch.float32}
 
 
+def test_logs_in_the_output_folder_are_not_pushed(hub, online, command, monkeypatch):
+    """Neither with a checkpoint during training nor at the end."""
+
+    def write(trainer):
+        Path("output/sub").mkdir(parents=True, exist_ok=True)
+        Path("output/run.log").write_text("a log")
+        Path("output/sub/run.log").write_text("a log")
+
+    monkeypatch.setattr(ScriptTrainer, "check_card", write)
+    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "hub_strategy": "every_save"}
+    run_mlm.main(command(output_dir="output", push_to_hub=True, hub_model_id="me/model", **saving))
+    state, _ = hub
+    files = {name for files in state.commits.values() for name in files}
+    assert "model.safetensors" in files
+    assert not [name for name in files if name.endswith(".log")]
+
+
 @pytest.fixture
 def pushed_card(hub, online, command):
     """The card that a script has pushed with its model."""
@@ -335,7 +352,15 @@ def test_a_pull_request_to_nothing(hub, online, checkpoint):
 
 
 def test_hidden_files_and_logs_stay(checkpoint):
-    for name in (".env", "sub/.env", "sub/.cache/token", "runs/today/events.out", "sub/notes.txt"):
+    for name in (
+        ".env",
+        "sub/.env",
+        "sub/.cache/token",
+        "runs/today/events.out",
+        "sub/notes.txt",
+        "logs/a.txt",
+        "sub/run.log",
+    ):
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / name).write_text("secret")
     files = collect_files(str(checkpoint), "me/model")

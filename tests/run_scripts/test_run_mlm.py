@@ -32,6 +32,14 @@ from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
+def test_without_an_evaluation_nothing_is_said_about_the_validation_text(command, capsys):
+    results = run_mlm.main(command(max_steps=1, do_eval=None))
+    printed = capsys.readouterr().out
+    assert set(results) == {"tokens_per_second"}
+    assert "validation text" not in printed and "unigram" not in printed
+    assert re.search(r"\| training +\| +speed \|", printed)
+
+
 def test_trains_saves_and_reports(command, tmp_path, capsys):
     results = run_mlm.main(command(max_steps=60))
     printed = capsys.readouterr().out

@@ -16,8 +16,10 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import tokenmixers
+from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts import data_rate, push_to_hub, run_sentence_embeddings
 from tokenmixers.run_scripts.base import optional_packages
+from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -120,6 +122,10 @@ def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys):
     assert results["eval_spearman_cosine"] > max(0.6, results["before_spearman_cosine"] + 0.2)
     assert results["test_spearman_cosine"] == pytest.approx(results["eval_spearman_cosine"])
     assert results["eval_dim_8_spearman_cosine"] > 0.3
+    pairs = len((data / "dev.tsv").read_text().splitlines()) - 1
+    figures = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    seconds = figures["eval_runtime"]
+    assert figures["eval_samples_per_second"] == pytest.approx(pairs / seconds, rel=0.01, abs=1e-3)
     assert results["eval_dim_8_pearson_cosine"] != results["eval_pearson_cosine"]
     assert "| spearman_cosine " in capsys.readouterr().out
     model = SentenceTransformer(str(tmp_path / "run"))
@@ -416,3 +422,16 @@ def test_the_python_of_the_guide_runs(command, tmp_path, monkeypatch, capsys):
     run_sentence_embeddings.main(command(output_dir="outputs/embeddings", do_eval=None))
     exec(compile(code, "sentence_embeddings.md", "exec"), {})
     assert "tensor([[1.0000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("rates", "same"), [(["hidden"], True), ([], False), (["classifier"], True), ([], True)])
+def test_two_views_of_a_text_need_dropout(rates, same):
+    """Without it they are equal, and the loss falls to 0 at once. That of a classifier's head is not in use."""
+    fields = {"hidden": "hidden_dropout_prob", "classifier": "classifier_dropout"}
+    config = GMLPConfig(**{"hidden_dropout_prob": 0.0} | {fields[name]: 0.1 for name in rates})
+    columns = SentencePairArguments(anchor_column="a", positive_column="a" if same else "b")
+    if same and "hidden" not in rates:
+        with pytest.raises(SystemExit, match=r"both 'a': dropout alone .* --config_overrides hidden_dropout_prob"):
+            run_sentence_embeddings.check_views(columns, config)
+    else:
+        run_sentence_embeddings.check_views(columns, config)

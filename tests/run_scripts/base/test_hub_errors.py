@@ -3,8 +3,12 @@
 import logging
 import re
 import shlex
+import socket
+import time
 from pathlib import Path
 
+import datasets
+import huggingface_hub
 import pytest
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
@@ -12,6 +16,7 @@ from tokenmixers import GMLPForMaskedLM
 from tokenmixers.run_scripts import push_to_hub, run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.hub_errors import explain
+from tokenmixers.run_scripts.data.loading import load_named
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 
 
@@ -151,3 +156,20 @@ def test_errors_of_others_are_none_of_the_hubs():
             raise error
         except Exception as caught:
             assert explain(caught, "me/model") is None
+
+
+def test_without_a_network_the_hub_is_not_asked_again_and_again(monkeypatch, tmp_path):
+    """Nothing is cached; with the attempts of `datasets` this takes half a minute."""
+
+    def unknown(*args, **kwargs):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for module in (huggingface_hub.constants, datasets.config):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("asked again"))
+    with pytest.raises(UserError, match="the data set 'me/a-set-that-nobody-has' cannot be loaded"):
+        load_named("me/a-set-that-nobody-has", None, "train")
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE

@@ -1,13 +1,13 @@
 from types import SimpleNamespace
 
 import pytest
-from transformers import GenerationConfig, PreTrainedTokenizerFast, T5Config
+from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast, T5Config
 
 from tokenmixers import GMLPConfig, SynthesizerConfig
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training.generation import set_generation
-from tokenmixers.run_scripts.training.model_loading import load_tokenizer, sequence_length
+from tokenmixers.run_scripts.training.model_loading import load_config, load_tokenizer, sequence_length
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -56,3 +56,14 @@ def test_a_new_tokenizer_reads_the_first_texts_alone(number, caplog):
     assert tokenizer.get_vocab() == expected.get_vocab() and "z" not in tokenizer.get_vocab()
     warned = "the new tokenizer is trained on the first 4 texts alone" in caplog.text
     assert warned == (number == 5)
+
+
+def test_a_name_like_one_of_the_shipped_configurations(monkeypatch):
+    def without_network(*args, **kwargs):
+        raise OSError("We couldn't connect to 'https://huggingface.co'.")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", without_network)
+    with pytest.raises(UserError, match=r"couldn't connect .* Did you mean 'gmlp-base' .*which this package has\?"):
+        load_config(ModelArguments(config_name="gmlp-bse"))
+    with pytest.raises(UserError, match=r"'me/a-model': We couldn't connect to 'https://huggingface.co'\.$"):
+        load_config(ModelArguments(config_name="me/a-model"))
