@@ -1,6 +1,7 @@
 """What a run's course depends on, kept in its checkpoints: it is continued with the same settings or not at all."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,14 @@ logger = logging.get_logger(__name__)
 _LENGTHS = ("max_steps", "num_train_epochs")
 #: Rows a step are their product.
 _BATCHES = ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")
+#: Number of training rows, where it is known: other files, lengths and limits give others.
+ROWS = "training_rows"
 #: Settings that may follow the machine.
 _PRECISIONS = ("bf16", "fp16")
+#: Entries of a configuration that training or saving may change.
+_CHANGES = re.compile(
+    "^_|_token_id$|dtype$|^transformers_version$|^use_cache$|^problem_type$|^tie_|^chunk_size|^return_"
+)
 
 
 class RunRecord(TrainerCallback, ExportableState):
@@ -72,6 +79,10 @@ def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, 
     for name in {**before, **now}:
         old, new = before.get(name), now.get(name)
         if name in _BATCHES or (old or None) == (new or None):
+            continue
+        if name == ROWS:
+            if old is not None:  # not of a record from before it had them
+                different.append(f"{old} training rows, now {new}")
             continue
         if name in _PRECISIONS or (name in _LENGTHS and old is not None and new is not None and new > old):
             if PartialState().is_main_process:
@@ -130,17 +141,33 @@ def keep_rows_per_step(checkpoint: str, state: TrainerState, processes: int, arg
         )
 
 
-def check_classes_of(checkpoint: str, config: PreTrainedConfig) -> None:
-    """Check that a checkpoint, whose weights are loaded as they are, has the classes of the data in their order.
+def check_model_of(checkpoint: str, config: PreTrainedConfig) -> None:
+    """Check that a checkpoint, whose weights are loaded as they are, has this run's model and classes in order.
 
     Raises:
-        UserError: If it has not.
+        UserError: If it is not.
     """
     file = Path(checkpoint) / CONFIG_NAME
-    known = label_names(PreTrainedConfig.from_json_file(file)) if file.is_file() else label_names(config)
+    if not file.is_file():
+        return
+    known = label_names(PreTrainedConfig.from_json_file(file))
     if known != label_names(config):
         raise UserError(
             f"{checkpoint!r} has the classes {', '.join(map(repr, known))}, the data "
             f"{', '.join(map(repr, label_names(config)))}: a run goes on with the data that it began with. With "
             "--model_name_or_path a new run starts from its weights, whose rows follow the names."
+        )
+    before, now = (
+        json.loads(each.to_json_string(use_diff=False)) for each in (type(config).from_json_file(file), config)
+    )
+    known_names = sorted(name for name in now.keys() & before.keys() if not _CHANGES.search(name))
+    different = [
+        f"{name} {before[name]}, now {now[name]}"
+        for name in known_names
+        if isinstance(now[name], int | float | str) and before[name] != now[name]
+    ]
+    if different:
+        raise UserError(
+            f"{checkpoint!r} is of a model with {'; '.join(different)}: a run goes on with the model that it began "
+            "with. Give the same --config_name and --config_overrides, or another --output_dir."
         )

@@ -19,7 +19,7 @@ from ..base.reporting import plot_history, training_speed, transformers_model
 from ..data.text_stream import TextStream
 from .model_card import CardFacts, training_settings
 from .run_folder import mark_finished, mark_unfinished, write_results
-from .run_record import RunRecord, check_classes_of, check_settings
+from .run_record import ROWS, RunRecord, check_model_of, check_settings
 from .trainer import ScriptTrainer, forget_truncation
 
 
@@ -90,10 +90,11 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
     trainer.check_card()
     settings, start = training_settings(args, trainer.card), TrainerState()
     settings |= {"streaming": True} if isinstance(rows, TextStream) else {}
+    settings |= {ROWS: len(rows)} if has_length(rows) else {}
     if resume_from is not None:  # read now: training may remove the checkpoint
         start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
         check_settings(resume_from, start, settings)
-        check_classes_of(resume_from, transformers_model(trainer.model).config)
+        check_model_of(resume_from, transformers_model(trainer.model).config)
     trainer.add_callback(RunRecord(settings))
     if trainer.is_world_process_zero():
         new_tokenizer = trainer.processing_class, args.tokenizer_settings

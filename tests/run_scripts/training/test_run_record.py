@@ -16,7 +16,7 @@ from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training import run_record
 from tokenmixers.run_scripts.training.run_folder import UNFINISHED, checkpoint_to_resume
-from tokenmixers.run_scripts.training.run_record import RunRecord, check_classes_of, check_settings
+from tokenmixers.run_scripts.training.run_record import RunRecord, check_model_of, check_settings
 
 
 SETTINGS = {
@@ -122,6 +122,7 @@ def test_another_learning_rate_is_refused_and_nothing_is_written(explicit, inter
     for changes, told in (
         ({"learning_rate": 1e-3}, "--learning_rate 0.01, now 0.001"),
         ({"mlm_probability": 0.3}, "--mlm_probability 0.15, now 0.3"),
+        ({"max_train_samples": 9}, r"\d+ training rows, now \d+"),
     ):
         with pytest.raises(SystemExit, match=f"checkpoint-4' was written with {told}"):
             run_mlm.main(command(**changes, **where))
@@ -151,11 +152,22 @@ def test_a_checkpoint_from_before_there_was_a_record_goes_on_and_gets_one(interr
 
 def test_weights_of_other_classes_are_refused(tmp_path):
     BertConfig(id2label={0: "no", 1: "yes"}).save_pretrained(tmp_path)
-    check_classes_of(str(tmp_path), BertConfig(id2label={0: "no", 1: "yes"}))
+    check_model_of(str(tmp_path), BertConfig(id2label={0: "no", 1: "yes"}))
     with pytest.raises(
         UserError, match="has the classes 'no', 'yes', the data 'yes', 'no': a run goes on with the data"
     ):
-        check_classes_of(str(tmp_path), BertConfig(id2label={0: "yes", 1: "no"}))
+        check_model_of(str(tmp_path), BertConfig(id2label={0: "yes", 1: "no"}))
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    BertConfig().save_pretrained(tmp_path)
+    check_model_of(str(tmp_path), BertConfig(pad_token_id=3, problem_type="single_label_classification"))
+    for changes, told in (
+        ({"hidden_dropout_prob": 0.3}, "hidden_dropout_prob 0.1, now 0.3"),
+        ({"hidden_act": "relu", "num_hidden_layers": 2}, "hidden_act gelu, now relu; num_hidden_layers 12, now 2"),
+    ):
+        with pytest.raises(UserError, match=f"is of a model with {told}: a run goes on with the model that it began"):
+            check_model_of(str(tmp_path), BertConfig(**changes))
 
 
 # --- another number of processes ---------------------------------------------------------------------------------
