@@ -11,7 +11,7 @@ from ..base.errors import BadDataError, UserError, report_bad_data
 from ..base.ranges import check_ranges
 from .files import ending, find_files
 from .loading import DatasetArguments, Split, iterate_rows, limited, load_rows
-from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, check_text, open_rows
+from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, check_text, is_missing, open_rows
 
 
 #: Endings of files of texts; a txt file has a text a line.
@@ -221,8 +221,10 @@ def text_only(split: Split, column: str, name: str) -> Split:
         raise UserError(f"the {name} data has no column {column!r}; it has {', '.join(map(repr, columns))}.")
     kind = (split.features or {}).get(column)
     if kind is not None and getattr(kind, "dtype", None) not in ("string", "large_string", "null"):
-        row = next(iterate_rows(split.select_columns([column]), name), {column: None})
-        raise UserError(f"the column {column!r} of the {name} data must hold strings, got {row[column]!r}.")
+        with report_bad_data():
+            values = (row[column] for row in iterate_rows(split.select_columns([column]), name))
+            wrong = next((value for value in values if not isinstance(value, str) and not is_missing(value)), None)
+        raise UserError(f"the column {column!r} of the {name} data must hold strings, got {wrong!r}.")
     split = split.select_columns([column])
     if column != "text":
         split = split.rename_column(column, "text")
