@@ -221,12 +221,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(distributions, source_name
     information = f"tokenmixers-{tokenmixers.__version__}.dist-info"
     names = {name.removeprefix("tokenmixers/") for name in names if not name.startswith(f"{information}/")}
     modules = {name for name in source_names if name.endswith(".py") and not name.startswith("tests/")}
+    modules -= {name for name in modules if name.startswith("model_cards/") and name.count("/") > 1}
     folders = {name.rpartition("/")[0] for name in modules - names}
     assert not folders, f"`packages` in pyproject.toml lacks the folders {', '.join(sorted(folders))}"
     cards = [name.rpartition("/")[0] for name in source_names if re.fullmatch(r"model_cards/[^/]+/config\.json", name)]
     data = {f"{card}/{file}" for card in cards for file in ("config.json", "README.md")}
     of_scripts = r"run_scripts/(recipes|accelerate|demos|lm_eval_tasks|studies|training)/.+\.(yaml|md|html)"
     data |= {name for name in source_names if re.fullmatch(of_scripts, name)}
+    folders = [f"model_cards/{name}/" for name in tokenmixers.shipped_models()]
+    data |= {name for name in source_names if name.startswith(tuple(folders))}
     assert names == modules | data | {"py.typed"}
 
 

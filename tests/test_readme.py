@@ -165,7 +165,7 @@ def test_python_blocks_import_what_exists(page, code):
 
 
 def test_the_code_that_loads_runs(tmp_path, monkeypatch):
-    """The first example of the README, with a small checkpoint. test_push_to_hub.py runs those with a Hub."""
+    """The second example of the README, with a small checkpoint. test_push_to_hub.py runs those with a Hub."""
     tokenizer = train_unigram_tokenizer(["Return an instance of the class.", "Name the item."] * 9, 40, 32)
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 32}
     folder = tmp_path / "outputs" / "quickstart" / "gmlp"
@@ -173,8 +173,15 @@ def test_the_code_that_loads_runs(tmp_path, monkeypatch):
     tokenizer.save_pretrained(folder)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), names)
+    exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), names)
     assert names["model"].config.num_labels == 3
+
+
+def test_the_search_of_the_first_page_finds_what_it_asks_for(monkeypatch, capsys):
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.chdir(ROOT)
+    exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), {})
+    assert "named entities" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_the_code_of_the_cards_runs(monkeypatch):
