@@ -4,15 +4,16 @@
     tokenmixers study_page
 
 The page's text before its first `## ` is written by hand and stays, and `conclusions.yaml` beside it holds a paragraph
-for each study. In the README, the lines between the two comments that name this command are replaced.
+for each study.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .base.arguments import parse_arguments
-from .base.result_pages import write_pages
+from .base.errors import UserError
 from .base.shipped_files import MODEL_CARDS
-from .studies.results_page import MARKS, page, read_reports, verdicts_summary
+from .studies.results_page import page
 
 
 @dataclass
@@ -20,20 +21,21 @@ class PageArguments:
     """Which pages."""
 
     folder: str = field(default=str(MODEL_CARDS / "studies"), metadata={"help": "Folder of the page and the results."})
-    readme: str | None = field(
-        default=None, metadata={"help": "File with the verdicts; the README beside model_cards by default."}
-    )
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point.
 
     Raises:
-        UserError: If a page is missing, there are no results, or the README has no place for the verdicts.
+        UserError: If the page is missing, or there are no results.
     """
     (arguments,) = parse_arguments((PageArguments,), argv)
-    folder, readme = arguments.folder, arguments.readme
-    write_pages(folder, readme, page, lambda path: verdicts_summary(read_reports(path)), MARKS)
+    own = Path(arguments.folder) / "README.md"
+    if not own.is_file():
+        raise UserError(f"there is no {own}: the page is in a checkout; --folder names another.")
+    text = page(own.parent)
+    own.write_text(text, encoding="utf-8")
+    print(f"{own}: {len(text.splitlines())} lines")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,11 @@ from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
 from .analysis import Analysis, at_equal_time, machine_name, result_at
-from .claims import FAILS, HOLDS, UNDECIDED, Claim, Comparison
+from .claims import Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
 from .statistics import mean_and_deviation
 from .workspace import read_report
 
-
-#: The comments around the README's table.
-MARKS = ("<!-- verdicts of `tokenmixers study_page` -->", "<!-- end of the verdicts -->")
 
 #: Columns of the tables of claims, after the claim itself.
 CLAIM_COLUMNS = ("difference, 95 % interval", "of", "margin", "seeds", "verdict")
@@ -268,16 +265,6 @@ def verdicts_table(analyses: Mapping[str, Analysis]) -> str:
         for claim, row in zip(analysis.study.claims, claim_rows(analysis), strict=True)
     ]
     return markdown_table(("claim", "source", "study", *CLAIM_COLUMNS), rows)
-
-
-def verdicts_summary(analyses: Mapping[str, Analysis]) -> str:
-    """The claims of all studies, from `read_reports`: a row for each study, a column for each verdict."""
-    verdicts = (HOLDS, UNDECIDED, FAILS)
-    rows = [
-        (name, *("<br>".join(claim.claim for claim, _, whole in analysis.verdicts() if whole == v) for v in verdicts))
-        for name, analysis in _by_setting(analyses)
-    ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [("study", *verdicts), ("---",) * 4, *rows])
 
 
 def page(folder: Path) -> str:

@@ -23,11 +23,9 @@ REPORTS = [pytest.param(json.loads(file.read_text()), id=file.stem) for file in 
 SIGNS = {"higher": 1, "lower": -1}
 
 
-def test_the_pages_are_those_of_the_results(tmp_path):
+def test_the_page_is_that_of_the_results(tmp_path):
     shutil.copytree(STUDIES, tmp_path / "studies")
-    readme = shutil.copy(ROOT / "README.md", tmp_path)
-    study_page.main(["--folder", str(tmp_path / "studies"), "--readme", readme])
-    assert Path(readme).read_text() == (ROOT / "README.md").read_text()
+    study_page.main(["--folder", str(tmp_path / "studies")])
     assert (tmp_path / "studies" / "README.md").read_text() == (STUDIES / "README.md").read_text()
 
 

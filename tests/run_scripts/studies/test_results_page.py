@@ -8,7 +8,6 @@ from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.definition import read_study
 from tokenmixers.run_scripts.studies.results_page import (
-    MARKS,
     claim_rows,
     page,
     plot_study,
@@ -19,7 +18,6 @@ from tokenmixers.run_scripts.studies.results_page import (
 )
 
 
-START, END = MARKS
 FOLDER = MODEL_CARDS / "studies"
 COMMITTED = sorted(FOLDER.glob("*.json"))
 
@@ -71,7 +69,6 @@ def test_the_picture(report, tmp_path):
 def folder(report, tmp_path):
     """A folder with a page, a README and the report."""
     (tmp_path / "README.md").write_text("# Studies\n\nBy hand.\n\n## Old\n\nOld results.\n")
-    (tmp_path / "TOP.md").write_text(f"# Project\n\n{START}\nold\n{END}\n\nEnd.\n")
     (tmp_path / "small.json").write_text(json.dumps(report))
     (tmp_path / "small.png").touch()
     (tmp_path / "conclusions.yaml").write_text("small: Take the split gate.\n")
@@ -79,22 +76,14 @@ def folder(report, tmp_path):
 
 
 def test_the_page(folder):
-    study_page.main(["--folder", str(folder), "--readme", str(folder / "TOP.md")])
+    study_page.main(["--folder", str(folder)])
     text = (folder / "README.md").read_text()
     assert text.startswith("# Studies\n\nBy hand.\n\n## Verdicts\n\n| claim")
     assert "Old results." not in text
     assert "## Small gates\n\n**Which gate is best?** Take the split gate.\n\n![" in text
     assert "](small.png)" in text and "`tokenmixers study small`; A processor, AVX2; " in text
     assert text.index("+0.137 [+0.129, +0.144]") < text.index("## Small gates")
-    before, _, rest = (folder / "TOP.md").read_text().partition(START)
-    assert before == "# Project\n\n" and rest.endswith(f"{END}\n\nEnd.\n")
-    head, _, row = rows_of(rest.strip().partition(END)[0].strip())
-    assert head == ["study", "holds", "undecided at this scale", "does not hold"] and row[0] == "small"
-    verdicts = {
-        claim: verdict for verdict, cell in zip(head[1:], row[1:], strict=True) for claim in cell.split("<br>")
-    }
-    assert verdicts["Split beats linear."] == "holds" and len(verdicts.keys() - {""}) == 4
-    study_page.main(["--folder", str(folder), "--readme", str(folder / "TOP.md")])
+    study_page.main(["--folder", str(folder)])
     assert (folder / "README.md").read_text() == text
 
 
@@ -111,17 +100,14 @@ def test_what_has_no_place_on_the_page(folder, report):
     (folder / "small-quick.json").write_text(json.dumps(report))
     before = (folder / "README.md").read_text()
     with pytest.raises(UserError, match=r"small-quick.json is a result of --quick"):
-        study_page.main(["--folder", str(folder), "--readme", str(folder / "TOP.md")])
+        study_page.main(["--folder", str(folder)])
     for file in folder.glob("*.json"):
         file.unlink()
     with pytest.raises(UserError, match="there are no results of studies"):
-        study_page.main(["--folder", str(folder), "--readme", str(folder / "TOP.md")])
+        study_page.main(["--folder", str(folder)])
     (folder / "small.json").write_text(json.dumps(report | {"setting": "default"}))
-    (folder / "TOP.md").write_text("nothing")
-    with pytest.raises(UserError, match=r"TOP.md needs the lines"):
-        study_page.main(["--folder", str(folder), "--readme", str(folder / "TOP.md")])
-    with pytest.raises(UserError, match=r"there is no .*NONE.md"):
-        study_page.main(["--folder", str(folder), "--readme", str(folder / "NONE.md")])
+    with pytest.raises(UserError, match=r"there is no .*README.md"):
+        study_page.main(["--folder", str(folder / "none")])
     assert (folder / "README.md").read_text() == before
 
 
