@@ -73,6 +73,8 @@ def test_the_evaluation_of_an_epoch_is_made_up_for(run, tmp_path, monkeypatch):
     evaluate, steps = ScriptTrainer._evaluate, []
 
     def kill_at_two(self, *args, **kwargs):
+        if self.args.output_dir != str(folders[1]):  # the trial of the arguments
+            return evaluate(self, *args, **kwargs)
         steps.append(self.state.global_step)
         return kill() if self.state.global_step > 0 else evaluate(self, *args, **kwargs)
 

@@ -127,6 +127,7 @@ def test_nothing_is_left(kind, fails, tmp_path, monkeypatch, capfd):
 def test_warnings_of_the_run_itself_are_shown(tmp_path, monkeypatch, caplog):
     """What Transformers says once is not said by the trial, where nobody sees it."""
     logger = get_logger("transformers.a_test")
+    logger.setLevel("WARNING")  # other tests silence the library
     monkeypatch.setattr(trial_step, "_count", lambda prediction: logger.warning_once("said once") or {"counted": 1})
     try_arguments(arguments(tmp_path))
     get_logger("transformers").addHandler(caplog.handler)
