@@ -234,7 +234,9 @@ def _no_traces(device: torch.device) -> Iterator[None]:
     """Keep random states, the environment, and the state of `accelerate`; say nothing."""
     python, arrays = random.getstate(), np.random.get_state()
     environment, level = dict(os.environ), logging.root.manager.disable
-    gc.freeze()  # `accelerate` collects garbage: that of the trial alone takes a tenth of the time
+    freezes = gc.get_freeze_count() == 0  # else the caller has frozen objects, which have to stay so
+    if freezes:
+        gc.freeze()  # `accelerate` collects garbage: that of the trial alone takes a tenth of the time
     with torch.random.fork_rng([device] if device.type == "cuda" else []), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.CRITICAL)
@@ -251,4 +253,5 @@ def _no_traces(device: torch.device) -> Iterator[None]:
             GradientState._reset_state()
             random.setstate(python)
             np.random.set_state(arrays)
-            gc.unfreeze()
+            if freezes:
+                gc.unfreeze()
