@@ -266,8 +266,7 @@ def build_distillation(
     from .training import embedding_distillation as distillation
     from .training.sentence_embeddings import build_evaluator
 
-    teacher = distillation.EmbeddingTeacher(str(teacher_args.teacher), model_args)
-    teacher.copies_token_embeddings = teacher_args.copy_token_embeddings
+    teacher = distillation.EmbeddingTeacher(str(teacher_args.teacher), model_args, teacher_args.copy_token_embeddings)
     model_args = teacher.student_arguments(model_args)
     config = load_config(model_args)
     model = load_model(model_args, config, data_args, embedding_args, args, texts.iterate(), resume_from, teacher)

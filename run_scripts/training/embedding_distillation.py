@@ -42,18 +42,15 @@ class EmbeddingTeacher:
     Args:
         name: Folder or Hub id.
         model_args: The student's arguments, of which the Hub token and `trust_remote_code` count here too.
-
-    Attributes:
         copies_token_embeddings: Whether a student starts with the teacher's token embeddings.
 
     Raises:
         UserError: If it cannot be loaded or gives no embeddings of texts.
     """
 
-    copies_token_embeddings = False
-
-    def __init__(self, name: str, model_args: ModelArguments):
+    def __init__(self, name: str, model_args: ModelArguments, copies_token_embeddings: bool = False):
         self.name = name
+        self.copies_token_embeddings = copies_token_embeddings
         trust = model_args.trust_remote_code
         with report_unreadable(name), torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
             self.model = SentenceTransformer(name, token=model_args.token, trust_remote_code=trust, device="cpu")

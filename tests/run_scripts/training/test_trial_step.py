@@ -137,7 +137,7 @@ def test_warnings_of_the_run_itself_are_shown(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_objects_are_frozen_after_the_trial_as_before_it(frozen, tmp_path):
-    """If those of the caller thawed, each collection would look at all of them again: half of the time of a tiny run."""
+    """If the caller's thawed, each collection would look at all of them again: half of the time of a tiny run."""
     gc.freeze() if frozen else gc.unfreeze()
     before = gc.get_freeze_count()
     try:
