@@ -9,9 +9,15 @@ sentence-transformers and Transformers.js expect it. It appears when every forma
 """
 
 import shlex
+import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
+from transformers import PreTrainedModel
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -20,9 +26,14 @@ from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.reporting import print_table
-from .exports.formats import FILES, FORMATS, Program, check_opset, check_packages, size_of, trace, write
+from .benchmarks.timing import take_turns
+from .exports.formats import FILES, FORMATS, Inputs, Program, check_opset, check_packages, size_of, trace, write
 from .exports.quality import answered_by, check_quality, check_values, compare, evaluate
 from .exports.tasks import ENDINGS, Checkpoint, find_task
+
+
+#: Timed calls of each format. The formats take turns, with all threads of PyTorch.
+ROUNDS = 15
 
 
 @dataclass
@@ -89,7 +100,8 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
         folder: An empty folder.
 
     Returns:
-        For every format its file, bytes, largest difference from PyTorch, and the metric of the task if measured.
+        For every format its file, bytes, largest difference from PyTorch, median milliseconds of one input in the
+        format and in PyTorch, and the metric of the task if measured.
 
     Raises:
         UserError: If the checkpoint cannot be exported, or a format does not answer as PyTorch does.
@@ -101,30 +113,44 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     batches = checkpoint.batches()
     graph = trace(checkpoint.model, batches[0], arguments.opset)
     results: list[dict[str, Any]] = []
+    calls: dict[str, Callable[[], Any]] = {"PyTorch": partial(in_pytorch, checkpoint.model, batches[1])}
     for kind in arguments.formats:
         path = folder / FILES[kind]
         write(graph, kind, path)
+        calls[kind] = partial(Program(path), batches[1])
         difference = compare(Program(path, float32=True), checkpoint.model, batches)
         check_values(kind, name, difference)
         results.append({"format": kind, "file": FILES[kind], "bytes": size_of(path), "difference": difference})
         if metric is not None:
-            with answered_by(Program(path), type(checkpoint.model)):
+            with answered_by(calls[kind].func, type(checkpoint.model)):
                 _, value = evaluate(task, name, *data)
             check_quality(kind, name, metric, reference, value, arguments.max_quality_loss)
             results[-1] |= {"metric": metric, "pytorch": reference, "quality": value}
+    seconds = take_turns(calls, ROUNDS, torch.device("cpu"))
+    times = {name: 1000 * statistics.median(found) for name, found in seconds.items()}
+    for result in results:
+        result |= {"milliseconds": times[result["format"]], "pytorch_milliseconds": times["PyTorch"]}
     checkpoint.save(folder)
     return results
+
+
+@torch.inference_mode()
+def in_pytorch(model: PreTrainedModel, inputs: Inputs) -> Any:
+    """A forward pass of the checkpoint."""
+    return model(**inputs)
 
 
 def report(results: list[dict[str, Any]], folder: Path) -> None:
     """Print the results."""
     metric = results[0].get("metric")
-    head = ["file", "size", "largest difference"]
+    pytorch = results[0]["pytorch_milliseconds"]
+    head = ["file", "size", "largest difference", f"one input (PyTorch: {pytorch:.1f} ms)"]
     if metric is not None:
         head.append(f"{metric} (PyTorch: {results[0]['pytorch']:.4g})")
     rows = []
     for result in results:
         row = [result["file"], f"{result['bytes'] / 1e6:,.1f} MB", f"{result['difference']:.1e}"]
+        row.append(f"{result['milliseconds']:.1f} ms")
         rows.append((*row, f"{result['quality']:.4g}") if metric is not None else tuple(row))
     print_table(tuple(head), rows)
     print(f"exported: {folder}")

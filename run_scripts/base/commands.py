@@ -33,7 +33,6 @@ GROUPS = {
         "lm_eval",
         "evaluate_embeddings",
         "plot_spatial_weights",
-        "serving_formats",
     ),
     "Make data": ("make_data",),
     "Convert and share": ("export", "convert_t5", "convert_timm", "convert_amlp_japanese", "push_to_hub"),

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from transformers import AutoModelForMaskedLM, TorchAoConfig
 from transformers.exporters.auto import AutoHfExporter
 from transformers.exporters.configs import ExecutorchConfig, OnnxConfig, OpenVINOConfig
 from transformers.exporters.utils import decompose_for_generation
@@ -147,3 +148,22 @@ def test_executorch_with_a_fixed_shape(name, build, tiny_inputs):
     model = build(name)
     inputs = tiny_inputs(model, 2, LENGTH)
     check(export(model, ExecutorchConfig(), inputs), model, tiny_inputs(model, 2, LENGTH))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_torchao_int8_can_be_saved_and_loaded_again(model_type, tiny_model, tmp_path):
+    quantization = pytest.importorskip("torchao.quantization")
+    model = tiny_model(FAMILIES[model_type].models["AutoModelForMaskedLM"])
+    model.save_pretrained(tmp_path / "float32")
+    config = TorchAoConfig(quantization.Int8DynamicActivationInt8WeightConfig())
+    int8 = AutoModelForMaskedLM.from_pretrained(tmp_path / "float32", quantization_config=config).eval()
+    modules = dict(int8.base_model.named_modules()).items()
+    linear = [module.weight for name, module in modules if "layers." in name and type(module) is torch.nn.Linear]
+    assert linear and all(weight.qdata.dtype == torch.int8 for weight in linear)
+    int8.save_pretrained(tmp_path / "int8")
+    again, ids = AutoModelForMaskedLM.from_pretrained(tmp_path / "int8").eval(), torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        expected, found = model(ids).logits, again(ids).logits
+        assert torch.equal(found, int8(ids).logits)
+    assert (found - expected).norm() < 0.1 * expected.norm()

@@ -90,10 +90,6 @@ NUMBERS = [
     (("run_image_classification",), "random_shift", "-1", AT_LEAST_0),
     (("run_image_classification",), "mixup_prob", "1.5", "must be a share from 0 to 1, got "),
     (("run_image_classification",), "crop_min_area", "0", "must be a share above 0, up to 1, got "),
-    *[
-        (("serving_formats",), name, "0", AT_LEAST_1)
-        for name in ("length", "batch_size", "rounds", "max_eval_samples")
-    ],
     *[(("benchmark",), name, "0", AT_LEAST_1) for name in ("rounds", "batch_size", "texts", "lengths")],
     (("fill_mask", "classify_images"), "top_k", "0", AT_LEAST_1),
     (("classify_images",), "count", "0", AT_LEAST_1),
@@ -118,7 +114,6 @@ NUMBERS = [
 WITH_OUTPUT = (*TRAINING, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "make_data idx_images")
 WITH_OUTPUT += ("evaluate_embeddings", "export")
 WITHOUT_OUTPUT = ("make_data", "data_rate", "launch", "benchmark_page", "push_to_hub", "fill_mask", "classify_images")
-WITHOUT_OUTPUT += ("serving_formats",)
 
 #: Commands, arguments (a value of several words is several arguments), the sentence.
 TEXTS = [
@@ -362,13 +357,6 @@ TEXTS = [
     (("export",), "--model bert --max_quality_loss 0.1", "--max_quality_loss needs data .*: give --validation_file"),
     (("export",), "--model bert --max_quality_loss 2 --validation_file x", "must be a share from 0 to 1, got 2"),
     (("export",), "--model nope/nope", "cannot be loaded"),
-    (("serving_formats",), "--models bert --formats nope", "--formats 'nope' is unknown"),
-    (("serving_formats",), "--models bert bert --formats float32", "--models has 'bert' twice"),
-    (
-        ("serving_formats",),
-        "--models folder --formats float32",
-        "'folder' cannot be loaded",
-    ),
     (("convert_t5",), "--source bert", "'bert' cannot be converted: Only 't5' and 'mt5'"),
     (("convert_t5",), "--source negative_size", "cannot be converted: `hidden_size` must be at least 1, got -3"),
     (("convert_t5",), "--source bert --dtype nope", "--dtype 'nope' is not a floating point type"),
@@ -418,7 +406,6 @@ NEEDED = {
     "fill_mask": "--model bert --text x",
     "classify_images": "--model bert --data file.txt",
     "plot_spatial_weights": "--model bert",
-    "serving_formats": "--models bert",
     "evaluate_embeddings": "--models bert --data_dir folder",
     "export": "--model bert",
     "convert_t5": "--source bert",
