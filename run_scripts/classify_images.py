@@ -1,12 +1,15 @@
 """Classify images with a saved image classifier.
 
 tokenmixers classify_images --model outputs/run --images cat.jpg dog.png
+tokenmixers classify_images --model outputs/run --data pictures
 tokenmixers classify_images --model outputs/run --data pictures/validation.parquet --count 5
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
+from typing import Any
 
 import datasets
 from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
@@ -17,7 +20,7 @@ from .base.arguments import parse_arguments
 from .base.errors import UserError, report_bad_data, report_unreadable
 from .base.ranges import check_ranges
 from .base.trained_model import load_trained
-from .data.images import open_image
+from .data.images import find_images, open_image
 from .data.loading import READ_ERRORS, limited
 
 
@@ -27,8 +30,11 @@ class ClassifyArguments:
 
     model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
     images: list[str] | None = field(default=None, metadata={"help": "Image files."})
-    data: str | None = field(default=None, metadata={"help": "Parquet file with columns image and label."})
-    count: int = field(default=5, metadata={"help": "Images of the parquet file to classify."})
+    data: str | None = field(
+        default=None,
+        metadata={"help": "Folder of images, in sub-folders or not; or parquet file with columns image and label."},
+    )
+    count: int | None = field(default=None, metadata={"help": "Images to classify, the first ones; all by default."})
     top_k: int = field(default=3, metadata={"help": "Classes to show."})
 
     def __post_init__(self):
@@ -40,37 +46,53 @@ def _title(label: int | None, names: list[str]) -> str:
     return "an image" if label is None or label < 0 else f"an image of class {names[label]!r}"
 
 
+def _rows(path: str, count: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The images of a parquet file, and what they are called.
+
+    Raises:
+        UserError: If it cannot be read, or lacks a column.
+    """
+    try:
+        rows = limited(datasets.Dataset.from_parquet(escape(path)), count)
+    except READ_ERRORS as error:
+        raise UserError(f"the file {path!r} cannot be read as parquet: {error.__cause__ or error}") from error
+    for column, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
+        if not isinstance(rows.features.get(column), kind):
+            raise UserError(f"the file {path!r} has no column {column!r} of type {kind.__name__}.")
+    names = rows.features["label"].names
+    rows = rows.cast_column("image", datasets.Image(decode=False))
+    return ((_title(row["label"], names), row["image"]) for row in rows)
+
+
+def _files(arguments: ClassifyArguments) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The images of files or of a folder, and their names."""
+    if arguments.images is not None:
+        files = [(file, file) for file in arguments.images]
+    else:
+        folder = Path(arguments.data)
+        files = [(str(file.relative_to(folder)), str(file)) for file in find_images(folder)]
+    return ((title, {"path": file, "bytes": None}) for title, file in files[: arguments.count])
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((ClassifyArguments,), argv)
     if (arguments.images is None) == (arguments.data is None):
         raise UserError("give the images as either --images or --data.")
     for file in arguments.images or [arguments.data]:
-        if not Path(file).is_file():
+        if not Path(file).is_file() and not (file == arguments.data and Path(file).is_dir()):
             raise UserError(f"there is no file {file!r}.")
-    if arguments.images is not None:
-        images = [(file, {"path": file, "bytes": None}) for file in arguments.images]
-    else:
-        try:
-            rows = limited(datasets.Dataset.from_parquet(escape(arguments.data)), arguments.count)
-        except READ_ERRORS as error:
-            reason = error.__cause__ or error
-            raise UserError(f"the file {arguments.data!r} cannot be read as parquet: {reason}") from error
-        for column, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
-            if not isinstance(rows.features.get(column), kind):
-                raise UserError(f"the file {arguments.data!r} has no column {column!r} of type {kind.__name__}.")
-        names = rows.features["label"].names
-        rows = rows.cast_column("image", datasets.Image(decode=False))
-        images = [(_title(row["label"], names), row["image"]) for row in rows]
-    with report_bad_data():
-        opened = [(title, open_image(image)) for title, image in images]
+    is_table = arguments.data is not None and Path(arguments.data).is_file()
+    images = _rows(arguments.data, arguments.count) if is_table else _files(arguments)
     model = load_trained(AutoModelForImageClassification, arguments.model)
     with report_unreadable(arguments.model):
         processor = AutoImageProcessor.from_pretrained(arguments.model)
     classify = pipeline("image-classification", model=model, image_processor=processor)
-    for title, image in opened:
-        answers = classify(image, top_k=arguments.top_k)
-        print(f"{title}: " + ", ".join(f"{answer['label']} {answer['score']:.1%}" for answer in answers))
+    for title, image in images:
+        with report_bad_data():
+            opened = open_image(image)
+        answers = classify(opened, top_k=arguments.top_k)
+        print(f"{title}: " + ", ".join(f"{answer['label']} {answer['score']:.1%}" for answer in answers), flush=True)
 
 
 if __name__ == "__main__":

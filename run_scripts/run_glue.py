@@ -32,7 +32,8 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import ModelArguments, parse_arguments
-from .base.reporting import print_plan, print_table, write_predictions
+from .base.errors import UserError
+from .base.reporting import print_plan, print_table, write_label_sets, write_predictions
 from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
 from .data.glue import GlueTask, TextTask, find_task
 from .data.loading import limited
@@ -56,7 +57,7 @@ from .training.model_loading import fitting_tokenizer, load_config, sequence_len
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import Teacher, find_teacher
 from .training.trainer import ScriptTrainer, compare_by_first_set
-from .training.training_run import train_and_evaluate
+from .training.training_run import predict_test, train_and_evaluate
 
 
 @dataclass
@@ -82,11 +83,16 @@ class Experiment:
         """The metrics of always predicting the most frequent class of the training data."""
         if self.train is None or self.task.is_regression:
             return {}
-        guess = np.bincount(self.train["label"]).argmax()
+        known = np.asarray(self.train["label"])
+        if self.task.multi_label:
+            guess = np.eye(len(self.task.all_labels))[known.sum(axis=0).argmax()]
+        else:
+            guess = np.bincount(known).argmax()
         results = {}
         for part, rows in self.validation.items():
             labels = np.asarray(rows["label"])
-            scores = compute_scores(self.task.metrics, np.full(len(rows), guess), labels, groups_of(rows))
+            guesses = np.broadcast_to(guess, labels.shape)
+            scores = compute_scores(self.task.metrics, guesses, labels, groups_of(rows))
             results |= {_joined("majority", part, name): value for name, value in scores.items()}
         return results
 
@@ -134,10 +140,15 @@ def load_experiment(
         task = dataclasses.replace(task, unseen=tuple(unseen_labels("labels", task.labels, others)))
     if not task.multiple_choice:
         set_label_names(config, task.labels or ("score",), args.do_train)
-        config.problem_type = "regression" if task.is_regression else "single_label_classification"
+        config.problem_type = problem_type(task)
+    if task.multi_label:
+        refuse_single_labels(teacher, args)
+    learned = dataclasses.replace(task, unseen=())  # training labels have a column for each class of the model alone
     examples = {
         split: {
-            part: read_examples(table, task, split != "test", data_args.skip_empty_examples)
+            part: read_examples(
+                table, learned if split == "train" else task, split != "test", data_args.skip_empty_examples
+            )
             for part, table in parts.items()
         }
         for split, parts in tables.items()
@@ -162,12 +173,34 @@ def load_experiment(
         metrics={_joined(part, name): metric_type(name) for part, name in names},
         base_model=model_args.model_name_or_path,
         author=card_args,
+        multi_label=task.multi_label,
         text_pairs=any(len(found[0]["texts"]) > 1 for parts in examples.values() for found in parts.values() if found),
         hyper_parameters={"max_seq_length": length, **distillation_args.in_use()},
     )
     return Experiment(
         model_args, teacher, card, task, config, tokenizer, rows["train"][""], rows["validation"], rows["test"]
     )
+
+
+def problem_type(task: TextTask) -> str:
+    """What Transformers calls the kind of a classifier's labels."""
+    if task.multi_label:
+        return "multi_label_classification"
+    return "regression" if task.is_regression else "single_label_classification"
+
+
+def refuse_single_labels(teacher: Teacher | None, args: TrainingArguments) -> None:
+    """Refuse what is for rows with one label each.
+
+    Raises:
+        UserError: If there is a teacher, or labels are smoothed.
+    """
+    if teacher is not None:
+        raise UserError("--teacher is for one label per text: leave it out, the labels of these data are lists.")
+    if args.label_smoothing_factor:
+        raise UserError(
+            "--label_smoothing_factor is for one label per text: leave it out, the labels of these data are lists."
+        )
 
 
 def _texts(examples: datasets.Dataset) -> Iterator[str]:
@@ -227,7 +260,11 @@ def task_metrics(prediction: EvalPrediction, task: TextTask, groups: list[str] |
 
 
 def answers(logits: np.ndarray, task: TextTask) -> np.ndarray:
-    """Class numbers, or scores, from logits of shape `(rows, classes)`."""
+    """Class numbers, or scores, from logits of shape `(rows, classes)`; of several labels 0 or 1 for each."""
+    if task.multi_label:
+        predicted = np.zeros((len(logits), len(task.all_labels)), dtype=np.int64)
+        predicted[:, : logits.shape[1]] = logits > 0
+        return predicted
     return logits.reshape(-1) if task.is_regression else logits.argmax(axis=-1)
 
 
@@ -246,11 +283,10 @@ def run_once(experiment: Experiment, args: TrainingArguments, resume_from: str |
     set_seed(args.seed)
     trainer = build_trainer(experiment, args)
     print_plan(trainer, resume_from)
-    folder, classes = Path(args.output_dir), experiment.task.all_labels
+    folder = Path(args.output_dir)
 
     def write(output: PredictionOutput, part: str = "") -> None:
-        path = folder / f"{_joined('predictions', part)}.csv"
-        write_predictions(path, output.predictions, output.label_ids, classes)
+        write_answers(folder / f"{_joined('predictions', part)}.csv", output, experiment.task)
 
     def predict_all() -> dict[str, float]:
         found: dict[str, float] = {}
@@ -272,20 +308,25 @@ def predict(trainer: ScriptTrainer, task: TextTask, part: str, rows: datasets.Da
     Returns:
         The metrics if the rows have labels.
     """
-    prefix = _joined("test", part)
-    output, folder = trainer.predict(rows, metric_key_prefix=prefix), Path(trainer.args.output_dir)
-    trainer.save_metrics(prefix, output.metrics, combined=False)
-    if trainer.is_world_process_zero():
+    prefix, folder = _joined("test", part), Path(trainer.args.output_dir)
+
+    def write(output: PredictionOutput) -> Path:
         if isinstance(task, GlueTask):
             path = folder / task.submission(part)
             task.write_submission(answers(output.predictions, task), rows["index"], path)
         else:
             path = folder / "predictions_test.csv"
-            write_predictions(path, output.predictions, output.label_ids, task.all_labels)
-        print(f"predictions for the test set: {path}", flush=True)
-    return {
-        f"{prefix}_{name}": output.metrics[f"{prefix}_{name}"] for name in task.metrics if "label" in rows.features
-    }
+            write_answers(path, output, task)
+        return path
+
+    metrics = predict_test(trainer, rows, write, prefix)
+    return {f"{prefix}_{name}": metrics[f"{prefix}_{name}"] for name in task.metrics if "label" in rows.features}
+
+
+def write_answers(path: Path, output: PredictionOutput, task: TextTask) -> None:
+    """Write a csv file of predictions with the names of classes."""
+    write = write_label_sets if task.multi_label else write_predictions
+    write(path, output.predictions, output.label_ids, task.all_labels)
 
 
 def print_results(results: Mapping[str, float], experiment: Experiment) -> None:

@@ -1,4 +1,4 @@
-"""Train an image classifier, and report its accuracy.
+"""Train an image classifier, report its accuracy, and predict the classes of other images.
 
     tokenmixers run_image_classification recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_image_classification ...
@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 from transformers import (
     AutoModelForImageClassification,
     EvalPrediction,
     PreTrainedConfig,
-    Trainer,
     TrainingArguments,
     set_seed,
 )
@@ -31,7 +31,14 @@ from .base.reporting import print_plan, print_table, write_predictions
 from .base.trained_model import label_names
 from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
 from .data.image_augmentation import AugmentationArguments, classification_loss
-from .data.images import ImageCollator, ImageDataArguments, load_image_processor, load_images, processed_size
+from .data.images import (
+    ImageCollator,
+    ImageDataArguments,
+    image_files,
+    load_image_processor,
+    load_images,
+    processed_size,
+)
 from .data.row_seeds import SeededCollator
 from .metrics import load_metric
 from .training.class_names import build_classifier, has_same_names, indices_by_name, set_label_names, some_names
@@ -42,7 +49,7 @@ from .training.model_loading import load_config
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import find_teacher
 from .training.trainer import ScriptTrainer
-from .training.training_run import train_and_evaluate
+from .training.training_run import predict_test, train_and_evaluate
 
 
 logger = logging.get_logger(__name__)
@@ -60,8 +67,11 @@ def build(
     augmentation: AugmentationArguments,
     distillation_args: ImageDistillationArguments,
     args: TrainingArguments,
-) -> Trainer:
+) -> tuple[ScriptTrainer, dict[str, datasets.Dataset]]:
     """Load images and model, and build the Trainer.
+
+    Returns:
+        The Trainer, and the images of each split.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -78,7 +88,8 @@ def build(
     with args.main_process_first(local=False, desc="loading the images"):
         classes = None if args.do_train else label_names(config)
         splits = load_images(data_args, wanted_splits(args), model_args.token, classes)
-    names = next(iter(splits.values())).features["label"].names
+    labelled = [split.features["label"].names for split in splits.values() if "label" in split.features]
+    names = labelled[0] if labelled else label_names(config)
     if args.do_train:
         set_label_names(config, names, trained=True)
     else:
@@ -113,7 +124,7 @@ def build(
     )
     if teacher is not None:
         teacher.teach(trainer, Distillation, {"processor": processor.to_dict()})
-    return trainer
+    return trainer, splits
 
 
 def check_classes(config: PreTrainedConfig, names: Sequence[str]) -> None:
@@ -167,10 +178,10 @@ def run_once(
     card_args: CardArguments,
     args: TrainingArguments,
 ) -> dict[str, float]:
-    """One run: train and evaluate as the arguments say. Returns the evaluation metrics."""
+    """One run: train, evaluate and predict as the arguments say. Returns the metrics of evaluation and test."""
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
-    trainer = build(model_args, data_args, augmentation, distillation_args, args)
+    trainer, splits = build(model_args, data_args, augmentation, distillation_args, args)
     print_plan(trainer, resume_from)
     card = CardFacts(
         "image-classification",
@@ -182,13 +193,25 @@ def run_once(
     )
     classes = label_names(trainer.model.config)
 
-    def write(output: PredictionOutput) -> None:
-        write_predictions(Path(args.output_dir) / "predictions.csv", output.predictions, output.label_ids, classes)
+    def write(output: PredictionOutput, split: str = "validation", name: str = "predictions.csv") -> Path:
+        path = Path(args.output_dir) / name
+        files = image_files(splits[split], getattr(data_args, f"{split}_dir"))
+        write_predictions(path, output.predictions, output.label_ids, classes, files)
+        return path
 
-    metrics = train_and_evaluate(trainer, card, resume_from, write)
-    if args.do_eval and trainer.is_world_process_zero():
-        rows = [("accuracy", f"{metrics['eval_accuracy']:.2%}"), ("loss", f"{metrics['eval_loss']:.4f}")]
-        print_table(("on the validation images", trainer.model.config.model_type), rows)
+    def predict() -> dict[str, float]:
+        found = predict_test(trainer, splits["test"], partial(write, split="test", name="predictions_test.csv"))
+        return {name: value for name, value in found.items() if name in ("test_accuracy", "test_loss")}
+
+    metrics = train_and_evaluate(trainer, card, resume_from, write, predict=predict if args.do_predict else None)
+    if trainer.is_world_process_zero():
+        for split, images in (("eval", "validation"), ("test", "test")):
+            if f"{split}_accuracy" in metrics:
+                rows = [
+                    ("accuracy", f"{metrics[f'{split}_accuracy']:.2%}"),
+                    ("loss", f"{metrics[f'{split}_loss']:.4f}"),
+                ]
+                print_table((f"on the {images} images", trainer.model.config.model_type), rows)
     return metrics
 
 
@@ -196,7 +219,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the evaluation metrics, or for a grid the results of `hyperparameter_grid.run_all`."""
     types = (ModelArguments, ImageDataArguments, AugmentationArguments, ImageDistillationArguments, CardArguments)
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, ScriptTrainingArguments), argv)
-    check_has_work(args, "do_train", "do_eval")
+    check_has_work(args, "do_train", "do_eval", "do_predict")
     for name in ("train_tokenizer", "tokenizer_name"):
         if getattr(arguments[0], name) is not None:
             raise UserError(f"--{name}: a model of images has no tokenizer, leave it out.")

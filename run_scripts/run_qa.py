@@ -1,4 +1,4 @@
-"""Finetune a model on SQuAD 1.1 or 2.0, and report exact match and F1.
+"""Finetune a model on SQuAD 1.1 or 2.0, report exact match and F1, and answer other questions.
 
     tokenmixers run_qa recipe.yaml --model_name_or_path outputs/mlm --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_qa ...
@@ -16,7 +16,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from transformers import AutoModelForQuestionAnswering, EvalPrediction, Trainer, TrainingArguments, set_seed
+from transformers import AutoModelForQuestionAnswering, EvalPrediction, TrainingArguments, set_seed
 from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
@@ -25,7 +25,7 @@ from ..modeling.pipelines.question_answering import Window, null_odds, select_sp
 from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.reporting import print_plan, print_table
-from .base.training_arguments import ScriptTrainingArguments, check_has_work
+from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
 from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows, question_texts
 from .metrics import load_metric
 from .training.distillation import AnswerDistillation, DistillationArguments
@@ -35,7 +35,7 @@ from .training.model_loading import build_model, fitting_tokenizer, load_config,
 from .training.run_folder import checkpoint_to_resume
 from .training.teacher import find_teacher
 from .training.trainer import ScriptTrainer
-from .training.training_run import train_and_evaluate
+from .training.training_run import predict_test, train_and_evaluate
 
 
 #: Metric in the table -> its type on the Hub. The others are in `eval_results.json` only.
@@ -98,8 +98,17 @@ class SquadEvaluation:
         metrics = load_metric("squad_v2").compute(predictions=texts, references=right, no_answer_threshold=threshold)
         return {key: value for key, value in metrics.items() if not key.endswith("total")}  # they never change
 
-    def write(self, output: PredictionOutput, folder: str) -> None:
-        """Write `predictions.json`, `nbest_predictions.json` and, of SQuAD 2.0, `null_odds.json`."""
+    def write(self, output: PredictionOutput, folder: str, suffix: str = "") -> Path:
+        """Write `predictions.json`, `nbest_predictions.json` and, of SQuAD 2.0, `null_odds.json`.
+
+        Args:
+            output: The scores of all windows.
+            folder: Where to.
+            suffix: Follows the names of the files.
+
+        Returns:
+            The path of the predictions.
+        """
         best, odds = self.answers(*output.predictions)
         files = {"predictions": {key: answers[0]["text"] for key, answers in best.items()}, "nbest_predictions": best}
         if self.arguments.version_2_with_negative:
@@ -108,7 +117,8 @@ class SquadEvaluation:
             files["predictions"] |= {key: "" for key in odds if odds[key] > threshold}
         for name, content in files.items():
             text = json.dumps(content, indent=1, ensure_ascii=False)
-            (Path(folder) / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+            (Path(folder) / f"{name}{suffix}.json").write_text(text + "\n", encoding="utf-8")
+        return Path(folder) / f"predictions{suffix}.json"
 
 
 def position_logits(logits: tuple[torch.Tensor, ...], labels: Any) -> tuple[torch.Tensor, ...]:
@@ -122,8 +132,11 @@ def build(
     distillation_args: DistillationArguments,
     args: TrainingArguments,
     resume_from: str | None = None,
-) -> tuple[Trainer, SquadEvaluation | None]:
-    """Load questions, tokenizer and model, and build the Trainer and, with `--do_eval`, its evaluation.
+) -> tuple[ScriptTrainer, dict[str, SquadEvaluation]]:
+    """Load questions, tokenizer and model, and build the Trainer.
+
+    Returns:
+        The Trainer, and what evaluates the validation and test questions, by split.
 
     Raises:
         UserError: If anything the user gave is missing or does not fit.
@@ -133,7 +146,7 @@ def build(
         model_args = teacher.student_arguments(model_args)
     config = load_config(model_args)
     with args.main_process_first(local=False, desc="loading the questions"):
-        splits = load_questions(data_args, args.do_train, args.do_eval, model_args.token)
+        splits = load_questions(data_args, wanted_splits(args), model_args.token)
     texts = question_texts(splits["train"]) if model_args.train_tokenizer is not None else ()
     tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
     if tokenizer.pad_token_id is None:
@@ -149,7 +162,7 @@ def build(
             f"{lost:,} of {len(splits['train']):,} training answers are whole in no window and count as no answer: a "
             "larger --doc_stride or --max_seq_length would help."
         )
-    evaluation = SquadEvaluation(splits["validation"], windows["validation"], data_args) if args.do_eval else None
+    evaluations = {name: SquadEvaluation(splits[name], windows[name], data_args) for name in splits if name != "train"}
     if teacher is not None:
         teacher.load(AutoModelForQuestionAnswering, windows["train"])
     trainer = ScriptTrainer(
@@ -160,12 +173,12 @@ def build(
         # On the right even if the tokenizer pads on the left, so that positions stay valid.
         data_collator=partial(tokenizer.pad, padding_side="right", return_tensors="pt"),
         processing_class=tokenizer,
-        compute_metrics=None if evaluation is None else evaluation.metrics,
+        compute_metrics=evaluations["validation"].metrics if args.do_eval else None,
         preprocess_logits_for_metrics=position_logits,
     )
     if teacher is not None:
         teacher.teach(trainer, AnswerDistillation, {})
-    return trainer, evaluation
+    return trainer, evaluations
 
 
 def run_once(
@@ -175,10 +188,10 @@ def run_once(
     card_args: CardArguments,
     args: TrainingArguments,
 ) -> dict[str, float]:
-    """One run: train and evaluate as the arguments say. Returns the evaluation metrics."""
+    """One run: train, evaluate and predict as the arguments say. Returns the metrics of evaluation and test."""
     resume_from = checkpoint_to_resume(args)
     set_seed(args.seed)
-    trainer, evaluation = build(model_args, data_args, distillation_args, args, resume_from)
+    trainer, evaluations = build(model_args, data_args, distillation_args, args, resume_from)
     print_plan(trainer, resume_from)
     names = V2_METRICS if data_args.version_2_with_negative else V1_METRICS
     settings = ("max_seq_length", "doc_stride", "max_question_length", "max_answer_length", "align_to_words")
@@ -190,12 +203,22 @@ def run_once(
         author=card_args,
         hyper_parameters={name: getattr(data_args, name) for name in settings} | distillation_args.in_use(),
     )
-    write = None if evaluation is None else partial(evaluation.write, folder=args.output_dir)
-    metrics = train_and_evaluate(trainer, card, resume_from, write)
-    if evaluation is not None and trainer.is_world_process_zero():
-        rows = [(name.replace("_", " "), f"{metrics[f'eval_{name}']:.2f}") for name in names]
-        rows.append(("loss", f"{metrics['eval_loss']:.4f}"))
-        print_table((f"{len(evaluation.questions):,} validation questions", trainer.model.config.model_type), rows)
+    write = partial(evaluations["validation"].write, folder=args.output_dir) if args.do_eval else None
+
+    def predict() -> dict[str, float]:
+        test = evaluations["test"]
+        trainer.compute_metrics = test.metrics if "answers" in test.questions.column_names else None
+        found = predict_test(trainer, test.windows, partial(test.write, folder=args.output_dir, suffix="_test"))
+        return {key: found[key] for key in (f"test_{name}" for name in (*names, "loss")) if key in found}
+
+    metrics = train_and_evaluate(trainer, card, resume_from, write, predict=predict if args.do_predict else None)
+    if trainer.is_world_process_zero():
+        for split, prefix in (("validation", "eval"), ("test", "test")):
+            if f"{prefix}_f1" in metrics:
+                rows = [(name.replace("_", " "), f"{metrics[f'{prefix}_{name}']:.2f}") for name in names]
+                rows.append(("loss", f"{metrics[f'{prefix}_loss']:.4f}"))
+                head = f"{len(evaluations[split].questions):,} {split} questions"
+                print_table((head, trainer.model.config.model_type), rows)
     return metrics
 
 
@@ -203,7 +226,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Entry point; returns the evaluation metrics, or for a grid the results of `hyperparameter_grid.run_all`."""
     types = (ModelArguments, QuestionDataArguments, DistillationArguments, CardArguments)
     *arguments, grid_args, args = parse_arguments((*types, GridArguments, ScriptTrainingArguments), argv)
-    check_has_work(args, "do_train", "do_eval")
+    check_has_work(args, "do_train", "do_eval", "do_predict")
     names = V2_METRICS if arguments[1].version_2_with_negative else V1_METRICS
     comparison = Comparison(sorted(names, key="f1".__ne__))  # F1 first, as in the papers
     return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)

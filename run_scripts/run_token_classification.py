@@ -52,7 +52,7 @@ from .training.model_card import CardArguments, CardFacts, describe_data
 from .training.model_loading import fitting_tokenizer, load_config, sequence_length
 from .training.run_folder import checkpoint_to_resume
 from .training.trainer import ScriptTrainer
-from .training.training_run import train_and_evaluate
+from .training.training_run import predict_test, train_and_evaluate
 
 
 #: What is reported of entities, the most important first. Other tags have an accuracy alone.
@@ -182,19 +182,15 @@ def run_once(
         hyper_parameters={"label_all_tokens": data_args.label_all_tokens},
     )
 
-    def write(output: PredictionOutput, split: str = "validation") -> None:
+    def write(output: PredictionOutput, split: str = "validation") -> Path:
         path = Path(args.output_dir) / f"predictions_{split}.conll"
         write_conll(path, data.sentences[split], data.rows[split], output.predictions, data.names)
-        if split == "test":
-            print(f"predictions for the test set: {path}", flush=True)
+        return path
 
     def predict() -> dict[str, float]:
         trainer.compute_metrics = _metrics_for(data.rows["test"], data.names)
-        output = trainer.predict(data.rows["test"], metric_key_prefix="test")
-        trainer.save_metrics("test", output.metrics, combined=False)
-        if trainer.is_world_process_zero():
-            write(output, "test")
-        return {name: value for name, value in output.metrics.items() if name[5:] in reported}
+        metrics = predict_test(trainer, data.rows["test"], partial(write, split="test"))
+        return {name: value for name, value in metrics.items() if name[5:] in reported}
 
     results = train_and_evaluate(trainer, card, resume_from, write, predict=predict if args.do_predict else None)
     if trainer.is_world_process_zero():

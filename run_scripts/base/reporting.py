@@ -1,6 +1,7 @@
 """Output of the commands: the plan before a run, tables, prediction files and a plot after it."""
 
 import csv
+import json
 import math
 import platform
 from collections.abc import Mapping, Sequence, Sized
@@ -107,7 +108,13 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(f"\n{markdown_table(head, rows)}\n", flush=True)
 
 
-def write_predictions(path: Path, predictions: np.ndarray, labels: np.ndarray | None, names: Sequence[str]) -> None:
+def write_predictions(
+    path: Path,
+    predictions: np.ndarray,
+    labels: np.ndarray | None,
+    names: Sequence[str],
+    files: Sequence[str] | None = None,
+) -> None:
     """Write a csv file with a line per row: its label if known, the prediction, and the predicted class's probability.
 
     Args:
@@ -115,8 +122,11 @@ def write_predictions(path: Path, predictions: np.ndarray, labels: np.ndarray | 
         predictions: Logits, shape `(rows, classes)`; or numbers, shape `(rows,)` or `(rows, 1)`.
         labels: Class indices or numbers, shape `(rows,)`.
         names: The classes; empty if numbers are predicted.
+        files: The file of each row, if each has one.
     """
     table: dict[str, Sequence[Any]] = {"index": range(len(predictions))}
+    if files is not None:
+        table["file"] = files
     if labels is not None:
         table["label"] = [names[int(label)] if names else str(label) for label in labels]
     if names:
@@ -127,6 +137,35 @@ def write_predictions(path: Path, predictions: np.ndarray, labels: np.ndarray | 
         table["score"] = [f"{score:.6f}" for score in scores.max(axis=-1)]
     else:
         table["prediction"] = list(map(str, predictions.reshape(-1)))  # all digits: metrics can be computed from them
+    _write_csv(path, table)
+
+
+def write_label_sets(path: Path, logits: np.ndarray, labels: np.ndarray | None, names: Sequence[str]) -> None:
+    """Write a csv file with a line per row: its classes if known, the predicted ones, and the probability of each.
+
+    Classes are a list in JSON. Those with a probability above 1/2 are predicted.
+
+    Args:
+        path: The file.
+        logits: Shape `(rows, classes)`.
+        labels: 0 or 1 for each name, shape `(rows, names)`.
+        names: The classes, and further names of labels alone.
+    """
+
+    def listed(row: np.ndarray) -> str:
+        return json.dumps([names[index] for index in np.flatnonzero(row)], ensure_ascii=False)
+
+    scores = 1 / (1 + np.exp(-np.asarray(logits, dtype=np.float64)))
+    table: dict[str, Sequence[Any]] = {"index": range(len(logits))}
+    if labels is not None:
+        table["label"] = list(map(listed, labels))
+    table["prediction"] = list(map(listed, scores > 0.5))
+    for name, column in zip(names, scores.T, strict=False):
+        table[f"score_{name}"] = [f"{score:.6f}" for score in column]
+    _write_csv(path, table)
+
+
+def _write_csv(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(table)

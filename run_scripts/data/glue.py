@@ -31,6 +31,7 @@ class TextTask:
         by_index: Whether a label may also be a class's index.
         group: Which rows belong together in the metric "exact_match"; `None` if the task has none.
         unseen: Names of further labels in evaluation data, whose indices follow those of the classes.
+        multi_label: Whether the label is a list of classes, which may be empty.
     """
 
     texts: Callable[[Row], tuple[str, ...]]
@@ -42,6 +43,7 @@ class TextTask:
     by_index: bool = True
     group: Callable[[Row], str] | None = None
     unseen: tuple[str, ...] = ()
+    multi_label: bool = False
 
     @property
     def is_regression(self) -> bool:
@@ -60,12 +62,14 @@ class TextTask:
             return self.score_range is None if self.labels is None else "-1" in self.labels
         return not is_missing(label)
 
-    def read_label(self, value: Any) -> int | float:
-        """The index of a class, given its name or index; for regression the score.
+    def read_label(self, value: Any) -> int | float | list[float]:
+        """The index of a class, given its name or index; for regression the score; of several labels 0 or 1 for each.
 
         Raises:
-            ValueError: If there is no such class, the number is out of range, or there are several.
+            ValueError: If there is no such class, the number is out of range, or there are several where one is meant.
         """
+        if self.multi_label:
+            return self._read_labels(value)
         if isinstance(value, (list, dict)):
             raise ValueError(f"the label is {value!r}: a text has one label, a name or a number.")
         if self.labels is None:
@@ -82,6 +86,16 @@ class TextTask:
             allowed = ", ".join(map(repr, self.labels))
             raise ValueError(f"the label {value!r} is not one of {allowed}, nor a number from 0 on in that order.")
         return number
+
+    def _read_labels(self, value: Any) -> list[float]:
+        if not isinstance(value, list):
+            raise ValueError(f"the label must be a list of labels, got {value!r}.")
+        unknown = [label for label in value if str(label) not in self.all_labels]
+        if unknown:
+            known = ", ".join(map(repr, self.labels or ()))
+            raise ValueError(f"the label {unknown[0]!r} is not one of {known}.")
+        present = {str(label) for label in value}
+        return [float(name in present) for name in self.all_labels]
 
     def _read_score(self, value: Any) -> float:
         low, high = self.score_range or (-math.inf, math.inf)

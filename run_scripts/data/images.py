@@ -33,6 +33,14 @@ class ImageDataArguments(DatasetArguments):
 
     train_dir: str | None = field(default=None, metadata={"help": "Image folder with one sub-folder per class."})
     validation_dir: str | None = field(default=None, metadata={"help": "As train_dir, for evaluation."})
+    test_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder of images to predict, in sub-folders or not. They have labels only if all are in folders "
+            "that are called like the model's classes."
+        },
+    )
+    test_split: str = field(default="test", metadata={"help": "Name of the test split of dataset_name."})
     image_column: str = field(default="image", metadata={"help": "Column that holds the images."})
     label_column: str = field(default="label", metadata={"help": "Column that holds the classes."})
 
@@ -43,23 +51,23 @@ def load_images(
     token: str | None = None,
     model_classes: Sequence[str] | None = None,
 ) -> dict[str, datasets.Dataset]:
-    """Images with columns `image` and `label`, the latter a `ClassLabel`.
+    """Images with columns `image` and `label`, the latter a `ClassLabel`. Test images may have no column `label`.
 
     Args:
         arguments: Names the data.
-        wanted: The splits to load: `"train"`, `"validation"` or both.
+        wanted: The splits to load: any of `"train"`, `"validation"` and `"test"`, in this order.
         token: Hub token.
-        model_classes: The model's classes, for validation images without training images: if these lack some of
-            them, they get all.
+        model_classes: The model's classes, for other images without training images: if these lack some of them, they
+            get all.
 
     Raises:
         UserError: If data or a column is missing, a folder holds no image, an image has no class, or validation images
             have a class that the training images lack.
     """
-    sources = {"train": arguments.train_dir, "validation": arguments.validation_dir}
+    sources = {"train": arguments.train_dir, "validation": arguments.validation_dir, "test": arguments.test_dir}
     if (arguments.dataset_name is None) == (not any(sources.values())):
         raise UserError("give the images as either --dataset_name, or --train_dir and --validation_dir.")
-    splits = {}
+    splits: dict[str, datasets.Dataset] = {}
     for name in wanted:
         if arguments.dataset_name is not None:
             split = arguments.load(name, token)
@@ -67,8 +75,13 @@ def load_images(
             raise UserError(f"--{name}_dir is missing.")
         elif not Path(sources[name]).is_dir():
             raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
+        elif name == "test":
+            split = _read_test_folder(Path(sources[name]), _classes(splits, model_classes))
         else:
             split = _read_folder(Path(sources[name]), f"--{name}_dir")
+        if name == "test":
+            splits[name] = _test_images(split, arguments)
+            continue
         for column in (arguments.image_column, arguments.label_column):
             if column not in split.column_names:
                 raise UserError(f"the {name} images have no column {column!r}; there are {split.column_names}.")
@@ -80,13 +93,84 @@ def load_images(
         if not isinstance(split.features["label"], datasets.ClassLabel):
             split = split.class_encode_column("label")
         splits[name] = number_rows(split) if name == "train" else split
-    if "validation" in splits:
-        known = splits["train"].features["label"].names if "train" in splits else model_classes
-        splits["validation"] = _with_classes(splits["validation"], known, refuse_others="train" in splits)
+    first, *others = splits
+    if first != "train" and "label" in splits[first].features:
+        splits[first] = _with_classes(splits[first], model_classes, first, refuse_others=False)
+    for name in others:
+        if "label" in splits[name].features:
+            splits[name] = _with_classes(splits[name], _classes(splits, None), name, refuse_others=True)
     for name, limit in (("train", arguments.max_train_samples), ("validation", arguments.max_eval_samples)):
         if name in splits:
             splits[name] = limited(splits[name], limit, shuffle=True)
     return splits
+
+
+def _classes(splits: dict[str, datasets.Dataset], model_classes: Sequence[str] | None) -> Sequence[str] | None:
+    """The classes of the training images, or else of the validation images, or else of the model."""
+    return next(iter(splits.values())).features["label"].names if splits else model_classes
+
+
+def find_images(folder: Path) -> list[Path]:
+    """The images in a folder and in its folders, but for hidden ones, in alphabetical order.
+
+    Other files are left out, with a message.
+
+    Raises:
+        UserError: If there is none.
+    """
+    found, others = [], Counter[str]()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files = [Path(parent) / name for name in names if not name.startswith(".")]
+        images = [file for file in files if file.suffix.lower() in ImageFolder.EXTENSIONS]
+        others += Counter(file.suffix or "no ending" for file in files if file not in {*images})
+        found += images
+    if not found:
+        raise UserError(f"the folder {str(folder)!r} has no image, such as .png or .jpg.")
+    _print_left_out(str(folder), others)
+    return sorted(found)
+
+
+def _print_left_out(name: str, endings: Counter[str]) -> None:
+    if endings:
+        kinds = ", ".join(f"{count:,} with {ending}" for ending, count in sorted(endings.items()))
+        print(f"{name}: files that are no images are left out: {kinds}", flush=True)
+
+
+def _read_test_folder(folder: Path, classes: Sequence[str] | None) -> datasets.Dataset:
+    """All images of a folder, with labels if all are in folders that are called like classes."""
+    if any(any(folder.rglob(name)) for name in ImageFolder.METADATA_FILENAMES):
+        return _read_folder(folder, "--test_dir")
+    files = find_images(folder)
+    features = {"image": datasets.Image()}
+    columns: dict[str, list] = {"image": list(map(str, files))}
+    names = [file.relative_to(folder).parts[0] if file.parent.parent == folder else None for file in files]
+    if classes is not None and {*names} <= {*classes}:
+        features["label"] = datasets.ClassLabel(names=[*classes])
+        columns["label"] = names
+    told = "with the classes that their folders name" if "label" in columns else "without classes"
+    print(f"--test_dir: {len(files):,} images {told}", flush=True)
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+def _test_images(images: datasets.Dataset, arguments: ImageDataArguments) -> datasets.Dataset:
+    """Test images with the column `image` and, if all have a class, `label`.
+
+    Raises:
+        UserError: If there is no column of images, or some are empty files.
+    """
+    column, label = arguments.image_column, arguments.label_column
+    if column not in images.column_names:
+        raise UserError(f"the test images have no column {column!r}; there are {images.column_names}.")
+    labels = images[label] if label in images.column_names else [None]
+    names = {column: "image"}
+    if all(value is not None and value != -1 for value in labels):
+        names[label] = "label"
+    images = images.select_columns([*names]).rename_columns(names)
+    images = _complete(images.cast_column("image", datasets.Image(decode=False)), "the test images")
+    if "label" in images.column_names and not isinstance(images.features["label"], datasets.ClassLabel):
+        images = images.class_encode_column("label")
+    return images
 
 
 def _read_folder(folder: Path, argument: str) -> datasets.Dataset:
@@ -118,9 +202,7 @@ def _read_folder(folder: Path, argument: str) -> datasets.Dataset:
             )
         others += endings
         found += [(str(file), label) for file in images]
-    if others:
-        kinds = ", ".join(f"{count:,} with {name}" for name, count in sorted(others.items()))
-        print(f"{argument}: files that are no images are left out: {kinds}", flush=True)
+    _print_left_out(argument, others)
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.ClassLabel(names=[path.name for path in classes])}
     )
@@ -147,14 +229,20 @@ def _refuse_images_outside_classes(found: Sequence[Path], folder: Path, argument
             )
 
 
-def _complete(images: datasets.Dataset, name: str, skip_empty: bool) -> datasets.Dataset:
-    """The images that have a class.
+def _complete(images: datasets.Dataset, name: str, skip_empty: bool | None = None) -> datasets.Dataset:
+    """The images that have a class, where there are classes.
+
+    Args:
+        images: With a column `image` and perhaps `label`.
+        name: What they are called in messages.
+        skip_empty: Whether images without a class are left out; `None` for test images, which are all predicted.
 
     Raises:
         UserError: If some are empty files or have no class, and are not to be left out.
     """
-    bad, kept = BadRows(skip_empty), []
-    for index, (path, in_file, label) in enumerate(zip(*_paths(images), images["label"], strict=True)):
+    bad, kept = BadRows(bool(skip_empty), can_skip=skip_empty is not None), []
+    labels = images["label"] if "label" in images.column_names else [0] * len(images)
+    for index, (path, in_file, label) in enumerate(zip(*_paths(images), labels, strict=True)):
         place = f"row {index + 1}" if path is None else path
         try:
             if in_file and (path is None or (Path(path).is_file() and not Path(path).stat().st_size)):
@@ -179,8 +267,16 @@ def _paths(images: datasets.Dataset) -> tuple[list[str | None], list[bool]]:
     return paths, [absent for chunk in chunks for absent in chunk.field("bytes").is_null().to_pylist()]
 
 
-def _with_classes(images: datasets.Dataset, known: Sequence[str] | None, refuse_others: bool) -> datasets.Dataset:
+def _with_classes(
+    images: datasets.Dataset, known: Sequence[str] | None, name: str, refuse_others: bool
+) -> datasets.Dataset:
     """Images that lack some classes with all of them.
+
+    Args:
+        images: The images of a split.
+        known: The classes of the other images, or of the model.
+        name: The split's name.
+        refuse_others: Whether `known` are those of other images.
 
     Raises:
         UserError: If they have others and `refuse_others` is true.
@@ -192,14 +288,14 @@ def _with_classes(images: datasets.Dataset, known: Sequence[str] | None, refuse_
     if others:
         if refuse_others:
             raise UserError(
-                f"training and validation images have different classes: {', '.join(map(repr, others[:5]))} are among "
-                "the validation images alone."
+                f"training and {name} images have different classes: {', '.join(map(repr, others[:5]))} are among the "
+                f"{name} images alone."
             )
         return images
     missing = [name for name in known if name not in names]
     if missing:
         shown = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        logger.warning(f"the validation images lack {len(missing)} of the {len(known)} classes: {shown}.")
+        logger.warning(f"the {name} images lack {len(missing)} of the {len(known)} classes: {shown}.")
     elif not refuse_others:
         return images  # the same classes in another order
     index = [[*known].index(name) for name in names]
@@ -208,6 +304,18 @@ def _with_classes(images: datasets.Dataset, known: Sequence[str] | None, refuse_
         {"label": labels}, features=datasets.Features({"label": datasets.ClassLabel(names=[*known])})
     )
     return datasets.concatenate_datasets([images.remove_columns("label"), renumbered], axis=1)
+
+
+def image_files(images: datasets.Dataset, folder: str | None) -> list[str] | None:
+    """The file of each image, as its path in the folder if it is there; `None` if the images are in no files."""
+    paths, _ = _paths(images)
+    if None in paths:
+        return None
+    root = None if folder is None else os.path.abspath(folder)
+    return [
+        os.path.relpath(path, root) if root is not None and os.path.abspath(path).startswith(root + os.sep) else path
+        for path in paths
+    ]
 
 
 def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) -> Any:
@@ -281,16 +389,16 @@ class ImageCollator:
         """Open, augment and process a batch.
 
         Args:
-            rows: With `image` and `label`; training rows, and only those, with `ROW_NUMBER`.
+            rows: With `image` and, but for test rows, `label`; training rows, and only those, with `ROW_NUMBER`.
 
         Returns:
             `pixel_values`, `(batch, channels, height, width)`, and `labels`: probabilities `(batch, num_labels)` of
-            training rows, classes `(batch,)` of others.
+            training rows, classes `(batch,)` of others that have any.
         """
         images = [open_image(row["image"]) for row in rows]
-        classes = torch.tensor([row["label"] for row in rows])
+        labels = {"labels": torch.tensor([row["label"] for row in rows])} if "label" in rows[0] else {}
         if ROW_NUMBER not in rows[0]:
-            return {"pixel_values": self.processor(images, return_tensors="pt").pixel_values, "labels": classes}
+            return {"pixel_values": self.processor(images, return_tensors="pt").pixel_values, **labels}
         images = [
             augment(image, self.augmentation, self.image_size, generator)
             for image, generator in zip(images, self.generators, strict=True)
@@ -298,6 +406,6 @@ class ImageCollator:
         # A random crop replaces the processor's resizing and centre crop.
         sizing = {"do_resize": False, "do_center_crop": False} if self.augmentation.random_resized_crop else {}
         pixel_values = self.processor(images, return_tensors="pt", **sizing).pixel_values
-        labels = soft_labels(classes, self.num_labels, self.label_smoothing)
-        pixel_values, labels = mixup_or_cutmix(pixel_values, labels, self.augmentation, self.generators[0])
-        return {"pixel_values": pixel_values, "labels": labels}
+        soft = soft_labels(labels["labels"], self.num_labels, self.label_smoothing)
+        pixel_values, soft = mixup_or_cutmix(pixel_values, soft, self.augmentation, self.generators[0])
+        return {"pixel_values": pixel_values, "labels": soft}

@@ -1,6 +1,6 @@
 """Question answering data in SQuAD's format: loading, checking, cutting contexts into windows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,10 @@ class QuestionDataArguments(DatasetArguments):
         },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "As train_file, to predict; answers may be missing."}
+    )
+    test_split: str = field(default="test", metadata={"help": "Name of the test split of dataset_name."})
     version_2_with_negative: bool = field(
         default=False, metadata={"help": "SQuAD 2.0: some questions have no answer, and the model may say so."}
     )
@@ -77,37 +81,45 @@ class QuestionDataArguments(DatasetArguments):
 
 
 def load_questions(
-    arguments: QuestionDataArguments, training: bool, evaluation: bool, token: str | None = None
+    arguments: QuestionDataArguments, wanted: Sequence[str], token: str | None = None
 ) -> dict[str, datasets.Dataset]:
     """Load and check the questions that a run needs.
 
     Args:
         arguments: Names the data.
-        training: Whether training questions are needed.
-        evaluation: Whether validation questions are.
+        wanted: The splits to load: any of `"train"`, `"validation"` and `"test"`.
         token: Hub token.
 
     Returns:
-        `train` and `validation`, as far as needed, with the columns of `FEATURES`. Answers have no spaces around them.
+        The splits with the columns of `FEATURES`; test questions without any answer have no column `answers`. Answers
+        have no spaces around them.
 
     Raises:
         UserError: If data is missing or wrong, see `check_questions`.
     """
-    files = {"train": arguments.train_file, "validation": arguments.validation_file}
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
     splits = {}
-    for name, needed in (("train", training), ("validation", evaluation)):
-        if not needed:
-            continue
-        if (arguments.dataset_name is None) == (files[name] is None):
+    for name in wanted:
+        files = getattr(arguments, f"{name}_file")
+        if (arguments.dataset_name is None) == (files is None):
             raise UserError(f"give the {name} questions as either --dataset_name or --{name}_file.")
-        if files[name] is not None:
-            table = load_squad_files(files[name])
+        if files is not None:
+            table = load_squad_files(files)
         else:
             table = Table(f"the {name} data", list(enumerate(arguments.load(name, token), start=1)), "row")
-        questions = check_questions(table, arguments.version_2_with_negative, arguments.skip_empty_examples)
-        splits[name] = limited(questions, limits[name], shuffle=True)  # neighbouring questions share their context
+        answered = name != "test" or any(_has_answer(row) for _, row in table.readable)
+        skip_empty = arguments.skip_empty_examples and name != "test"
+        questions = check_questions(table, arguments.version_2_with_negative, skip_empty, answered=answered)
+        splits[name] = limited(questions, limits.get(name), shuffle=True)  # neighbouring questions share their context
     return splits
+
+
+def _has_answer(row: Row) -> bool:
+    """Whether a row has an answer: in a test set without any, empty lists stand for answers that are not given."""
+    answers = row.get("answers")
+    if isinstance(answers, dict):
+        return bool(answers.get("text"))
+    return bool(answers)
 
 
 def load_squad_files(patterns: list[str]) -> Table:
@@ -164,13 +176,10 @@ def _flat_rows(articles: list[Any]) -> Iterator[Row | BadRowError]:
 
 def _flat_row(paragraph: Any, question: Any) -> Row:
     try:
-        answers = question["answers"] or []
-        row = {
-            "id": question["id"],
-            "context": paragraph["context"],
-            "question": question["question"],
-            "answers": {name: [answer[name] for answer in answers] for name in ("text", "answer_start")},
-        }
+        row = {"id": question["id"], "context": paragraph["context"], "question": question["question"]}
+        if "answers" in question:
+            answers = question["answers"] or []
+            row["answers"] = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRowError(f"not SQuAD's JSON: in data > paragraphs > qas, {type(error).__name__} {error}.") from error
     check_strings(row)
@@ -182,6 +191,7 @@ def check_questions(
     unanswerable: bool,
     skip_empty: bool = False,
     advice: str = "give --version_2_with_negative if such are meant to be",
+    answered: bool = True,
 ) -> datasets.Dataset:
     """The columns of `FEATURES`, checked.
 
@@ -190,15 +200,17 @@ def check_questions(
         unanswerable: Whether questions without answers are allowed.
         skip_empty: Whether questions without a text, a context or, unless allowed, an answer are left out.
         advice: What the message about questions without an answer says to do.
+        answered: Whether the questions have answers; the result has no column `answers` otherwise.
 
     Raises:
         UserError: If a column is missing, ids repeat, a question or context is empty, or an answer is missing or does
             not stand where it says in the context.
     """
     ids: set[str] = set()
+    features = datasets.Features({name: kind for name, kind in FEATURES.items() if answered or name != "answers"})
 
     def read(number: int, row: Row) -> Row:
-        values = {column: table.value(number, row, column) for column in FEATURES}
+        values = {column: table.value(number, row, column) for column in features}
         where = f"the question with id {values['id']!r}"
         if values["id"] is None or str(values["id"]) in ids:
             raise BadRowError(f"{where}: every question needs an id of its own.")
@@ -209,12 +221,15 @@ def check_questions(
                 raise EmptyRowError(f"{where} has an empty {column}.")
             if not isinstance(text, str):
                 raise BadRowError(f"{where} must have a string as its {column}, got {text!r}.")
+        values["id"] = str(values["id"])
+        if not answered:
+            return values
         answers = _checked_answers(values["answers"], values["context"], where)
         if not answers["text"] and not unanswerable:
             raise EmptyRowError(f"{where} has no answer: {advice}.")
-        return {**values, "id": str(values["id"]), "answers": answers}
+        return {**values, "answers": answers}
 
-    return datasets.Dataset.from_list([row for _, row in table.convert(read, skip_empty)], features=FEATURES)
+    return datasets.Dataset.from_list([row for _, row in table.convert(read, skip_empty)], features=features)
 
 
 def _checked_answers(answers: Any, context: str, where: str) -> dict[str, list]:
@@ -264,9 +279,9 @@ def make_windows(
         arguments: Further sizes.
 
     Returns:
-        Windows in the order of the questions: the model's inputs, `start_positions` and `end_positions` (the null
-        token where the window does not hold the answer whole), `offsets` and `null_position` as of `encode_windows`,
-        and `example`, the index of the question.
+        Windows in the order of the questions: the model's inputs, of questions with answers `start_positions` and
+        `end_positions` (the null token where the window does not hold the answer whole), `offsets` and `null_position`
+        as of `encode_windows`, and `example`, the index of the question.
 
     Raises:
         UserError: If the sizes do not fit, or the tokenizer is not fast.
@@ -282,13 +297,14 @@ def make_windows(
             arguments.max_question_length,
             arguments.align_to_words,
         )
-        places = [
-            _place(rows["answers"][example], offsets, null)
-            for example, offsets, null in zip(
-                windows["example"], windows["offsets"], windows["null_position"], strict=True
-            )
-        ]
-        windows["start_positions"], windows["end_positions"] = map(list, zip(*places, strict=True))
+        if "answers" in rows:
+            places = [
+                _place(rows["answers"][example], offsets, null)
+                for example, offsets, null in zip(
+                    windows["example"], windows["offsets"], windows["null_position"], strict=True
+                )
+            ]
+            windows["start_positions"], windows["end_positions"] = map(list, zip(*places, strict=True))
         windows["example"] = [indices[example] for example in windows["example"]]
         return windows
 

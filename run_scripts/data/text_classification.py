@@ -1,7 +1,9 @@
-"""Texts with classes or scores: loading, checking, tokenizing."""
+"""Texts with classes, several or one each, or scores: loading, checking, tokenizing."""
 
+import ast
+import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -51,7 +53,14 @@ class TextClassificationArguments(DatasetArguments):
     test_split: str = field(default="test", metadata={"help": "Name of its test split."})
     text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
     text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second text of a pair."})
-    label_column: str = field(default="label", metadata={"help": "Column that holds the class, or the number."})
+    label_column: str = field(
+        default="label",
+        metadata={"help": "Column that holds the class, the number, or a list of classes (in csv and tsv as JSON)."},
+    )
+    label_columns: list[str] | None = field(
+        default=None,
+        metadata={"help": "Instead of a list of classes: columns that are named after classes and hold 0 or 1."},
+    )
     regression: bool = field(default=False, metadata={"help": "The labels of your own data are numbers, not classes."})
     max_seq_length: int | None = field(
         default=None,
@@ -90,12 +99,80 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
             split: {part: task.read(split, part, arguments.data_dir, token) for part in parts[split]}
             for split in splits
         }
-    if arguments.dataset_name is not None:
-        return {split: {"": load_named_split(arguments, split, token)} for split in splits}
+    tables: Tables = {}
     for split in splits:
-        if own[split] is None:
+        if arguments.dataset_name is not None:
+            table = load_named_split(arguments, split, token)
+        elif (files := own[split]) is not None:
+            table = read_table(files)
+        else:
             raise UserError(f"--{split}_file is missing.")
-    return {split: {"": read_table(own[split])} for split in splits}
+        tables[split] = {"": _with_label_lists(table, arguments, labelled=split != "test")}
+    return tables
+
+
+def _with_label_lists(table: Table, arguments: TextClassificationArguments, labelled: bool) -> Table:
+    """The table with Python's lists in its column of labels, where a cell is the text of a list.
+
+    With `--label_columns`, the column of labels is made from these.
+
+    Args:
+        table: The rows.
+        arguments: Names of the columns.
+        labelled: Whether every row must have a label.
+
+    Raises:
+        UserError: If `--label_columns` names a column that there is not.
+    """
+    columns, readable, problems = arguments.label_columns, [], list(table.problems)
+    if columns is not None and len({*columns}) < len(columns):
+        raise UserError(f"--label_columns {' '.join(columns)} names a column twice.")
+    for number, row in table.readable:
+        try:
+            if columns is None:
+                label = _list_of(row.get(arguments.label_column))
+            else:
+                values = {name: table.value(number, row, name) if labelled else row.get(name) for name in columns}
+                label = _marked(values)
+        except BadRowError as problem:
+            problems.append((number, problem))
+            continue
+        replaced = columns is not None or isinstance(label, list)
+        readable.append((number, {**row, arguments.label_column: label} if replaced else row))
+    return replace(table, readable=readable, problems=tuple(problems))
+
+
+def _list_of(label: Any) -> Any:
+    """The list that a text such as `["a", "b"]` stands for, as JSON or Python write it; other labels as they are."""
+    if not isinstance(label, str) or not (label.startswith("[") and label.endswith("]")):
+        return label
+    try:
+        return json.loads(label)
+    except ValueError:
+        pass
+    try:
+        found = ast.literal_eval(label)
+    except (ValueError, SyntaxError):
+        return label
+    return found if isinstance(found, list) else label
+
+
+def _marked(values: dict[str, Any]) -> list[str] | None:
+    """The names of the columns that hold 1; `None` if one is empty.
+
+    Raises:
+        BadRowError: If one holds neither 0 nor 1.
+    """
+    names = []
+    for name, value in values.items():
+        if is_missing(value):
+            return None
+        text = str(value).strip().lower()
+        if text not in ("0", "0.0", "false", "1", "1.0", "true"):
+            raise BadRowError(f"the column {name!r} of --label_columns must hold 0 or 1, got {value!r}.")
+        if text in ("1", "1.0", "true"):
+            names.append(name)
+    return names
 
 
 def own_task(arguments: TextClassificationArguments, train: Table | None, config: PreTrainedConfig) -> TextTask:
@@ -111,26 +188,54 @@ def own_task(arguments: TextClassificationArguments, train: Table | None, config
     """
     texts = columns(*filter(None, (arguments.text_column, arguments.text_pair_column)))
     if arguments.regression:
+        if arguments.label_columns is not None:
+            raise UserError("--label_columns are those of classes: leave out --regression.")
         return TextTask(texts, None, ("pearson", "spearman"), label_column=arguments.label_column)
-    names = label_names(config) if train is None else _classes(train, arguments.label_column)
+    several = arguments.label_columns is not None or _has_several(train, arguments.label_column, config)
+    if train is None:
+        names = label_names(config)
+    else:
+        names = arguments.label_columns or _classes(train, arguments.label_column, several)
     # A file of numbers may mean the classes of a model whose labels have names.
     by_index = train is None and not any(name.isdecimal() for name in names)
-    metrics = ("accuracy", "macro_f1")
-    task = TextTask(texts, tuple(names), metrics, label_column=arguments.label_column, by_index=by_index)
+    metrics = ("micro_f1", "macro_f1", "accuracy") if several else ("accuracy", "macro_f1")
+    task = TextTask(
+        texts, tuple(names), metrics, label_column=arguments.label_column, by_index=by_index, multi_label=several
+    )
     if len(names) < 2:
         if train is not None:
             read_examples(train, task, True, arguments.skip_empty_examples)  # bad rows, which may have the other label
         source = "the model" if train is None else train.source
+        if not names:
+            raise UserError(f"{source} has no label: all lists in the column {arguments.label_column!r} are empty.")
         raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")
     return task
 
 
-def _classes(train: Table, column: str) -> list[str]:
+def _has_several(train: Table | None, column: str, config: PreTrainedConfig) -> bool:
+    """Whether labels are lists: those of all training rows, or else, those of the model."""
+    if train is None:
+        return config.problem_type == "multi_label_classification"
+    labels = [row.get(column) for _, row in train.readable]
+    return any(isinstance(label, list) for label in labels) and all(
+        isinstance(label, list) or is_missing(label) for label in labels
+    )
+
+
+def _classes(train: Table, column: str, several: bool) -> list[str]:
     """The labels of training rows in order.
+
+    Args:
+        train: The rows.
+        column: That of the labels.
+        several: Whether they are lists.
 
     Raises:
         UserError: If all are numbers with fractions.
     """
+    if several:
+        lists = (row.get(column) for _, row in train.readable)
+        return _in_order({str(label) for found in lists if isinstance(found, list) for label in found})
     # Rows without a label, or with several: `read_examples` names all of them.
     labels = [train.value(number, row, column) for number, row in train.readable]
     found = {str(label) for label in labels if not (is_missing(label) or isinstance(label, list | dict))}
@@ -139,6 +244,10 @@ def _classes(train: Table, column: str) -> list[str]:
             f"{train.source} has numbers such as {min(found)} as labels: give --regression to predict numbers, or "
             "names or whole numbers for classes."
         )
+    return _in_order(found)
+
+
+def _in_order(found: set[str]) -> list[str]:
     by_number = all(name.isdecimal() for name in found)
     return sorted(found, key=lambda name: (int(name), name) if by_number else (0, name))
 
@@ -152,7 +261,10 @@ def _is_number(name: str) -> bool:
 
 def found_labels(table: Table, task: TextTask) -> set[str]:
     """The labels of a table as names: those of the task's classes that a row names by index, others as they are."""
-    return {_name_of(row[task.label_column], task) for _, row in table.readable if task.has_label(row)}
+    labels = [row[task.label_column] for _, row in table.readable if task.has_label(row)]
+    if task.multi_label:
+        return {str(label) for found in labels if isinstance(found, list) for label in found}
+    return {_name_of(label, task) for label in labels}
 
 
 def _name_of(label: Any, task: TextTask) -> str:

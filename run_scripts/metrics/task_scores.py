@@ -13,6 +13,7 @@ SCORES: dict[str, tuple[str, dict[str, Any]]] = {
     "accuracy": ("accuracy", {}),
     "f1": ("f1", {}),
     "macro_f1": ("f1", {"average": "macro"}),
+    "micro_f1": ("f1", {"average": "micro"}),
     "matthews_correlation": ("matthews_correlation", {}),
     "pearson": ("pearsonr", {}),
     "spearman": ("spearmanr", {}),
@@ -34,20 +35,25 @@ def compute_scores(
 
     Args:
         names: Keys of `SCORES`, or `"exact_match"`: the share of groups whose predictions are all right.
-        predictions: Class indices or numbers, shape `(rows,)`.
-        labels: The labels, shape `(rows,)`.
+        predictions: Class indices or numbers, shape `(rows,)`; or 0 and 1 for each class, shape `(rows, classes)`,
+            whose accuracy is the share of rows with all classes right, and macro F1 the mean over all classes.
+        labels: The labels, of the same shape.
         groups: For `"exact_match"`: rows with the same value belong together, as answers to one question do.
 
     Returns:
         Fractions, not percentages; correlations lie in [-1, 1].
     """
     results = {}
+    several = np.ndim(predictions) > 1
+    if several:
+        predictions, labels = (np.asarray(values).astype(np.int64) for values in (predictions, labels))
     for name in names:
         if name == "exact_match":
             results[name] = _groups_right(predictions == labels, groups)
             continue
         metric, options = SCORES[name]
-        results[name] = load_metric(metric).compute(predictions=predictions, references=labels, **options)[metric]
+        computed = load_metric(metric, "multilabel" if several else None)
+        results[name] = computed.compute(predictions=predictions, references=labels, **options)[metric]
     return results
 
 

@@ -19,17 +19,21 @@ logger = logging.get_logger(__name__)
 class ClassificationTrainer(ScriptTrainer):
     """A Trainer for evaluation data with labels that the model cannot predict: `num_labels` and above.
 
-    The loss ignores them. Metrics see them, where no prediction is equal to them: they count as misses.
+    The loss ignores them. Metrics see them, where no prediction is equal to them: they count as misses. Several labels
+    per row are columns of 0 and 1, of which the last ones are those that the model cannot predict.
     """
 
     def prediction_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """Loss over the labels that the model has, logits and all labels."""
-        labels = inputs.get("labels")
+        labels, classes = inputs.get("labels"), self.model.config.num_labels
+        if labels is not None and labels.is_floating_point() and labels.dim() == 2 and labels.shape[1] > classes:
+            loss, logits, _ = super().prediction_step(model, inputs | {"labels": labels[:, :classes]}, *args, **kwargs)
+            return loss, logits, None if logits is None else labels.to(self.args.device)
         if labels is None or labels.is_floating_point():
             return super().prediction_step(model, inputs, *args, **kwargs)
-        known = inputs | {"labels": labels.masked_fill(labels >= self.model.config.num_labels, IGNORED_LABEL)}
+        known = inputs | {"labels": labels.masked_fill(labels >= classes, IGNORED_LABEL)}
         loss, logits, _ = super().prediction_step(model, known, *args, **kwargs)
         if loss is not None and (known["labels"] == IGNORED_LABEL).all():
             loss = torch.zeros_like(loss)  # not the mean of nothing, NaN

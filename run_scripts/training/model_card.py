@@ -185,6 +185,7 @@ class CardFacts:
         test_results: Results on the test data, under the names of `metrics` with `test_` before them; others are not
             reported.
         text_pairs: Whether a text classifier reads pairs of texts.
+        multi_label: Whether it gives a text several labels.
         base_model: Folder or Hub id of the checkpoint that training started from, `None` if from scratch.
         author: Entries given on the command line.
         notes: Further sentences about the training.
@@ -199,6 +200,7 @@ class CardFacts:
     test_data: str | None = None
     test_results: Mapping[str, float] = field(default_factory=dict)
     text_pairs: bool = True
+    multi_label: bool = False
     base_model: str | None = None
     author: CardArguments = field(default_factory=CardArguments)
     notes: str = ""
@@ -267,7 +269,12 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         test_results=_table(tested) if tested else None,
         train_data=facts.train_data,
         snippet=snippet(
-            facts.task, repo_id or args.output_dir, ours, getattr(tokenizer, "mask_token", ""), facts.text_pairs
+            facts.task,
+            repo_id or args.output_dir,
+            ours,
+            getattr(tokenizer, "mask_token", ""),
+            facts.text_pairs,
+            facts.multi_label,
         ),
         needs_code=ours,
         library=LIBRARIES.get(facts.task, "Transformers"),
@@ -378,7 +385,9 @@ def _table(results: Mapping[str, float]) -> str:
     )
 
 
-def snippet(task: str, model: str, needs_code: bool, mask: str | None, text_pairs: bool = True) -> str:
+def snippet(
+    task: str, model: str, needs_code: bool, mask: str | None, text_pairs: bool = True, multi_label: bool = False
+) -> str:
     """A few lines of Python that use the model.
 
     Args:
@@ -387,9 +396,11 @@ def snippet(task: str, model: str, needs_code: bool, mask: str | None, text_pair
         needs_code: Whether the checkpoint has code of its own.
         mask: The tokenizer's mask token, for fill-mask.
         text_pairs: Whether a text classifier reads pairs of texts.
+        multi_label: Whether it gives a text several labels.
     """
     options = ", trust_remote_code=True" if needs_code else ""
     text = '{"text": "This is a text.", "text_pair": "This is another one."}' if text_pairs else '"This is a text."'
+    text += ", top_k=None" if multi_label else ""
     name = Path(model).as_posix()  # backslashes of Windows would be escape sequences
     return textwrap.dedent(SNIPPETS[task]).strip().format(model=name, options=options, mask=mask, text=text)
 

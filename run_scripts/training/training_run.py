@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch.distributed as dist
 from accelerate import PartialState
+from datasets import Dataset
 from safetensors import SafetensorError
 from torch.distributed import ProcessGroup
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import IntervalStrategy, has_length, rotate_checkpoints
+from transformers.trainer_utils import IntervalStrategy, PredictionOutput, has_length, rotate_checkpoints
 
 from ..base.errors import UserError, report_bad_data
 from ..base.reporting import plot_history, training_speed, transformers_model
@@ -148,6 +149,27 @@ def _evaluate(trainer: ScriptTrainer, write_predictions: Callable[..., None] | N
     metrics |= trainer.overall_metrics(metrics)
     trainer.log(dict(metrics))
     return metrics
+
+
+def predict_test(
+    trainer: ScriptTrainer, rows: Dataset, write: Callable[[PredictionOutput], Path], prefix: str = "test"
+) -> dict[str, float]:
+    """Predict test rows, write their metrics and a file of predictions, and say where it is.
+
+    Args:
+        trainer: With the model.
+        rows: The test rows.
+        write: Called in the main process; writes the predictions, and returns the file's path.
+        prefix: What the names of the metrics start with.
+
+    Returns:
+        The metrics; of rows without labels only the run's time.
+    """
+    output = trainer.predict(rows, metric_key_prefix=prefix)
+    trainer.save_metrics(prefix, output.metrics, combined=False)
+    if trainer.is_world_process_zero():
+        print(f"predictions for the test set: {write(output)}", flush=True)
+    return output.metrics
 
 
 _KEPT_PROCESS_GROUPS: list[ProcessGroup] = []

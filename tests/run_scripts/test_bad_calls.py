@@ -17,7 +17,7 @@ FINETUNE = ("run_glue", "run_token_classification")
 ONE = ("run_mlm",)  # what all training commands share
 DISTILLING = ("run_mlm", "run_glue", "run_qa", "run_seq2seq", "run_image_classification")
 
-NOT_PREDICTING = ("run_mlm", "run_clm", "run_span_corruption", "run_qa", "run_image_classification")
+NOT_PREDICTING = ("run_mlm", "run_clm", "run_span_corruption")
 AT_LEAST_0 = "must be a finite number of at least 0, got "
 ABOVE_0 = "must be a finite number above 0, got "
 AT_LEAST_1 = "must be at least 1, got "

@@ -37,8 +37,9 @@ SCRIPTS = {
     | {"eval_strategy": "steps", "eval_steps": 2},
     "run_glue": {"do_predict": True, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2},
     "run_token_classification": {"do_predict": True, "train_tokenizer": 60, "eval_strategy": "epoch", "save_steps": 3},
-    "run_qa": {"doc_stride": 4, "max_question_length": 8},
-    "run_image_classification": {"config_name": "gmlp-ti16-224", "config_overrides": "image_size=8,patch_size=4"},
+    "run_qa": {"do_predict": True, "doc_stride": 4, "max_question_length": 8},
+    "run_image_classification": {"config_name": "gmlp-ti16-224", "config_overrides": "image_size=8,patch_size=4"}
+    | {"do_predict": True},
 }
 if importlib.util.find_spec("sentence_transformers") is not None:
     SCRIPTS["run_sentence_embeddings"] = {"do_predict": True, "anchor_column": "text", "positive_column": "text"}

@@ -248,6 +248,65 @@ def test_own_files(command, tmp_path):
     assert run_glue.main(command(**{**options, **TRAINED}))["test_accuracy"] == 1.0
 
 
+def test_several_labels_per_text(command, tmp_path, capsys):
+    """The Trainer, the pipeline, scikit-learn and binary cross entropy say the same."""
+    from sklearn.metrics import f1_score
+
+    words = (*GOOD, *BAD)
+    rows = []
+    for index in range(60):
+        first, second = words[index % 6], words[(index // 6) % 6]
+        kinds = [name for name, word in (("film", first), ("music, sound", second)) if word in GOOD]
+        rows.append({"text": f"the film is {first} and it is {second}", "label": kinds})
+    held_out = [dict(row) for row in rows[40:]]
+    held_out[0]["label"] = [*held_out[0]["label"], "new"]  # which the model cannot predict
+    files = {"train_file": tmp_path / "train.json", "validation_file": tmp_path / "validation.json"}
+    files["test_file"] = tmp_path / "test.json"
+    for file, part in zip(
+        files.values(), (rows[:40], held_out, [{"text": row["text"]} for row in held_out]), strict=True
+    ):
+        file.write_text(json.dumps(part))
+    run = {**files, "task_name": None, "data_dir": None, "do_predict": True, "per_device_eval_batch_size": 7}
+    results = run_glue.main(command(**run, max_steps=40))
+    names = ["film", "music, sound"]
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
+    assert model.config.problem_type == "multi_label_classification"
+    assert list(model.config.id2label.values()) == names
+    classify = pipeline("text-classification", model=str(tmp_path / "run"), top_k=None)
+    scores = [{a["label"]: a["score"] for a in answer} for answer in classify([row["text"] for row in held_out])]
+    found = [[score[name] > 0.5 for name in names] + [False] for score in scores]
+    right = [[name in row["label"] for name in (*names, "new")] for row in held_out]
+    assert 0.6 < results["eval_micro_f1"] == pytest.approx(f1_score(right, found, average="micro"))
+    assert results["eval_macro_f1"] == pytest.approx(f1_score(right, found, average="macro", zero_division=0))
+    assert results["eval_accuracy"] == sum(map(list.__eq__, found, right)) / len(right)
+    losses = [
+        -math.log(score[name] if is_right else 1 - score[name])
+        for score, row in zip(scores, right, strict=True)
+        for name, is_right in zip(names, row, strict=False)
+    ]
+    assert json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_loss"] == pytest.approx(
+        sum(losses) / len(losses), rel=1e-3
+    )
+    for name in ("predictions.csv", "predictions_test.csv"):
+        with (tmp_path / "run" / name).open(newline="", encoding="utf-8") as file:
+            written = list(csv.DictReader(file))
+        assert ("label" in written[0]) == (name == "predictions.csv")
+        assert [json.loads(row["prediction"]) for row in written] == [
+            [name for name in names if score[name] > 0.5] for score in scores
+        ]
+        assert [float(row["score_film"]) for row in written] == pytest.approx([s["film"] for s in scores], abs=1e-4)
+    counts = [sum(name in row["label"] for row in rows[:40]) for name in names]
+    guess = [[name == names[counts.index(max(counts))] for name in (*names, "new")]] * len(right)
+    assert results["majority_micro_f1"] == pytest.approx(f1_score(right, guess, average="micro"))
+    assert "top_k=None" in (tmp_path / "run" / "README.md").read_text()
+    # Evaluated again, from the checkpoint alone.
+    again = {"do_train": None, "config_name": None, "config_overrides": None, "tokenizer_name": None}
+    again |= {"train_file": None, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "again"}
+    assert run_glue.main(command(**{**run, **again}))["eval_micro_f1"] == results["eval_micro_f1"]
+    with pytest.raises(SystemExit, match="--label_smoothing_factor is for one label per text"):
+        run_glue.main(command(**run, label_smoothing_factor=0.1, output_dir=tmp_path / "smooth"))
+
+
 def test_every_kind_of_file_is_the_same_data(command, tmp_path):
     options = {**OWN, "text_pair_column": "other", "do_predict": True}
     found = []

@@ -1,3 +1,4 @@
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -145,7 +146,8 @@ def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command
         run_image_classification.main(
             command(**alone, train_dir=None, validation_dir=folder, output_dir=tmp_path / "evaluation")
         )
-        return {line.split(",")[1] for line in (tmp_path / "evaluation" / "predictions.csv").open()}
+        with (tmp_path / "evaluation" / "predictions.csv").open(newline="") as file:
+            return {row["label"] for row in csv.DictReader(file)}
 
     assert evaluate("bottom", "top") >= {"bottom", "top"}
     assert warnings == []
@@ -258,7 +260,7 @@ def test_accumulated_batches_are_one_batch(command, vit, tmp_path, family):
 
 def test_training_labels_are_smoothed(command):
     types = (ModelArguments, ImageDataArguments, AugmentationArguments, ImageDistillationArguments, TrainingArguments)
-    trainer = build(*parse_arguments(types, command(label_smoothing_factor=0.3)))
+    trainer, _ = build(*parse_arguments(types, command(label_smoothing_factor=0.3)))
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     assert torch.allclose(labels.sort(dim=1).values, torch.tensor([0.15, 0.85]))
     assert next(iter(trainer.get_eval_dataloader()))["labels"].dtype == torch.int64
@@ -330,6 +332,69 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
         classify_images.main(["--model", str(tmp_path / "run")])
     with pytest.raises(SystemExit, match=r"no file 'missing\.png'"):
         classify_images.main(["--model", str(tmp_path / "run"), "--images", "missing.png"])
+
+
+def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tmp_path, capsys):
+    """Images in any folders have no classes; those in folders of classes do. Each agrees with the pipeline."""
+    metrics = run_image_classification.main(command())
+    mixed = tmp_path / "holiday"
+    for path, source in (("a.png", "top/1.png"), ("day 1/b,c.png", "bottom/2.png"), ("day 1/x/d.png", "top/3.png")):
+        (mixed / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pictures / "validation" / source, mixed / path)
+    (mixed / "notes.txt").write_text("no picture")
+    classify = pipeline("image-classification", model=str(tmp_path / "run"))
+    expected = {file: classify(str(mixed / file))[0] for file in ("a.png", "day 1/b,c.png", "day 1/x/d.png")}
+    start = {"do_train": None, "do_eval": None, "config_name": None, "config_overrides": None, "do_predict": True}
+    start |= {"model_name_or_path": tmp_path / "run", "train_dir": None, "validation_dir": None}
+    capsys.readouterr()
+    found = run_image_classification.main(command(**start, test_dir=mixed, output_dir=tmp_path / "unlabelled"))
+    out = capsys.readouterr().out
+    assert "accuracy" not in out and "test_accuracy" not in found
+    assert "3 images without classes" in out and "files that are no images are left out: 1 with .txt" in out
+    with (tmp_path / "unlabelled" / "predictions_test.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["file"], row["prediction"]) for row in rows] == [
+        (file, answer["label"]) for file, answer in expected.items()
+    ]
+    assert [float(row["score"]) for row in rows] == pytest.approx(
+        [answer["score"] for answer in expected.values()], abs=1e-5
+    )
+    classify_images.main(["--model", str(tmp_path / "run"), "--data", str(mixed), "--top_k", "1"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if ".png" in line]
+    assert lines == [f"{file}: {answer['label']} {answer['score']:.1%}" for file, answer in expected.items()]
+
+    found = run_image_classification.main(
+        command(**start, test_dir=pictures / "validation", output_dir=tmp_path / "labelled")
+    )
+    assert found["test_accuracy"] == metrics["eval_accuracy"]
+    assert found["test_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
+    with (tmp_path / "labelled" / "predictions_test.csv").open(newline="") as file:
+        assert all(Path(row["file"]).parent.name == row["label"] for row in csv.DictReader(file))
+    # Folders that name only one of the classes: their numbers are those of the model.
+    shutil.copytree(pictures / "validation" / "top", tmp_path / "only" / "top")
+    found = run_image_classification.main(command(**start, test_dir=tmp_path / "only", output_dir=tmp_path / "top"))
+    assert found["test_accuracy"] == 1.0
+
+
+def test_test_images_without_a_file_or_with_other_classes(command, pictures, tmp_path):
+    run_image_classification.main(command(max_steps=1))
+    start = {"do_train": None, "do_eval": None, "config_name": None, "config_overrides": None, "do_predict": True}
+    start |= {"model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "out"}
+    images = [Image.fromarray(np.full((8, 8), value, dtype=np.uint8)) for value in (0, 255)]
+    without = datasets.Dataset.from_dict({"image": images}, features=datasets.Features({"image": datasets.Image()}))
+    (tmp_path / "data").mkdir()
+    without.to_parquet(tmp_path / "data" / "test.parquet")
+    from_data = {**start, "train_dir": None, "validation_dir": None, "dataset_name": tmp_path / "data"}
+    assert run_image_classification.main(command(**from_data)).keys() <= {"test_loss"}
+    assert (tmp_path / "out" / "predictions_test.csv").read_text().startswith("index,prediction,score\n0,")
+    (tmp_path / "empty").mkdir()
+    for folder, message in (
+        (tmp_path / "empty", "has no image"),
+        (tmp_path / "none", "--test_dir: there is no folder"),
+    ):
+        with pytest.raises(SystemExit, match="error: ") as caught:
+            run_image_classification.main(command(**start, test_dir=folder))
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

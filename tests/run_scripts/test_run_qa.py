@@ -219,6 +219,41 @@ def test_unanswerable_questions(command, questions, tmp_path):
     assert again["eval_best_f1_thresh"] == pytest.approx(metrics["eval_best_f1_thresh"], rel=1e-4)
 
 
+def test_a_test_file_is_answered_with_and_without_answers(command, questions, trained, tmp_path, capsys):
+    """Files of the same questions: of SQuAD's own form, a question a line, and both without answers."""
+    run, metrics = trained
+    rows = [{key: row[key] for key in ("id", "context", "question")} for row in flat_rows(1, 20)]
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    empty = [{**row, "answers": {"text": [], "answer_start": []}} for row in rows]  # as on the Hub
+    (tmp_path / "empty.jsonl").write_text("\n".join(map(json.dumps, empty)))
+    nested = json.loads((questions / "validation.json").read_text())
+    for question in (q for article in nested["data"] for part in article["paragraphs"] for q in part["qas"]):
+        del question["answers"]
+    (tmp_path / "nested.json").write_text(json.dumps(nested))
+    options = {"do_eval": None, "do_predict": True, "validation_file": None, "train_file": None}
+
+    def predict(file):
+        options["test_file"], options["output_dir"] = file, tmp_path / f"run_{file.stem}"
+        found = run_qa.main(command(**evaluation_of(run, **options)))
+        written = [read(tmp_path / f"run_{file.stem}" / f"{name}_test.json") for name in files]
+        assert written == [read(run / f"{name}.json") for name in files]
+        return found
+
+    files = ("predictions", "nbest_predictions")
+    found = predict(questions / "validation.json")
+    assert found == {key.replace("eval", "test"): pytest.approx(metrics[key], rel=1e-5) for key in (
+        "eval_exact_match", "eval_f1", "eval_loss"
+    )}  # fmt: skip
+    assert "20 test questions" in capsys.readouterr().out
+    for name in ("lines.jsonl", "empty.jsonl", "nested.json"):
+        assert predict(tmp_path / name) == {}
+    assert "f1" not in capsys.readouterr().out
+    rows[0] |= {"answers": flat_rows(1, 1)[0]["answers"]}
+    (tmp_path / "some.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit, match=r"some\.jsonl.*has no answer: give --version_2_with_negative"):
+        predict(tmp_path / "some.jsonl")
+
+
 @pytest.mark.parametrize("side, size", [("left", 1), ("left", 7), ("right", 7)])
 def test_padding_and_batches_change_nothing(command, trained, tokenizer, tmp_path, side, size):
     folder, metrics = trained
@@ -285,12 +320,12 @@ def test_every_kind_of_file_gives_the_same_questions(questions, tmp_path):
     expected = [{key: row[key] for key in ("id", "context", "question", "answers")} for row in rows]
     names = ["flat.json", "lines.json", "lines.jsonl", "flat.parquet", "flat.csv", "nested.json.gz"]
     for file in [questions / "validation.json", *(tmp_path / name for name in names)]:
-        loaded = load_questions(QuestionDataArguments(validation_file=[str(file)]), training=False, evaluation=True)
+        loaded = load_questions(QuestionDataArguments(validation_file=[str(file)]), ["validation"])
         assert loaded["validation"].to_list() == expected, file
     (tmp_path / "hub").mkdir()
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "hub" / "validation.parquet")
     arguments = QuestionDataArguments(dataset_name=str(tmp_path / "hub"), max_eval_samples=7)
-    few = load_questions(arguments, training=False, evaluation=True)["validation"].to_list()
+    few = load_questions(arguments, ["validation"])["validation"].to_list()
     assert len(few) == 7
     assert all(row in expected for row in few)
 
@@ -457,7 +492,7 @@ def test_files_of_questions(library, tmp_path, capsys):
         train_file=[str(tmp_path / "made" / "train.json")],
         validation_file=[str(tmp_path / "made" / "validation.json")],
     )
-    splits = load_questions(arguments, training=True, evaluation=True)
+    splits = load_questions(arguments, ["train", "validation"])
     assert len(splits["train"]) > 1000 * library < 20 * len(splits["validation"])
     assert not {*splits["train"]["context"]} & {*splits["validation"]["context"]}
 

@@ -62,7 +62,7 @@ def sentences(file, split="train", **options):
 
 def questions(file, split="train", **options):
     arguments = QuestionDataArguments(**{f"{split}_file": file}, **options)
-    return load_questions(arguments, split == "train", split == "validation")[split]["id"]
+    return load_questions(arguments, [split])[split]["id"]
 
 
 def text_to_text(file, split="train", **options):
