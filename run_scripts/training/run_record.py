@@ -24,6 +24,8 @@ _LENGTHS = ("max_steps", "num_train_epochs")
 _BATCHES = ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")
 #: Number of training rows, where it is known: other files, lengths and limits give others.
 ROWS = "training_rows"
+#: Hash of what is in them, see `fingerprint`.
+CONTENT = "training_data"
 #: Settings that may follow the machine.
 _PRECISIONS = ("bf16", "fp16")
 #: Entries of a configuration that training or saving may change.
@@ -80,9 +82,13 @@ def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, 
         old, new = before.get(name), now.get(name)
         if name in _BATCHES or (old or None) == (new or None):
             continue
-        if name == ROWS:
-            if old is not None:  # not of a record from before it had them
+        if name in (ROWS, CONTENT):
+            if old is None or new is None:  # of a record from before it had them
+                continue
+            if name == ROWS:
                 different.append(f"{old} training rows, now {new}")
+            elif before.get(ROWS) == now.get(ROWS):
+                different.append("other training data")
             continue
         if name in _PRECISIONS or (name in _LENGTHS and old is not None and new is not None and new > old):
             if PartialState().is_main_process:

@@ -17,10 +17,11 @@ from transformers.trainer_utils import IntervalStrategy, PredictionOutput, has_l
 
 from ..base.errors import UserError, report_bad_data
 from ..base.reporting import plot_history, training_speed, transformers_model
+from ..data.fingerprint import fingerprint
 from ..data.text_stream import TextStream
 from .model_card import CardFacts, training_settings
 from .run_folder import mark_finished, mark_unfinished, write_results
-from .run_record import ROWS, RunRecord, check_model_of, check_settings
+from .run_record import CONTENT, ROWS, RunRecord, check_model_of, check_settings
 from .trainer import ScriptTrainer, forget_truncation
 
 
@@ -92,6 +93,7 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
     settings, start = training_settings(args, trainer.card), TrainerState()
     settings |= {"streaming": True} if isinstance(rows, TextStream) else {}
     settings |= {ROWS: len(rows)} if has_length(rows) else {}
+    settings |= {CONTENT: fingerprint(rows)}
     if resume_from is not None:  # read now: training may remove the checkpoint
         start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
         check_settings(resume_from, start, settings)

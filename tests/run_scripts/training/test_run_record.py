@@ -98,6 +98,8 @@ def test_other_settings_are_refused(changes, told):
 
 def test_what_may_change(notes):
     state = saved_state(SETTINGS)
+    check_settings("checkpoint-2", state, {**SETTINGS, "training_rows": 5, "training_data": "12ab"})  # from before
+    check_settings("checkpoint-2", saved_state({**SETTINGS, "training_data": "12ab"}), SETTINGS)
     check_settings(
         "checkpoint-2", state, {**SETTINGS, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     )
@@ -128,6 +130,27 @@ def test_another_learning_rate_is_refused_and_nothing_is_written(explicit, inter
             run_mlm.main(command(**changes, **where))
     assert contents(folder) == before
     assert contents(folder.with_name("new")) == {}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_other_training_texts_of_the_same_number_are_refused(streaming, corpus, arguments, tmp_path):
+    lines, folder = (corpus / "train.txt").read_text().splitlines(), tmp_path / "run"
+    swaps = str.maketrans("ae", "ea")  # as long, with the same letters
+    (tmp_path / "same").mkdir()
+    shutil.copy(corpus / "train.txt", tmp_path / "same")
+    (tmp_path / "other.txt").write_text("\n".join([*lines[:-2], lines[-2].translate(swaps), lines[-1]]))
+    options = {**SAVING, "max_steps": 2, "line_by_line": True, "do_eval": None, "validation_file": None}
+    options |= {"max_eval_samples": 5, "streaming": True} if streaming else {"validation_file": corpus / "train.txt"}
+    run_mlm.main(arguments(**options, output_dir=folder))
+    options |= {"train_tokenizer": None, "tokenizer_name": folder, "max_steps": 3}
+    options |= {"resume_from_checkpoint": folder / "checkpoint-2", "output_dir": tmp_path / "new"}
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    sizes = arguments()[arguments().index("--config_overrides") + 1]
+    options["config_overrides"] = f"{sizes},vocab_size={vocabulary}"
+    with pytest.raises(SystemExit, match="checkpoint-2' was written with other training data: a run goes on"):
+        run_mlm.main(arguments(**options, train_file=tmp_path / "other.txt"))
+    assert contents(tmp_path / "new") == {}
+    run_mlm.main(arguments(**options, train_file=tmp_path / "same" / "train.txt"))
 
 
 def test_the_same_arguments_go_on(interrupted, whole, notes):
