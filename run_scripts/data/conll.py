@@ -72,7 +72,7 @@ def _read_file(path: str, tokens_column: str, tags_column: str) -> Table:
     if ending(path) not in CONLL_KINDS and not re.fullmatch(r"\.\d+", ending(path)):
         raise UserError(
             f"the file {path!r} is of no known kind. Known endings of CoNLL text: {', '.join(CONLL_KINDS[:-1])}, each "
-            f"also with one of {', '.join(COMPRESSIONS)}. Other tables: .json, .jsonl, .parquet."
+            f"also with one of {', '.join(COMPRESSIONS)}. Other tables: .json, .jsonl, .parquet, .csv."
         )
     with report_bad_data():
         lines = list(iterate_lines(path))

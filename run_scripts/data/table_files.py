@@ -1,5 +1,6 @@
 """Tables from txt, tsv, csv, json and parquet files, with line numbers so that errors can name the rows."""
 
+import ast
 import csv
 import io
 import json
@@ -234,6 +235,20 @@ def check_text(value: Any, name: str = "the text") -> str:
     if not isinstance(value, str):
         raise BadRowError(f"{name} must be a string, got {value!r}.")
     return value
+
+
+def read_list(cell: Any) -> Any:
+    """The list that a cell such as `["a", "b"]` stands for, as JSON or Python write it; other cells as they are."""
+    if not isinstance(cell, str) or not (cell.startswith("[") and cell.endswith("]")):
+        return cell
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            found = parse(cell)
+        except (ValueError, SyntaxError):
+            continue
+        if isinstance(found, list):
+            return found
+    return cell
 
 
 def read_table(

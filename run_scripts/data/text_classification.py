@@ -1,7 +1,5 @@
 """Texts with classes, several or one each, or scores: loading, checking, tokenizing."""
 
-import ast
-import json
 import math
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -23,6 +21,7 @@ from .table_files import (
     check_text,
     is_missing,
     load_named_split,
+    read_list,
     read_table,
 )
 
@@ -130,7 +129,7 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
     for number, row in table.readable:
         try:
             if columns is None:
-                label = _list_of(row.get(arguments.label_column))
+                label = read_list(row.get(arguments.label_column))
             else:
                 values = {name: table.value(number, row, name) if labelled else row.get(name) for name in columns}
                 label = _marked(values)
@@ -140,21 +139,6 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
         replaced = columns is not None or isinstance(label, list)
         readable.append((number, {**row, arguments.label_column: label} if replaced else row))
     return replace(table, readable=readable, problems=tuple(problems))
-
-
-def _list_of(label: Any) -> Any:
-    """The list that a text such as `["a", "b"]` stands for, as JSON or Python write it; other labels as they are."""
-    if not isinstance(label, str) or not (label.startswith("[") and label.endswith("]")):
-        return label
-    try:
-        return json.loads(label)
-    except ValueError:
-        pass
-    try:
-        found = ast.literal_eval(label)
-    except (ValueError, SyntaxError):
-        return label
-    return found if isinstance(found, list) else label
 
 
 def _marked(values: dict[str, Any]) -> list[str] | None:

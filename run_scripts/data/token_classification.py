@@ -1,7 +1,8 @@
 """Sentences with a tag for each word: loading, checking, tokenizing, writing in CoNLL's format."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,23 @@ from ..base.errors import UserError
 from .conll import CONLL_KINDS, marks_entities, read_conll
 from .files import ending, find_files
 from .loading import DatasetArguments
-from .table_files import BadRowError, EmptyRowError, Row, Table, is_missing, join_tables, load_named_split, read_table
+from .table_files import (
+    BadRowError,
+    EmptyRowError,
+    Row,
+    Table,
+    is_missing,
+    join_tables,
+    load_named_split,
+    read_list,
+    read_table,
+)
 
 
 #: The tag of a word that has none: it is not trained, and counts nowhere.
 IGNORED_TAG = str(IGNORED_LABEL)
 
-_TABLES = (".json", ".jsonl", ".parquet")
+_TABLES = (".json", ".jsonl", ".parquet", ".csv")
 
 
 @dataclass
@@ -30,9 +41,10 @@ class TokenClassificationArguments(DatasetArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Files, glob patterns or folders: json(l) or parquet with a list of words and one of tags in each "
-            "row, or CoNLL text: a word a line, its tag in the last column, empty lines between sentences; also "
-            "compressed. The tag -100 is ignored."
+            "help": "Files, glob patterns or folders: json(l), parquet or csv with a list of words and one of tags in "
+            "each row (in csv as JSON, or words with spaces between them); with --sentence_column a word a row; or "
+            "CoNLL text: a word a line, its tag in the last column, empty lines between sentences; also compressed. "
+            "The tag -100 is ignored."
         },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
@@ -40,8 +52,19 @@ class TokenClassificationArguments(DatasetArguments):
         default=None, metadata={"help": "As train_file, to predict; tags may be missing."}
     )
     test_split: str = field(default="test", metadata={"help": "Name of its test split."})
-    tokens_column: str = field(default="tokens", metadata={"help": "Column that holds the words."})
-    tags_column: str = field(default="ner_tags", metadata={"help": "Column that holds the tags."})
+    tokens_column: str = field(
+        default="tokens", metadata={"help": "Column that holds the words.", "aliases": ["--text_column_name"]}
+    )
+    tags_column: str = field(
+        default="ner_tags", metadata={"help": "Column that holds the tags.", "aliases": ["--label_column_name"]}
+    )
+    sentence_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "For tables with a word a row: column with the sentence's number or name. It may be empty in all rows "
+            "of a sentence but the first."
+        },
+    )
     tag_names: list[str] | None = field(
         default=None, metadata={"help": "Names of tags that are numbers in the data, from 0 on."}
     )
@@ -68,6 +91,7 @@ def load_sentences(
     for split in splits:
         if arguments.dataset_name is not None:
             table = load_named_split(arguments, split, token)
+            table = table if arguments.sentence_column is None else _by_sentence(table, arguments)
         elif files[split] is None:
             raise UserError(f"--{split}_file is missing.")
         else:
@@ -78,13 +102,63 @@ def load_sentences(
 
 def _read_files(patterns: Sequence[str], arguments: TokenClassificationArguments) -> Table:
     files = find_files(patterns, (*_TABLES, *CONLL_KINDS))
-    tables = [
-        read_table(file)
-        if ending(file) in _TABLES
-        else read_conll(file, arguments.tokens_column, arguments.tags_column)
-        for file in files
+    return join_tables([_read_file(file, arguments) for file in files])
+
+
+def _read_file(file: str, arguments: TokenClassificationArguments) -> Table:
+    if arguments.sentence_column is not None:
+        return _by_sentence(read_table(file), arguments)
+    if ending(file) not in _TABLES:
+        return read_conll(file, arguments.tokens_column, arguments.tags_column)
+    table = read_table(file)
+    if ending(file) != ".csv":
+        return table
+    columns = (arguments.tokens_column, arguments.tags_column)
+    rows = [
+        (number, {name: _words_of(cell) if name in columns else cell for name, cell in row.items()})
+        for number, row in table.readable
     ]
-    return join_tables(tables)
+    return replace(table, readable=rows)
+
+
+def _words_of(cell: str) -> Any:
+    """The list in a cell of csv: as JSON or Python write it, or words with spaces between them."""
+    found = read_list(cell)
+    return found if isinstance(found, list) or is_missing(cell) else re.split("[ \t]+", cell.strip(" \t"))
+
+
+def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table:
+    """The sentences of a table with a word a row, each under the number of its first row.
+
+    Raises:
+        UserError: If a column is missing.
+    """
+    sentences: list[tuple[int, Row]] = []
+    problems = list(table.problems)
+    last, seen = None, set()
+    columns = [arguments.tokens_column]
+    if arguments.tags_column in table.columns:
+        columns.append(arguments.tags_column)
+    for number, row in table.readable:
+        cells = {column: table.value(number, row, column) for column in columns}
+        key = table.value(number, row, arguments.sentence_column or "")
+        if is_missing(key) and last is None:
+            problems.append((number, BadRowError(f"the first row has an empty {arguments.sentence_column!r}.")))
+        elif not is_missing(key) and key != last:
+            if key in seen:
+                problems.append(
+                    (
+                        number,
+                        BadRowError(f"the rows of the sentence {key!r} are apart: sort them, so that they follow."),
+                    )
+                )
+            seen.add(key)
+            last = key
+            sentences.append((number, {column: [] for column in columns}))
+        if sentences:
+            for column, cell in cells.items():
+                sentences[-1][1][column].append(cell)
+    return replace(table, readable=sentences, problems=tuple(problems))
 
 
 def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:

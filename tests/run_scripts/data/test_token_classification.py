@@ -1,8 +1,10 @@
+import json
 import shutil
 
 import datasets
 import numpy as np
 import pytest
+from transformers import HfArgumentParser
 
 from tokenmixers.run_scripts.data.token_classification import (
     TokenClassificationArguments,
@@ -80,3 +82,62 @@ def test_endings_in_capitals_are_known(data, tmp_path):
         for file in (data / "test.jsonl", tmp_path / "TEST.JSONL")
     ]
     assert loaded[0].to_list() == loaded[1].to_list()
+
+
+WORDS, TAGS = [["EU", "rejects", "a,b"], ["x"]], [["B-ORG", "O", "O"], ["O"]]
+FORMS = {
+    "lists.csv": ('id,words,tags\n0,"{0}","{1}"\n1,"{2}","{3}"', "json"),
+    "python.csv": ('id,words,tags\n0,"{0}","{1}"\n1,"{2}","{3}"', "python"),
+    "spaces.csv": ('id,words,tags\n0,"EU  rejects a,b",B-ORG O O\n1,x,O', ""),
+    "rows.csv": ('n,words,tags\n1,EU,B-ORG\n1,rejects,O\n1,"a,b",O\n2,x,O', "n"),
+    "kaggle.csv": ('n,words,tags\nSentence: 1,EU,B-ORG\n,rejects,O\n,"a,b",O\nSentence: 2,x,O', "n"),
+    "rows.tsv": ("tags\twords\tn\nB-ORG\tEU\t7\nO\trejects\t7\nO\ta,b\t7\nO\tx\t3", "n"),
+    "rows.jsonl": ('{{"n":1,"words":"EU","tags":"B-ORG"}}\n{{"n":1,"words":"rejects","tags":"O"}}\n'
+                   '{{"n":1,"words":"a,b","tags":"O"}}\n{{"n":2,"words":"x","tags":"O"}}', "n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_tables_of_sentences_and_of_words(name, tmp_path):
+    content, kind = FORMS[name]
+    written = str if kind == "python" else lambda values: json.dumps(values).replace('"', '""')
+    cells = [written(values) for pair in zip(WORDS, TAGS, strict=True) for values in pair]
+    (tmp_path / name).write_text(content.format(*cells))
+    given = ["--train_file", str(tmp_path / name), "--text_column_name", "words", "--label_column_name", "tags"]
+    (arguments,) = HfArgumentParser([TokenClassificationArguments]).parse_args_into_dataclasses(
+        [*given, *(["--sentence_column", "n"] if kind == "n" else [])]
+    )
+    rows = load_sentences(arguments, ["train"])["train"]
+    assert (list(rows["tokens"]), list(rows["tags"])) == (WORDS, TAGS)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence", "message"),
+    [
+        ("n,words,tags\n1,a,O\n2,b,O\n1,c,O", "n", "line 4: the rows of the sentence '1' are apart: sort them"),
+        ("n,words,tags\n,a,O\n2,b,O", "n", "line 2: the first row has an empty 'n'"),
+        ("n,words,tags\n1,a,O\n1,,O", "n", "line 2: a word is empty: ['a', '']"),
+        ("n,words,tags\n1,a,O\n1,b,", "n", "line 2: a tag is missing"),
+        ("words,tags\na,O", "n", "there is no column 'n'; the columns are 'words', 'tags'"),
+        ("words,tags\na b,O", None, "line 2: 'tags' must be a list of 2 tags, not ['O']"),
+    ],
+)
+def test_wrong_tables_of_words(content, sentence, message, tmp_path):
+    (tmp_path / "train.csv").write_text(content)
+    arguments = TokenClassificationArguments(
+        train_file=[str(tmp_path / "train.csv")],
+        tokens_column="words",
+        tags_column="tags",
+        sentence_column=sentence,
+    )
+    with pytest.raises(SystemExit) as caught:
+        load_sentences(arguments, ["train"])
+    assert message in str(caught.value)
+
+
+def test_words_without_tags_are_a_test_set(tmp_path):
+    (tmp_path / "test.csv").write_text("n,words\n1,a\n1,b\n2,c")
+    arguments = TokenClassificationArguments(
+        test_file=[str(tmp_path / "test.csv")], tokens_column="words", sentence_column="n"
+    )
+    assert load_sentences(arguments, ["test"])["test"].to_dict() == {"tokens": [["a", "b"], ["c"]]}
