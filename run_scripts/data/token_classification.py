@@ -61,8 +61,8 @@ class TokenClassificationArguments(DatasetArguments):
     sentence_column: str | None = field(
         default=None,
         metadata={
-            "help": "For tables with a word a row: column with the sentence's number or name. It may be empty in all rows "
-            "of a sentence but the first."
+            "help": "For tables with a word a row: column with the sentence's number or name. It may be empty in all "
+            "rows of a sentence but the first."
         },
     )
     tag_names: list[str] | None = field(
