@@ -1,8 +1,10 @@
 """Text corpora for language modelling: loading, checking, splitting into training and validation data."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import datasets
@@ -14,8 +16,14 @@ from .loading import DatasetArguments, Split, iterate_rows, limited, load_rows
 from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, check_text, is_missing, open_rows
 
 
-#: Endings of files of texts; a txt file has a text a line.
+#: Endings of files of texts.
 TEXT_KINDS = (".txt", *KINDS)
+
+#: What a text is in a txt file.
+TEXT_UNITS = ("line", "paragraph", "document")
+
+#: Between two of these characters, of Chinese and Japanese, joined lines have no space. Korean has spaces.
+_WITHOUT_SPACES = re.compile("[\u2e80-\u30ff\u31c0-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef]")
 
 _FEATURES = datasets.Features({"text": datasets.Value("string")})
 
@@ -27,11 +35,18 @@ class TextDataArguments(DatasetArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Files, glob patterns or folders: txt (one document a line), json(l), csv, tsv, parquet; also "
-            "compressed."
+            "help": "Files, glob patterns or folders: txt (see text_unit), json(l), csv, tsv, parquet (a document a "
+            "row); also compressed."
         },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
+    text_unit: str = field(
+        default="line",
+        metadata={
+            "help": "What a document is in txt files: a line, a paragraph (blank lines end it, and its lines are "
+            "joined), or the whole file as a document."
+        },
+    )
     validation_split_percentage: float = field(
         default=5.0, metadata={"help": "Share of the training documents held out when there is no validation data."}
     )
@@ -61,6 +76,13 @@ class TextDataArguments(DatasetArguments):
         super().__post_init__()
         check_ranges(self, ("at least 1", "shuffle_buffer_size"))
         check_ranges(self, ("a percentage between 0 and 100", "validation_split_percentage"))
+        if self.text_unit not in TEXT_UNITS:
+            raise UserError(f"--text_unit {self.text_unit} is unknown; there are {', '.join(TEXT_UNITS)}.")
+        if self.text_unit != "line" and self.dataset_name is not None:
+            raise UserError(
+                f"--text_unit {self.text_unit} is for txt files: a row of a data set is a document. Give the files as "
+                "--train_file."
+            )
         if self.line_by_line and self.isolate_documents:
             raise UserError("--line_by_line gives each document a row, --isolate_documents packs them: give one.")
 
@@ -87,7 +109,9 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
         raise UserError("--streaming needs --max_eval_samples, the number of documents to evaluate on.")
     train = validation = None
     if arguments.train_file is not None:
-        train = load_texts(arguments.train_file, arguments.text_column, "train", arguments.streaming)
+        train = load_texts(
+            arguments.train_file, arguments.text_column, "train", arguments.streaming, unit=arguments.text_unit
+        )
     elif arguments.dataset_name is not None:
         train = text_only(arguments.load("train", token, arguments.streaming), arguments.text_column, "train")
         if arguments.validation_file is None and arguments.validation_split in _split_names(arguments, token):
@@ -95,7 +119,7 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
             validation = text_only(validation, arguments.text_column, "validation")
     if arguments.validation_file is not None:
         files, column = arguments.validation_file, arguments.text_column
-        validation = load_texts(files, column, "validation", arguments.streaming)
+        validation = load_texts(files, column, "validation", arguments.streaming, unit=arguments.text_unit)
     if validation is None:
         train, validation = _hold_out(train, arguments, seed)
     splits = {"train": train, "validation": validation}
@@ -128,7 +152,12 @@ def _is_none_of(row: dict[str, Any], texts: set[str]) -> bool:
 
 
 def load_texts(
-    patterns: Sequence[str], column: str, name: str, streaming: bool = False, keep_empty: bool = False
+    patterns: Sequence[str],
+    column: str,
+    name: str,
+    streaming: bool = False,
+    keep_empty: bool = False,
+    unit: str = "line",
 ) -> Split:
     """The texts of files, one per row, in a single column `text`.
 
@@ -138,6 +167,7 @@ def load_texts(
         name: The split's name, for messages.
         streaming: Whether to read while iterating.
         keep_empty: Whether to keep rows without text, as empty texts.
+        unit: What a text is in txt files, one of `TEXT_UNITS`.
 
     Raises:
         UserError: If a file is missing, of no known kind or damaged, the column is missing, a row has something else
@@ -146,25 +176,61 @@ def load_texts(
     files = find_files(patterns, TEXT_KINDS)
     is_table = any(ending(file) != ".txt" for file in files)
     if column != "text" and not is_table:
-        raise UserError(f"the {name} data has no column {column!r}: txt files have a text a line, and no columns.")
-    rows = load_rows(files, partial(_rows_of, column=column, stop_at_first=streaming), _FEATURES, streaming)
+        raise UserError(f"the {name} data has no column {column!r}: txt files have no columns.")
+    if unit != "line" and all(ending(file) != ".txt" for file in files):
+        raise UserError(f"--text_unit {unit} is for txt files, and the {name} data are tables: a row is a document.")
+    read = partial(_rows_of, column=column, stop_at_first=streaming, unit=unit)
+    rows = load_rows(files, read, _FEATURES, streaming)
     if keep_empty:
         return rows
     return _with_text(rows, column, name, report_empty=is_table)  # an empty line of txt separates paragraphs
 
 
-def _rows_of(files: list[str], column: str, stop_at_first: bool = False) -> Iterator[dict[str, str]]:
-    for _, text in read_texts(files, column, stop_at_first):
+def _rows_of(
+    files: list[str], column: str, stop_at_first: bool = False, unit: str = "line"
+) -> Iterator[dict[str, str]]:
+    for _, text in read_texts(files, column, stop_at_first, unit):
         yield {"text": text}
 
 
-def read_texts(files: Sequence[str], column: str = "text", stop_at_first: bool = False) -> Iterator[tuple[str, str]]:
+def joined_lines(lines: Iterable[tuple[int, str]], unit: str) -> Iterator[tuple[int, str]]:
+    """Paragraphs or whole documents from lines. Blank lines end a paragraph; its lines are joined with spaces.
+
+    Args:
+        lines: Numbered lines.
+        unit: `"paragraph"` or `"document"`, in which an empty line stands between two paragraphs.
+
+    Yields:
+        The number of a text's first line, and the text.
+    """
+    first, paragraphs, paragraph = 0, [], ""
+    for number, line in chain(lines, [(0, "")]):
+        words = line.strip()
+        if words:
+            first = first or number
+            tight = paragraph and _WITHOUT_SPACES.match(paragraph[-1]) and _WITHOUT_SPACES.match(words)
+            paragraph += words if tight or not paragraph else f" {words}"
+            continue
+        if paragraph and unit == "paragraph":
+            yield first, paragraph
+            first = 0
+        elif paragraph:
+            paragraphs.append(paragraph)
+        paragraph = ""
+    if paragraphs:
+        yield first, "\n\n".join(paragraphs)
+
+
+def read_texts(
+    files: Sequence[str], column: str = "text", stop_at_first: bool = False, unit: str = "line"
+) -> Iterator[tuple[str, str]]:
     """The place and the text of each row of some files, also of rows without text.
 
     Args:
         files: Names of files of the `TEXT_KINDS`.
         column: Column of the text, in all but txt files.
         stop_at_first: Whether to raise for the first bad row, instead of for all of them at the end.
+        unit: What a text is in txt files, one of `TEXT_UNITS`.
 
     Raises:
         BadDataError: If a file is of no known kind or damaged, has no such column, or a row has something else than
@@ -172,11 +238,14 @@ def read_texts(files: Sequence[str], column: str = "text", stop_at_first: bool =
     """
     bad = BadRows()
     for file in files:
-        unit, rows = open_rows(file, only=[column])
+        counted, rows = open_rows(file, only=[column])
         is_txt = ending(file) == ".txt"
+        if is_txt and unit != "line":
+            lines = ((number, row["text"]) for number, row in rows if not isinstance(row, BadRowError))
+            rows = ((number, {"text": text}) for number, text in joined_lines(lines, unit))
         found, columns = False, {}
         for number, row in rows:
-            place = f"{unit} {number}"
+            place = f"{counted} {number}"
             try:
                 text = _text_of(row, "text" if is_txt else column)
             except BadRowError as problem:

@@ -269,7 +269,8 @@ def run_script(
         metrics={"perplexity": "perplexity"},
         base_model=model_args.model_name_or_path,
         author=card_args,
-        hyper_parameters={name: value for part in own for name, value in _settings_in_use(part).items()},
+        hyper_parameters=({} if data_args.text_unit == "line" else {"text_unit": data_args.text_unit})
+        | {name: value for part in own for name, value in _settings_in_use(part).items()},
     )
     arguments = (model_args, data_args, *own)
     results = run_command(

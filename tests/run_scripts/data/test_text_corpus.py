@@ -4,7 +4,13 @@ import datasets
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_documents, text_only
+from tokenmixers.run_scripts.data.text_corpus import (
+    TextDataArguments,
+    load_documents,
+    load_texts,
+    read_texts,
+    text_only,
+)
 
 
 DOCUMENTS = [f"document number {i} has some words, and unbelievably long ones too" for i in range(40)]
@@ -97,3 +103,43 @@ def test_a_column_of_mixed_values_names_the_one_that_is_no_text():
     )
     with pytest.raises(UserError, match="must hold strings, got 3"):
         text_only(rows, "text", "train")
+
+
+WRAPPED = "\ufeffIt was the best\r\nof times,\r\n  it was the worst. \r\n \t\r\n\r\nA second\rparagraph\n\n\n\n"
+WRAPPED += "東京は\n日本の\nTokyo\n\n"
+PARAGRAPHS = ["It was the best of times, it was the worst.", "A second\rparagraph", "東京は日本の Tokyo"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz"])
+def test_paragraphs_and_documents_of_a_folder(ending, streaming, tmp_path):
+    """Wrapped lines are joined, blank ones separate; a folder's files are documents of their own."""
+    for name, content in (("a", WRAPPED), ("b", "Alone\nhere"), ("sub/c", "\n \n")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        content = content.encode()
+        (tmp_path / f"{name}{ending}").write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    found = {
+        unit: [row["text"] for row in load_texts([str(tmp_path)], "text", "train", streaming, unit=unit)]
+        for unit in ("line", "paragraph", "document")
+    }
+    assert found["line"][1:3] == ["of times,", "  it was the worst. "]
+    assert found["paragraph"] == [*PARAGRAPHS, "Alone here"]
+    assert found["document"] == ["\n\n".join(PARAGRAPHS), "Alone here"]
+    places = [place.rpartition(" ")[2] for place, _ in read_texts([str(tmp_path / f"a{ending}")], unit="paragraph")]
+    assert places == ["1", "6", "10"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text_unit": "page"}, "--text_unit page is unknown; there are line, paragraph, document"),
+        ({"text_unit": "document", "dataset_name": "x", "train_file": None}, "is for txt files: a row of a data set"),
+        ({"text_unit": "paragraph", "train_file": ["data.jsonl"]}, "the train data are tables: a row is a document"),
+    ],
+)
+def test_wrong_units_of_text(changes, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "jsonl")
+    with pytest.raises(SystemExit) as caught:
+        load_documents(TextDataArguments(**{"train_file": ["data.txt"], **changes}), seed=0)
+    assert message in str(caught.value)
