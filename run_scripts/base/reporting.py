@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PreTrainedModel, ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 
 from .optional_packages import install_hint
 
@@ -51,8 +52,20 @@ def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str,
         print("; ".join(sizes))
     print(args.decision)
     if args.do_train:
-        start = f"continuing from {resume_from}" if resume_from else "from the start"
+        start = _start(args, resume_from)
         print(f"training for {length}, {batch} rows a step, {start}; output in {args.output_dir}", flush=True)
+
+
+def _start(args: TrainingArguments, resume_from: str | None) -> str:
+    """From where a run goes on, and whether its checkpoint is of the end of a shorter one."""
+    if resume_from is None:
+        return "from the start"
+    state = json.loads((Path(resume_from) / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    longer = args.max_steps > state["max_steps"] if args.max_steps > 0 else args.num_train_epochs > state["epoch"]
+    if state["global_step"] < state["max_steps"] or not longer:
+        return f"continuing from {resume_from}"
+    ended = f"extending the run that ended at step {state['global_step']:,}"
+    return f"{ended}: its learning rate is that of the longer run from there"
 
 
 class ProgressLines(ProgressCallback):

@@ -33,10 +33,12 @@ def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
     """The checkpoint to resume from, `None` to start from scratch.
 
     The same command resumes an unfinished run in `output_dir` from its newest complete checkpoint, also with another
-    number of processes; then with a warning, and if need be another batch size, see `keep_rows_per_step`.
+    number of processes; then with a warning, and if need be another batch size, see `keep_rows_per_step`. A finished
+    run is extended from its last step if `max_steps` or `num_train_epochs` is larger than it was.
 
     Raises:
-        UserError: If `output_dir` holds a finished run or something else, or there is nothing to resume.
+        UserError: If `output_dir` holds a finished run that was as long, or something else, or there is nothing to
+            resume.
     """
     found = _find_checkpoint(arguments)
     if found is not None and arguments.do_train:
@@ -61,10 +63,43 @@ def _find_checkpoint(arguments: TrainingArguments) -> str | None:
         raise UserError(f"--resume_from_checkpoint: there is no complete checkpoint in {str(folder)!r}.")
     if present and arguments.do_train and not requested and not (folder / UNFINISHED).is_dir():
         if (folder / RESULTS).is_file() and (folder / "train_results.json").is_file():
-            raise UserError(f"{str(folder)!r} holds a finished run. Choose another --output_dir, or remove it.")
+            return _checkpoint_to_extend(folder, last, arguments)
         if last is None and set(folder.iterdir()) != set(checkpoints):
             raise UserError(f"{str(folder)!r} is not empty and holds no checkpoint. Choose another --output_dir.")
     return last
+
+
+def _checkpoint_to_extend(folder: Path, last: str | None, arguments: TrainingArguments) -> str:
+    """The checkpoint of a finished run's last step, from which a longer run goes on.
+
+    Args:
+        folder: The output folder.
+        last: Its last complete checkpoint, if there is one.
+        arguments: Those of this run.
+
+    Raises:
+        UserError: If this run is not longer, or there is no such checkpoint.
+    """
+    finished = _read_state(folder)
+    if finished is None or not is_longer(finished, arguments):
+        raise UserError(
+            f"{str(folder)!r} holds a finished run. Choose another --output_dir, or remove it; a larger --max_steps "
+            "or --num_train_epochs extends the run."
+        )
+    reached = None if last is None else _read_state(Path(last))
+    if last is None or reached is None or reached.global_step < finished.global_step:
+        raise UserError(
+            f"the finished run in {str(folder)!r} has no checkpoint of its last step, from which a longer one could "
+            f"go on. Choose another --output_dir, and give --model_name_or_path {folder} to start from its weights."
+        )
+    return last
+
+
+def is_longer(state: TrainerState, arguments: TrainingArguments) -> bool:
+    """Whether a run is to have more steps or epochs than the run of a state had."""
+    if arguments.max_steps > 0:
+        return arguments.max_steps > state.max_steps
+    return arguments.num_train_epochs > (recorded_settings(state).get("num_train_epochs") or state.num_train_epochs)
 
 
 def _step(checkpoint: Path) -> int:

@@ -26,6 +26,8 @@ _BATCHES = ("per_device_train_batch_size", "gradient_accumulation_steps", "world
 ROWS = "training_rows"
 #: Hash of what is in them, see `fingerprint`.
 CONTENT = "training_data"
+#: The steps at which the run was extended, see `extensions`.
+EXTENDED = "extended_at"
 #: Settings that may follow the machine.
 _PRECISIONS = ("bf16", "fp16")
 #: Entries of a configuration that training or saving may change.
@@ -80,7 +82,7 @@ def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, 
     different = []
     for name in {**before, **now}:
         old, new = before.get(name), now.get(name)
-        if name in _BATCHES or (old or None) == (new or None):
+        if name in (*_BATCHES, EXTENDED) or (old or None) == (new or None):
             continue
         if name in (ROWS, CONTENT):
             if old is None or new is None:  # of a record from before it had them
@@ -102,6 +104,18 @@ def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, 
             f"{checkpoint!r} was written with {'; '.join(different)}: a run goes on with the arguments that it began "
             "with. Give these, or another --output_dir and --model_name_or_path for a new run from its weights."
         )
+
+
+def extensions(state: TrainerState, settings: Mapping[str, Any]) -> list[int]:
+    """The steps from which a run was to be longer than before: those of earlier times, and the state's if it is now.
+
+    Args:
+        state: Of the checkpoint that the run goes on from.
+        settings: Those of this run.
+    """
+    before = recorded_settings(state)
+    longer = any(before.get(name) and settings.get(name) and settings[name] > before[name] for name in _LENGTHS)
+    return [*before.get(EXTENDED, []), *([state.global_step] if longer else [])]
 
 
 def rows_per_step(settings: Mapping[str, Any]) -> int:

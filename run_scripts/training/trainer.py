@@ -12,7 +12,7 @@ import datasets
 import torch
 from huggingface_hub import HfApi
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import (
     Adafactor,
@@ -254,6 +254,12 @@ class ScriptTrainerMixin(DistillationMixin):
                 f"the state of the optimizer in {checkpoint} does not fit this run: {error}. Give the arguments with "
                 "which that run started, such as --optim and --freeze_embeddings, or another --output_dir."
             ) from error
+        if checkpoint is not None and isinstance(self.lr_scheduler, LambdaLR):
+            # The rates in the checkpoint are those of its run, which may have been shorter: at its end, 0.
+            groups, schedule = self.optimizer.param_groups, self.lr_scheduler
+            for group, base, factor in zip(groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
+                group["lr"] = base * factor(schedule.last_epoch)
+            schedule._last_lr = [group["lr"] for group in groups]  # which is logged
 
     def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
         """Compare with the best checkpoint; a wrong `--metric_for_best_model` is a `UserError`."""

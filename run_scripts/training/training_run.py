@@ -1,7 +1,7 @@
 """A whole run of a training command: train, evaluate, save, write the model card, push."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..data.fingerprint import fingerprint
 from ..data.text_stream import TextStream
 from .model_card import CardFacts, training_settings
 from .run_folder import mark_finished, mark_unfinished, write_results
-from .run_record import CONTENT, ROWS, RunRecord, check_model_of, check_settings
+from .run_record import CONTENT, EXTENDED, ROWS, RunRecord, check_model_of, check_settings, extensions
 from .trainer import ScriptTrainer, forget_truncation
 
 
@@ -70,7 +70,7 @@ def train_and_evaluate(
             trainer.save_metrics("eval", results, combined=False)
         if predict is not None:
             results |= predict()
-            trainer.card = replace(card, test_results=results)
+            trainer.card = replace(trainer.card, test_results=results)
         if trainer.is_world_process_zero():
             if args.do_train:
                 plot_history(trainer.state.log_history, Path(args.output_dir) / "history.png")
@@ -98,6 +98,9 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
         start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
         check_settings(resume_from, start, settings)
         check_model_of(resume_from, transformers_model(trainer.model).config)
+        if extended := extensions(start, settings):
+            settings[EXTENDED] = extended
+            trainer.card = with_extensions(trainer.card, extended)
     trainer.add_callback(RunRecord(settings))
     if trainer.is_world_process_zero():
         new_tokenizer = trainer.processing_class, args.tokenizer_settings
@@ -123,6 +126,13 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
     trainer.save_metrics("train", metrics, combined=False)
     trainer.save_state()
     return metrics, training_speed(trainer.state, start)
+
+
+def with_extensions(card: CardFacts, steps: Sequence[int]) -> CardFacts:
+    """The facts of a run that was extended at some steps."""
+    at = " and ".join(f"{step:,}" for step in steps)
+    note = f"The run was extended at step {at}: from there the learning rate follows the schedule of the longer run."
+    return replace(card, notes=" ".join(filter(None, (card.notes, note))))
 
 
 @contextmanager

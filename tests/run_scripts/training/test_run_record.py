@@ -16,7 +16,7 @@ from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training import run_record
 from tokenmixers.run_scripts.training.run_folder import UNFINISHED, checkpoint_to_resume
-from tokenmixers.run_scripts.training.run_record import RunRecord, check_model_of, check_settings
+from tokenmixers.run_scripts.training.run_record import EXTENDED, RunRecord, check_model_of, check_settings, extensions
 
 
 SETTINGS = {
@@ -171,6 +171,62 @@ def test_a_checkpoint_from_before_there_was_a_record_goes_on_and_gets_one(interr
     after = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
     assert after["stateful_callbacks"]["RunRecord"] == record
     assert record["args"]["settings"]["learning_rate"] == 1e-2
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_finished_run_is_extended(schedule, arguments, tmp_path, capsys):
+    """As one long run where the schedule is constant; otherwise with the rate of the longer schedule from there on."""
+    options = {**SAVING, "lr_scheduler_type": schedule, "save_strategy": "steps", "save_total_limit": 1}
+    first = {**options, "max_steps": 3}
+    run_mlm.main(arguments(**first, output_dir=tmp_path / "run"))
+    vocabulary = json.loads((tmp_path / "run" / "config.json").read_text())["vocab_size"]
+    sizes = f"{arguments()[arguments().index('--config_overrides') + 1]},vocab_size={vocabulary}"
+    options |= {"train_tokenizer": None, "tokenizer_name": tmp_path / "run", "config_overrides": sizes}
+    with pytest.raises(
+        SystemExit, match=r"holds a finished run\. Choose .* larger --max_steps or --num_train_epochs ext"
+    ):
+        run_mlm.main(arguments(**{**options, "max_steps": 3}, output_dir=tmp_path / "run"))
+    with pytest.raises(SystemExit, match=r"-3' was written with --learning_rate 0\.01, now 0\.1: a run goes on"):
+        run_mlm.main(arguments(**{**options, "learning_rate": 0.1}, output_dir=tmp_path / "run"))
+    capsys.readouterr()
+    extended = run_mlm.main(arguments(**options, output_dir=tmp_path / "run"))
+    assert "extending the run that ended at step 3: its learning rate is that of the longer" in capsys.readouterr().out
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    rates = {entry["step"]: entry["learning_rate"] for entry in history if "learning_rate" in entry}
+    if schedule == "constant":
+        shutil.copytree(tmp_path / "run", tmp_path / "tokenizer")
+        options["tokenizer_name"] = tmp_path / "tokenizer"
+        assert run_mlm.main(arguments(**options, output_dir=tmp_path / "long"))["trained"] == extended["trained"]
+        weights = [load_file(tmp_path / name / "model.safetensors") for name in ("run", "long")]
+        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    else:
+        assert rates == pytest.approx({step: 1e-2 * (1 - (step - 1) / (3 if step < 4 else 6)) for step in range(1, 7)})
+        card = (tmp_path / "run" / "README.md").read_text()
+        assert "6 steps. The run was extended at step 3: from there the learning rate follows the schedule" in card
+
+
+def test_a_finished_run_without_its_last_checkpoint_is_not_extended(arguments, tmp_path):
+    run_mlm.main(
+        arguments(**{**SAVING, "save_strategy": "no", "max_steps": 1, "do_eval": None}, output_dir=tmp_path / "run")
+    )
+    before = contents(tmp_path / "run")
+    with pytest.raises(SystemExit, match=r"no checkpoint of its last step.* give --model_name_or_path .*run to start"):
+        run_mlm.main(arguments(**{**SAVING, "max_steps": 2, "do_eval": None}, output_dir=tmp_path / "run"))
+    assert contents(tmp_path / "run") == before
+
+
+def test_extensions_are_remembered():
+    epochs = {name: value for name, value in SETTINGS.items() if name != "max_steps"}
+    first = saved_state(epochs | {"num_train_epochs": 1.0})
+    first.global_step = 5
+    longer = epochs | {"num_train_epochs": 2.5}
+    assert extensions(first, longer) == [5]
+    assert extensions(first, epochs | {"num_train_epochs": 1.0}) == []
+    again = saved_state(longer | {EXTENDED: [5]})
+    again.global_step = 12
+    check_settings("checkpoint-12", again, longer)
+    assert extensions(again, longer) == [5]  # an interrupted extension
+    assert extensions(again, longer | {"num_train_epochs": 3.0}) == [5, 12]
 
 
 def test_weights_of_other_classes_are_refused(tmp_path):
