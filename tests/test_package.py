@@ -302,13 +302,15 @@ def test_the_quickstart_runs_from_the_installed_wheel(installed, tmp_path):
         pytest.skip("make tells the commands of the quickstart")
     told = _run("make", "--dry-run", "quickstart", cwd=ROOT).replace("\\\n", "")
     told = re.sub(r"^echo ' *(.+)'$", r"\1", told, flags=re.MULTILINE)
-    steps = re.findall(r" -m tokenmixers\.run_scripts\.(.+)", told)
+    steps = re.findall(r"( -m tokenmixers\.run_scripts\.|bin/tokenmixers )(.+)", told)
+    assert len(steps) >= 8 and {*dict(steps)} == {" -m tokenmixers.run_scripts.", "bin/tokenmixers "}
     shown = {}
-    for step in steps:
+    for start, step in steps:
         module, *arguments = shlex.split(step)
         if module.startswith("run_"):
             arguments += ["--max_steps", "2"]
-        shown[module] = _run(installed, "-I", "-m", f"tokenmixers.run_scripts.{module}", *arguments, cwd=tmp_path)
-    assert len(shown) >= 8
+        entry_point = [installed.with_name("tokenmixers"), module]
+        command = [installed, "-I", "-m", f"tokenmixers.run_scripts.{module}"] if start[0] == " " else entry_point
+        shown[module] = _run(*command, *arguments, cwd=tmp_path)
     assert "modeling_gmlp.py" in shown["push_to_hub"] and "model.safetensors" in shown["push_to_hub"]
     assert (tmp_path / "outputs/quickstart/gmlp/README.md").is_file()

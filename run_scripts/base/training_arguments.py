@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from accelerate.utils import parse_flag_from_env, patch_environment
-from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from huggingface_hub.errors import StrictDataclassError
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.hf_argparser import string_to_bool
 from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import logging
@@ -243,3 +244,12 @@ class GenerationTrainingArguments(ScriptTrainingArguments, Seq2SeqTrainingArgume
     predict_with_generate: bool = field(
         default=True, metadata={"help": "Generate texts in evaluations; without it they give perplexity alone."}
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.generation_config is None:
+            return
+        try:  # now: the Trainer loads it when the data were read
+            Seq2SeqTrainer.load_generation_config(self.generation_config)
+        except (OSError, ValueError, TypeError, AttributeError, StrictDataclassError) as error:
+            raise UserError(f"--generation_config {str(self.generation_config)!r} cannot be used: {error}") from error

@@ -323,6 +323,10 @@ class PairReader:
                 known = ", ".join(map(repr, value)) if isinstance(value, dict) else repr(value)
                 if column in self.missing:
                     self.missing[column] = self.missing[column] or f"where {key!r} should be, there is {known}"
+                if not isinstance(value, dict) and value != "":
+                    raise BadRowError(
+                        f"the column {column!r} must hold a text: where {key!r} should be, there is {known}."
+                    )
                 value = None
                 break
             value = value[key]

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,22 @@ def mark_unfinished(
     shutil.rmtree(Path(folder) / _FINISHED, ignore_errors=True)  # of a run that was killed when it had ended
     if settings is not None and kept_tokenizer(folder, settings) is None:
         keep_tokenizer(tokenizer, mark / TOKENIZER, settings)
+
+
+def forget_start(folder: str, grid: "GridFolder | None" = None) -> None:
+    """Remove what `mark_unfinished` and `GridFolder.start_run` have written for a run that has no step.
+
+    Args:
+        folder: The output folder of the run, which is removed if it is empty then.
+        grid: That of its grid, which other runs may use too.
+    """
+    shutil.rmtree(Path(folder) / UNFINISHED, ignore_errors=True)
+    with suppress(OSError):
+        os.rmdir(folder)
+    if grid is not None and {path.name for path in grid.path.iterdir()} <= {GRID_SETTINGS, TOKENIZER}:
+        (grid.path / GRID_SETTINGS).unlink(missing_ok=True)
+        shutil.rmtree(grid.path / TOKENIZER, ignore_errors=True)
+        os.rmdir(grid.path)
 
 
 def write_results(folder: str, results: Mapping[str, Any], update: bool = False) -> None:

@@ -1,5 +1,6 @@
 """The Trainer of all training commands."""
 
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +29,7 @@ from transformers import (
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import HubStrategy, TrainOutput, has_length
 from transformers.utils import logging
+from transformers.utils.generic import find_labels
 
 from ...configuration.auto_classes import FAMILIES
 from ...configuration.checkpoint_files import copy_code
@@ -114,11 +116,15 @@ class StopWithoutSteps(TrainerCallback):
         raise no_batch(args, train_dataloader)
 
 
-def no_batch(args: TrainingArguments, loader: DataLoader) -> UserError:
+class NoBatchError(UserError):
+    """The training data give no batch."""
+
+
+def no_batch(args: TrainingArguments, loader: DataLoader) -> NoBatchError:
     """The error of training data that give no batch."""
     rows = f"the {len(loader.dataset):,} training rows" if has_length(loader.dataset) else "the training data"
     unique = " without the same text twice" if getattr(args, "batch_sampler", None) == NO_DUPLICATES else ""
-    return UserError(
+    return NoBatchError(
         f"there is nothing to train on: {rows} give no batch of {args.per_device_train_batch_size}{unique}. Give more "
         "data or a smaller --per_device_train_batch_size"
         f"{', or leave out --dataloader_drop_last' if args.dataloader_drop_last and not unique else ''}."
@@ -134,6 +140,7 @@ class ScriptTrainerMixin(DistillationMixin):
 
     def __init__(self, *args: Any, **kwargs: Any):
         self._watched_pushes: set[Future] = set()
+        _check_label_smoothing(*args, **kwargs)  # first: it makes the output folder
         super().__init__(*args, **kwargs)
         self.args.logging_nan_inf_filter = False
         if self.is_fsdp_enabled:  # encoder and decoder may have modules of their own for one matrix, which it refuses
@@ -235,7 +242,10 @@ class ScriptTrainerMixin(DistillationMixin):
     ) -> tuple[Any, dict[str, Any]]:
         """The optimizer and its arguments: Transformers', and for Adafactor those of `--optim_args`."""
         optimizer, settings = Trainer.get_optimizer_cls_and_kwargs(args, model)
-        return optimizer, settings | (adafactor_options(args) if optimizer is Adafactor else {})
+        if optimizer is Adafactor:
+            return optimizer, settings | adafactor_options(args)
+        _check_optimizer_options(args, model)
+        return optimizer, settings
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """The schedule of `--lr_scheduler_type`, with `--constant_warmup` and `--final_decay_steps`."""
@@ -261,12 +271,13 @@ class ScriptTrainerMixin(DistillationMixin):
                 group["lr"] = base * factor(schedule.last_epoch)
             schedule._last_lr = [group["lr"] for group in groups]  # which is logged
 
-    def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
-        """Compare with the best checkpoint; a wrong `--metric_for_best_model` is a `UserError`."""
-        try:
-            return super()._determine_best_metric(*args, **kwargs)
-        except KeyError as error:
-            raise UserError(str(error.args[0])) from error
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate; an unknown `--metric_for_best_model` is a `UserError`, also before the first step."""
+        metrics, wanted = super()._evaluate(*args, **kwargs), self.args.metric_for_best_model
+        if wanted is not None and f"eval_{wanted.removeprefix('eval_')}" not in metrics:
+            known = (name.removeprefix("eval_") for name in metrics if name.startswith("eval_"))
+            raise UserError(f"--metric_for_best_model {wanted} is unknown; there are {', '.join(known)}.")
+        return metrics
 
     def _get_num_items_in_batch(self, batch_samples: list[dict], device: torch.device) -> torch.Tensor | int | None:
         """What losses are divided by: the Trainer's count of `labels`, and starts and ends of answers; never 0."""
@@ -373,6 +384,53 @@ def _logs_stay() -> Iterator[None]:
 
     with patch.object(HfApi, "upload_folder", upload_folder):
         yield
+
+
+def _check_label_smoothing(
+    model: torch.nn.Module | None = None, args: TrainingArguments | None = None, **kwargs: Any
+) -> None:
+    """Refuse `--label_smoothing_factor` where it has no effect or no meaning.
+
+    Args:
+        model: The model to train.
+        args: The training arguments.
+        kwargs: The Trainer's other arguments.
+
+    Raises:
+        UserError: If the model has other labels than classes.
+    """
+    if model is None or args is None or not args.label_smoothing_factor:
+        return
+    names = args.label_names or find_labels(type(model))
+    regression = getattr(model.config, "problem_type", None) == "regression"
+    if regression or "labels" not in names:
+        what = "scores" if regression else " and ".join(names) or "similarities"
+        raise UserError(f"--label_smoothing_factor is for classes, this model is trained on {what}: leave it out.")
+
+
+def _check_optimizer_options(args: TrainingArguments, model: PreTrainedModel | None) -> None:
+    """Refuse names in `--optim_args` that the optimizer does not read: Transformers passes over them.
+
+    Raises:
+        UserError: If there is one.
+    """
+    plain = copy.copy(args)
+    plain.optim_args = None
+    for argument in filter(None, (args.optim_args or "").replace(" ", "").split(",")):
+        name, probe = argument.partition("=")[0], copy.copy(args)
+        probe.optim_args = f"{name}=?"
+        try:
+            read = Trainer.get_optimizer_cls_and_kwargs(probe, model) != Trainer.get_optimizer_cls_and_kwargs(
+                plain, model
+            )
+        except (ValueError, AttributeError, TypeError, RuntimeError):  # no number; tensors are not compared
+            read = True
+        if not read:
+            optimizer = getattr(args.optim, "value", args.optim)
+            raise UserError(
+                f"--optim_args has {name!r}, which --optim {optimizer} does not take here: leave it out. "
+                "--weight_decay, --adam_beta1, --adam_beta2 and --adam_epsilon are arguments of their own."
+            )
 
 
 class ScriptTrainer(ScriptTrainerMixin, Trainer):

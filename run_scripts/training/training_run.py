@@ -20,9 +20,9 @@ from ..base.reporting import plot_history, training_speed, transformers_model
 from ..data.fingerprint import fingerprint
 from ..data.text_stream import TextStream
 from .model_card import CardFacts, training_settings
-from .run_folder import mark_finished, mark_unfinished, write_results
+from .run_folder import UNFINISHED, forget_start, mark_finished, mark_unfinished, write_results
 from .run_record import CONTENT, EXTENDED, ROWS, RunRecord, check_model_of, check_settings, extensions
-from .trainer import ScriptTrainer, forget_truncation
+from .trainer import NoBatchError, ScriptTrainer, forget_truncation
 
 
 @report_bad_data()
@@ -102,6 +102,7 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
             settings[EXTENDED] = extended
             trainer.card = with_extensions(trainer.card, extended)
     trainer.add_callback(RunRecord(settings))
+    begun = (Path(args.output_dir) / UNFINISHED).is_dir()
     if trainer.is_world_process_zero():
         new_tokenizer = trainer.processing_class, args.tokenizer_settings
         if args.grid is None:
@@ -115,7 +116,14 @@ def _train(trainer: ScriptTrainer, resume_from: str | None) -> tuple[dict[str, f
         latest = [key for entry in start.log_history if entry["step"] == start.global_step for key in entry]
         evaluated = any(key.startswith("eval_") for key in latest)
         args.eval_on_start = args.eval_strategy == IntervalStrategy.EPOCH and at_end and not evaluated
-    metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
+    elif args.eval_strategy != IntervalStrategy.NO and not _may_be_metric(args.metric_for_best_model, trainer):
+        args.eval_on_start = True  # the metrics are known by an evaluation alone: not after hours of training
+    try:
+        metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
+    except NoBatchError:
+        if trainer.is_world_process_zero() and not begun:
+            forget_start(args.output_dir, args.grid)
+        raise
     if trainer.is_world_process_zero():  # a run may have been killed while it removed a checkpoint
         best = trainer.state.best_model_checkpoint
         rotate_checkpoints(args.output_dir, args.save_total_limit, best)
@@ -133,6 +141,12 @@ def with_extensions(card: CardFacts, steps: Sequence[int]) -> CardFacts:
     at = " and ".join(f"{step:,}" for step in steps)
     note = f"The run was extended at step {at}: from there the learning rate follows the schedule of the longer run."
     return replace(card, notes=" ".join(filter(None, (card.notes, note))))
+
+
+def _may_be_metric(name: str | None, trainer: ScriptTrainer) -> bool:
+    """Whether a metric is among those that the model's card names, or a loss."""
+    known = ("loss", *(trainer.card.metrics if trainer.card is not None else ()))
+    return name is None or name.removeprefix("eval_") in known or name.endswith("_loss")
 
 
 @contextmanager

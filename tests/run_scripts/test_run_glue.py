@@ -169,7 +169,27 @@ def test_mnli_has_two_evaluation_and_two_test_sets(command, tmp_path, capsys):
     assert (tmp_path / "run" / "predictions_mismatched.csv").is_file()
 
 
+def test_an_unknown_metric_to_compare_by_is_found_before_training(command, tmp_path):
+    options = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+    for name in ("nope", "eval_loss_"):
+        with pytest.raises(SystemExit, match=f"--metric_for_best_model {name} is unknown; there are loss, .*accuracy"):
+            run_glue.main(command(**options, metric_for_best_model=name, output_dir=tmp_path / name))
+        assert not [*(tmp_path / name).rglob("checkpoint-*")]
+    # One that the card does not name.
+    options |= {"max_steps": None, "num_train_epochs": 1, "metric_for_best_model": "runtime"}
+    run_glue.main(command(**options))
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    assert next(entry["step"] for entry in history if "eval_accuracy" in entry) == 0
+    # One that it names needs no evaluation before.
+    run_glue.main(command(**options | {"metric_for_best_model": "accuracy", "output_dir": tmp_path / "named"}))
+    history = json.loads((tmp_path / "named" / "trainer_state.json").read_text())["log_history"]
+    assert next(entry["step"] for entry in history if "eval_accuracy" in entry) > 0
+
+
 def test_stsb_is_a_regression(command, tmp_path):
+    with pytest.raises(SystemExit, match="--label_smoothing_factor is for classes, this model is trained on scores"):
+        run_glue.main(command(task_name="stsb", label_smoothing_factor=0.1))
+    assert not (tmp_path / "run").exists()
     results = run_glue.main(command(**LEARN, task_name="stsb", do_predict=True))
     assert results["eval_pearson"] > 0.5 and results["eval_spearman"] > 0.5
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval()
@@ -537,7 +557,10 @@ def test_data_without_a_batch_are_an_error(length, command, tmp_path):
     options = {"dataloader_drop_last": True, "per_device_train_batch_size": 61, "save_strategy": "epoch", **length}
     with pytest.raises(SystemExit, match=r"the 60 training rows give no batch of 61\. Give more"):
         run_glue.main(command(**options))
-    assert [path.name for path in (tmp_path / "run").rglob("*")] == ["_unfinished"]
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(SystemExit, match=r"the 60 training rows give no batch of 61\. Give more"):
+        run_glue.main(command(**options, seeds=[1, 2], output_dir=tmp_path / "grid"))
+    assert not (tmp_path / "grid").exists()
     run_glue.main(command(**options | {"per_device_train_batch_size": 60}))
 
 

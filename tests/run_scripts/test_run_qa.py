@@ -400,6 +400,10 @@ def test_kinds_of_json_may_be_mixed(questions, tmp_path):
         ({"do_train": None}, "--train_tokenizer needs --do_train"),
         ({"validation_file": None}, "give the validation questions as either --dataset_name or --validation_file"),
         ({"train_tokenizer": None}, "--tokenizer_name"),
+        (
+            {"label_smoothing_factor": 0.1},
+            "--label_smoothing_factor is for classes, this model is trained on start_positions and end_positions",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(command, tmp_path, changes, message):

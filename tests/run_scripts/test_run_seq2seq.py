@@ -203,6 +203,8 @@ def test_models_of_transformers_itself(writing, tmp_path):
         ({"generation_max_length": 26}, "--generation_max_length 26 does not fit the model: at most 25"),
         ({"do_train": None}, "--train_tokenizer needs --do_train"),
         ({"train_tokenizer": None}, "--tokenizer_name"),
+        ({"generation_config": "nowhere", "train_file": "nope"}, "--generation_config 'nowhere' cannot be used: "),
+        ({"generation_config": __file__, "train_file": "nope"}, f"--generation_config {__file__!r} cannot be used: "),
     ],
 )
 def test_mistakes_are_one_sentence(writing, tmp_path, changes, message):

@@ -223,6 +223,16 @@ def test_nested_columns_may_be_null_or_absent(tmp_path):
     with pytest.raises(UserError, match=r"3 bad rows\. line 2: 'translation.en' is empty; line 3: .*; line 4: "):
         pairs(file, **columns)
     assert pairs(file, **columns, skip_empty_examples=True)[:] == ["a"]
+    wrong = write(tmp_path, [*rows, {"translation": "foo"}, {"translation": [1]}])
+    message = (
+        r"2 bad rows\. line 5: the column 'translation.en' must hold a text: where 'en' should be, there is 'foo'; "
+        r"line 6: the column .* there is \[1\]\."
+    )
+    with pytest.raises(UserError, match=message):
+        pairs(wrong, **columns, skip_empty_examples=True)
+    with pytest.raises(UserError, match=r"no column 'translation.en': where 'en' should be, there is 'foo'"):
+        pairs(write(tmp_path, [{"translation": "foo"}]), **columns)
+    file = write(tmp_path, rows)
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "hub" / "train.parquet")
     for skip in (False, True):
         arguments = Seq2SeqDataArguments(dataset_name=str(tmp_path / "hub"), skip_empty_examples=skip, **columns)
