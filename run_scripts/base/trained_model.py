@@ -1,6 +1,8 @@
 """Checkpoints of models that were trained for a task."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -29,19 +31,33 @@ def check_folder(name: str) -> None:
         )
 
 
-def load_trained(auto_class: type, name: str) -> PreTrainedModel:
+def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel:
     """Load a checkpoint that has all the weights of the class, in evaluation mode.
 
     Args:
         auto_class: E.g. `AutoModelForMaskedLM`.
         name: Folder or Hub id.
+        options: Further arguments of `from_pretrained`.
 
     Raises:
         UserError: If it cannot be loaded, or lacks weights, such as those of a head, which would be random.
     """
     check_folder(name)
     with report_unreadable(name):
-        model, report = auto_class.from_pretrained(name, output_loading_info=True)
-    if missing := sorted(report["missing_keys"]):
-        raise UserError(f"{name!r} has no weights for {', '.join(missing[:3])}: it was not trained for this task.")
+        model, report = auto_class.from_pretrained(name, output_loading_info=True, **options)
+    check_complete(name, report["missing_keys"])
     return model.eval()
+
+
+def check_complete(name: str, missing: Iterable[str]) -> None:
+    """Check that a checkpoint lacks no weights.
+
+    Args:
+        name: Folder or Hub id.
+        missing: The `missing_keys` of Transformers' loading info.
+
+    Raises:
+        UserError: If it does.
+    """
+    if names := sorted(missing):
+        raise UserError(f"{name!r} has no weights for {', '.join(names[:3])}: it was not trained for this task.")

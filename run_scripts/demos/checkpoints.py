@@ -12,7 +12,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..base.errors import UserError, report_unreadable
 from ..base.sequence_limits import longest_text
-from ..base.trained_model import check_folder
+from ..base.trained_model import check_folder, load_trained
 
 
 class TaskName(NamedTuple):
@@ -107,7 +107,7 @@ def load_checkpoint(name: str, trust_remote_code: bool = False) -> Checkpoint:
     with report_unreadable(name):
         # An image model first: a missing processor is then not taken for a missing model.
         model_class = getattr(transformers, task.auto_class)
-        model = model_class.from_pretrained(name, attn_implementation="eager", **options)
+        model = load_trained(model_class, name, attn_implementation="eager", **options)
         processor_class = AutoImageProcessor if task.name == "image-classification" else AutoTokenizer
         processor = processor_class.from_pretrained(name, **options)
     if task.name == "fill-mask" and processor.mask_token is None:

@@ -26,9 +26,12 @@ from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.shipped_files import MODEL_CARDS
-from ..base.trained_model import check_folder
+from ..base.trained_model import check_complete, check_folder
 from .run_folder import kept_tokenizer
 
+
+#: Attribute of a model with the names of the weights that its checkpoint lacks, see `check_has_weights`.
+MISSING_WEIGHTS = "_missing_weights"
 
 #: Vocabularies are padded to multiples of this, for speed.
 ROWS_MULTIPLE = 128
@@ -307,12 +310,28 @@ def build_model(
             raise UserError("--fsdp_size shards a checkpoint: save the model first, and give --model_name_or_path.")
         options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
     name = arguments.model_name_or_path or arguments.config_name or arguments.model_type
+    with_report = options.pop("output_loading_info", False)
     try:
         if arguments.model_name_or_path is not None:
-            return auto_class.from_pretrained(name, config=config, **options, **arguments.hub_arguments())
+            options |= {"output_loading_info": True, **arguments.hub_arguments()}
+            model, report = auto_class.from_pretrained(name, config=config, **options)
+            setattr(model, MISSING_WEIGHTS, sorted(report["missing_keys"]))
+            return (model, report) if with_report else model
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
     except SafetensorError as error:
         raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
     except (OSError, ValueError) as error:
         reason = str(error).partition("Model type should be one of")[0]  # a hundred names follow
         raise UserError(f"no {auto_class.__name__} can be made of {name!r}: {reason}") from error
+
+
+def check_has_weights(model: PreTrainedModel) -> None:
+    """Check that a model that is not trained has all its weights from a checkpoint, as far as it comes from one.
+
+    Poolers count only where a head may read them: embeddings of sentences have their own pooling.
+
+    Raises:
+        UserError: If some, such as those of a head, are random.
+    """
+    missing = getattr(model, MISSING_WEIGHTS, ())
+    check_complete(model.name_or_path, [name for name in missing if not name.startswith("pooler.")])

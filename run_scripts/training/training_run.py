@@ -20,6 +20,7 @@ from ..base.reporting import plot_history, training_speed, transformers_model
 from ..data.fingerprint import fingerprint
 from ..data.text_stream import TextStream
 from .model_card import CardFacts, training_settings
+from .model_loading import check_has_weights
 from .run_folder import UNFINISHED, forget_start, mark_finished, mark_unfinished, write_results
 from .run_record import CONTENT, EXTENDED, ROWS, RunRecord, check_model_of, check_settings, extensions
 from .trainer import NoBatchError, ScriptTrainer, forget_truncation
@@ -59,6 +60,8 @@ def train_and_evaluate(
     """
     args, results, training = trainer.args, dict(results or {}), {}
     trainer.card = card
+    if not args.do_train:
+        check_has_weights(transformers_model(trainer.model))
     forget_truncation(trainer.processing_class)
     with _report_full_disk(args.output_dir):
         if args.do_train:

@@ -16,10 +16,13 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
+from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS, module_of
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.data.images import load_image_processor
+from tokenmixers.run_scripts.training.model_loading import load_config
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -328,6 +331,33 @@ def test_a_diverging_loss_and_a_full_disk_are_survived(script, arguments, tmp_pa
     with pytest.raises(UserError, match=r"disk of .* is full. Earlier checkpoints are untouched"):
         run_here(script, arguments(script, tmp_path / "full", **saving))
     assert before and contents(tmp_path / "full" / "checkpoint-1") == before
+
+
+#: Command -> the names of its classes.
+WITH_HEADS = {"run_mlm": None, "run_clm": None, "run_glue": ["cat", "dog"], "run_qa": None}
+WITH_HEADS |= {"run_token_classification": ["B-PER", "O"], "run_image_classification": ["bottom", "top"]}
+
+
+@pytest.mark.parametrize("script", WITH_HEADS)
+def test_a_checkpoint_without_its_head_is_not_evaluated(script, arguments, data, tmp_path):
+    """Figures of random weights mean nothing."""
+    own = arguments(script, tmp_path / "out")
+    given = dict(zip(own[::2], own[1::2], strict=True))
+    new = ModelArguments(config_name=given["--config_name"], config_overrides=given["--config_overrides"])
+    config = load_config(new)
+    config.tie_word_embeddings = False  # else a decoder has no weights of a head
+    if WITH_HEADS[script] is not None:
+        config.id2label = dict(enumerate(WITH_HEADS[script]))
+    AutoModel.from_config(config).save_pretrained(tmp_path / "headless")
+    changes = dict.fromkeys(("do_train", "do_predict", "config_name", "config_overrides", "train_tokenizer"))
+    changes |= {"model_name_or_path": tmp_path / "headless", "load_best_model_at_end": None, "eval_strategy": None}
+    images = script == "run_image_classification"
+    prepares = load_image_processor(new, config) if images else AutoTokenizer.from_pretrained(data / "encoder")
+    prepares.save_pretrained(tmp_path / "headless")
+    command = [*arguments(script, tmp_path / "out", **changes), "--config_overrides", ""]
+    with pytest.raises(UserError, match=r"headless' has no weights for .*: it was not trained for this task\."):
+        run_here(script, command)
+    assert not [*tmp_path.glob("out/*results.json")]
 
 
 def test_killed_in_a_checkpoint_and_at_the_end(start, arguments, whole):

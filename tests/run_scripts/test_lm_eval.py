@@ -254,6 +254,14 @@ def test_wrong_models_and_tasks(checkpoint, tiny_model, tmp_path):
         main([*arguments_for(tmp_path / "nothing", "local_perplexity"), *metadata])
 
 
+def test_models_without_a_head_are_refused(checkpoint, evaluate):
+    model, _, folder = checkpoint("GMLPForCausalLM")
+    model.config.tie_word_embeddings = False
+    model.base_model.save_pretrained(folder)
+    with pytest.raises(SystemExit, match=r"model' has no weights for .*: it was not trained for this task"):
+        evaluate(folder, "local_perplexity", [{"text": "a"}])
+
+
 def test_errors_of_the_program_keep_their_traceback(checkpoint, evaluate, monkeypatch):
     model, _, folder = checkpoint("GMLPForCausalLM")
 
