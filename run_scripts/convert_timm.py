@@ -291,7 +291,12 @@ def main(argv: list[str] | None = None) -> None:
         model = auto_class.from_config(config)
     if not classifies:
         tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-    model.load_state_dict(tensors, assign=True)
+    try:
+        model.load_state_dict(tensors, assign=True)
+    except RuntimeError as error:
+        lacking = sorted(model.state_dict().keys() - tensors.keys())
+        reason = f"it has no tensor for {', '.join(lacking[:3])}: the model is not complete" if lacking else error
+        raise UserError(f"{arguments.source!r} cannot be converted: {reason}.") from error
     preprocessing = {name: settings.get(name) or default for name, default in PREPROCESSING.items()}
     processor = image_processor(config.image_size, preprocessing)
     licence = _licence(arguments, settings, source_card)

@@ -77,12 +77,16 @@ def timm_config(
         image_size: Height and width of the images, in pixels, which the shapes do not show; `None` for square images.
 
     Raises:
-        ValueError: If a name is not one of timm's gMLP or MLP-Mixer, if the MLPs have gates (timm's `gmixer_*`), or
-            if the number of patches of `image_size`, or of any square, is not the model's number of tokens.
+        ValueError: If a name is not one of timm's gMLP or MLP-Mixer, a tensor is missing, the MLPs have gates (timm's
+            `gmixer_*`), or the number of patches of `image_size`, or of any square, is not that of the model's tokens.
     """
     tensors = convert_timm_state_dict(state_dict)
-    patches = tensors["model.embed_patches.projection.weight"]
-    expanded, narrowed = (tensors[f"model.layers.0.{name}.weight"] for name in ("proj_in", "proj_out"))
+    is_mixer = any(".token_mixing." in name for name in tensors)
+    first = ["embed_patches.projection.weight", "layers.0.proj_in.weight", "layers.0.proj_out.weight"]
+    first.append("layers.0.token_mixing.weight_out" if is_mixer else "layers.0.sgu.spatial_proj.bias")
+    if missing := [f"model.{name}" for name in first if f"model.{name}" not in tensors]:
+        raise ValueError(f"There is no tensor for {', '.join(missing)}: the model is not complete.")
+    patches, expanded, narrowed = (tensors[f"model.{name}"] for name in first[:3])
     config_class: type[GMLPConfig] = GMLPConfig
     fields: dict[str, Any] = {}
     token_mixing = tensors.get("model.layers.0.token_mixing.weight_out")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoBackbone, AutoImageProcessor, AutoModel, AutoModelForImageClassification, pipeline
 
 from tokenmixers import GMLPModel, TimmImageProcessorPil
@@ -130,6 +130,23 @@ def test_weights_without_a_classifier(tmp_path):
         (lambda folder: os.rename(folder / "model.safetensors", folder / "pytorch_model.bin"), "Pickled weights"),
         (lambda folder: save_file({"conv1.weight": torch.ones(1)}, folder / "model.safetensors"), "'conv1.weight' is"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"no tensors"), "cannot be converted"),
+        (
+            lambda folder: change_tensors(folder, "blocks.1.mlp_channels.gate.norm"),
+            r"it has no tensor for model\.layers\.1\.sgu\.norm\.bias, .*norm\.weight: the model is not complete\.",
+        ),
+        (lambda folder: change_tensors(folder, "head.bias"), r"has no tensor for classifier\.bias: the model is not"),
+        (
+            lambda folder: change_tensors(folder, "stem."),
+            r"no tensor for model\.embed_patches\.projection\.weight: the",
+        ),
+        (
+            lambda folder: change_tensors(folder, "blocks.0"),
+            r"no tensor for model\.layers\.0\.proj_in\.weight, .*bias: ",
+        ),
+        (
+            lambda folder: change_tensors(folder, "norm.", torch.ones(3)),
+            r"cannot be converted: .*size mismatch for model",
+        ),
         (lambda folder: (folder / "config.json").write_text('{"label_names": ["a"]}'), "3 classes, but there are 1"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json' cannot be read"),
         (lambda folder: (folder / "config.json").write_text("[]"), "no description of a timm model"),
@@ -155,6 +172,16 @@ def test_wrong_sources(source, tmp_path, change, message):
     with pytest.raises(SystemExit, match=message):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
+
+
+def change_tensors(folder, start, value=None):
+    """Remove the tensors whose names start so, or replace them."""
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.startswith(start)]:
+        del tensors[name]
+        if value is not None:
+            tensors[name] = value.clone()
+    save_file(tensors, folder / "model.safetensors")
 
 
 def change_settings(folder, **settings):
