@@ -165,7 +165,7 @@ def test_python_blocks_import_what_exists(page, code):
 
 
 def test_the_code_that_loads_runs(tmp_path, monkeypatch):
-    """The second example of the README, with a small checkpoint. test_push_to_hub.py runs those with a Hub."""
+    """The first example of the commands' guide, with a small checkpoint. test_push_to_hub.py runs those with a Hub."""
     tokenizer = train_unigram_tokenizer(["Return an instance of the class.", "Name the item."] * 9, 40, 32)
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 32}
     folder = tmp_path / "outputs" / "quickstart" / "gmlp"
@@ -173,8 +173,25 @@ def test_the_code_that_loads_runs(tmp_path, monkeypatch):
     tokenizer.save_pretrained(folder)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), names)
+    exec(compile(blocks("run_scripts/README.md", "python")[0], "README.md", "exec"), names)
     assert names["model"].config.num_labels == 3
+
+
+@pytest.mark.slow
+def test_finetuning_on_own_texts_as_the_readme_says(tmp_path, monkeypatch):
+    """The second example of the README, on a file with a text that is longer than the model reads."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    Path("reviews.csv").write_text(f"text,label\n{'a long review ' * 200},1\nI did not like it.,0\n")
+    names: dict = {}
+    exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), names)
+    assert sorted(map(len, names["reviews"]["input_ids"])) == [8, 256]
+    assert (tmp_path / "outputs" / "reviews" / "checkpoint-3" / "model.safetensors").is_file()
+    assert len(blocks("README.md", "python")[1].split("import tokenmixers\n")[1].strip().splitlines()) == 6
+
+
+def test_the_readme_can_be_read_in_minutes():
+    assert len(TEXTS["README.md"].splitlines()) < 150
 
 
 def test_the_search_of_the_first_page_finds_what_it_asks_for(monkeypatch, capsys):

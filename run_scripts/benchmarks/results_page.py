@@ -84,71 +84,61 @@ class SummaryRow(NamedTuple):
     models: tuple[str, str]
 
 
+_BOTH = ("inference", "training")
+
+#: Rows of which nothing was measured are left out.
 SUMMARY = (
     SummaryRow(
         "gMLP-S, images: inference / training",
         "timm, same weights",
         1,
-        (("gmlp-s16-224", "inference"), ("gmlp-s16-224", "training")),
+        tuple(("gmlp-s16-224", mode) for mode in _BOTH),
         ("tokenmixers", "timm"),
     ),
     SummaryRow(
         "gMLP-base, 128 tokens: inference / training",
         "g-mlp-pytorch, same weights",
         2,
-        (("gmlp-base, 128 tokens", "inference"), ("gmlp-base, 128 tokens", "training")),
+        tuple(("gmlp-base, 128 tokens", mode) for mode in _BOTH),
         ("tokenmixers, Toeplitz", "g-mlp-pytorch"),
     ),
     SummaryRow(
-        "gMLP-base, 512 tokens: inference / training",
-        "g-mlp-pytorch, same weights",
-        2,
-        (("gmlp-base, 512 tokens", "inference"), ("gmlp-base, 512 tokens", "training")),
-        ("tokenmixers, Toeplitz", "g-mlp-pytorch"),
+        "gMLP of MiniLM's shape, one sentence",
+        "BERT, equal shape",
+        11,
+        (("one sentence at a time", "inference"),),
+        ("gMLP", "BERT of equal shape"),
+    ),
+    SummaryRow(
+        "gMLP of MiniLM's shape, one sentence, ONNX Runtime",
+        "BERT, equal shape",
+        11,
+        (("one sentence at a time", "inference"),),
+        ("gMLP, ONNX Runtime", "BERT of equal shape, ONNX Runtime"),
+    ),
+    SummaryRow(
+        "gMLP of MiniLM's shape, finetuning",
+        "BERT, equal shape",
+        12,
+        (("finetuning on sentences", "training"),),
+        ("gMLP", "BERT of equal shape"),
+    ),
+    SummaryRow(
+        "Synthesizer (random): encoding / decoding / training",
+        "T5, equal shape",
+        4,
+        (("seq2seq encoding", "inference"), ("seq2seq decoding", "inference"), ("seq2seq step", "training")),
+        ("Synthesizer, random", "T5"),
     ),
     *(
         SummaryRow(
             f"{name}, {length} tokens: inference / training",
-            "BERT, as many parameters",
+            "BERT, equal parameters",
             3,
-            ((f"{name.lower()}, {length} tokens", "inference"), (f"{name.lower()}, {length} tokens", "training")),
+            tuple((f"{name.lower()}, {length} tokens", mode) for mode in _BOTH),
             ("tokenmixers", "BERT"),
         )
         for name, length in (("gMLP-base", 128), ("gMLP-base", 512), ("aMLP-base", 512))
-    ),
-    SummaryRow(
-        "Synthesizer (random): encoding / decoding",
-        "T5, same shape",
-        4,
-        (("seq2seq encoding", "inference"), ("seq2seq decoding", "inference")),
-        ("Synthesizer, random", "T5"),
-    ),
-    SummaryRow(
-        "Synthesizer (random): training",
-        "T5, same shape",
-        4,
-        (("seq2seq step", "training"),),
-        ("Synthesizer, random", "T5"),
-    ),
-    *(
-        SummaryRow(
-            "gMLP-base, packed: SST-2 / RTE / SQuAD",
-            f"the same model, {way}",
-            5,
-            tuple((f"lengths: {name}.txt", "inference") for name in ("sst2", "rte", "squad")),
-            ("gMLP, packed", candidate),
-        )
-        for way, candidate in (
-            ("batches of similar length", "gMLP, by length"),
-            ("padded to 512 tokens", "gMLP, padded"),
-        )
-    ),
-    SummaryRow(
-        "gMLP-base, MLM step, `sparse_prediction`",
-        "logits of all tokens",
-        8,
-        (("gmlp-base, MLM step", "training"),),
-        ("logits of masked tokens", "logits of all tokens"),
     ),
 )
 
@@ -362,7 +352,8 @@ def summary_table(machines: Mapping[str, Results]) -> str:
         (row.ours, row.against, *(_summary_cell(machines[machine], row, dtype) for machine, dtype in columns))
         for row in SUMMARY
     ]
-    return markdown_table(("ours", "against", *(f"{machine}: {dtype}" for machine, dtype in columns)), table)
+    table = [line for line in table if any(line[2:])]
+    return markdown_table(("", "against", *(f"{machine}: {dtype}" for machine, dtype in columns)), table)
 
 
 def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:

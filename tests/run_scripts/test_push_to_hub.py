@@ -226,8 +226,8 @@ def guide_code(online, corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_code_of_the_readme_runs_without_the_package(hub, call, guide_code):
-    code = guide_code("README.md", "push_to_hub()")
+def test_the_code_of_the_guide_runs_without_the_package(hub, call, guide_code):
+    code = guide_code("run_scripts/README.md", "push_to_hub()")
     assert "LABEL_1" in call(WITHOUT_THE_PACKAGE.format(code=code))
     assert {"me/my-gmlp", "me/my-reviews"} == set(hub[0].branches)
 
@@ -251,7 +251,7 @@ def test_transformers_exports_without_the_package(call, guide_code):
     pytest.importorskip("onnxscript")
     load = "".join(
         line + "\n"
-        for line in guide_code("README.md", "push_to_hub()").splitlines()
+        for line in guide_code("run_scripts/README.md", "push_to_hub()").splitlines()
         if re.match(r"from transformers|tokenizer = |model = ", line)
     )
     assert call(WITHOUT_THE_PACKAGE.format(code=load + EXPORT)).strip()
