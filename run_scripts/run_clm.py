@@ -12,18 +12,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase, Trainer
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.heads.losses import IGNORED_LABEL
 from ..modeling.inputs.token_layout import longest_sequence
-from .base.arguments import ModelArguments
-from .base.training_arguments import ScriptTrainingArguments
-from .data.collators import pad_rows, precompute_labels
+from .data.collators import pad_rows
 from .data.text_corpus import TextDataArguments
-from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
-from .training.model_loading import build_model, sequence_length
+from .training.language_modeling import Collator, LanguageModeling, perplexities
+from .training.run import Run
 
 
 @dataclass
@@ -50,32 +48,34 @@ def _label(
     return batch
 
 
-def build(
-    model_args: ModelArguments,
-    data_args: TextDataArguments,
-    causal_args: CausalArguments,
-    args: ScriptTrainingArguments,
-    resume_from: str | None = None,
-) -> Trainer:
-    """Load data, tokenizer and model, and build the Trainer.
+class CausalLanguageModeling(LanguageModeling):
+    """Predict the next token."""
 
-    Raises:
-        UserError: If anything the user gave is missing or does not fit.
-    """
-    corpus = load_corpus(model_args, data_args, args, resume_from, kind="decoder")
-    length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
-    rows = tokenize_corpus(corpus, data_args, args, length)
-    label = partial(_label, tokenizer=corpus.tokenizer, predict_separators=causal_args.predict_separators)
-    model = build_model(model_args, corpus.config, AutoModelForCausalLM)
-    if model.generation_config.max_length is None:  # a pipeline's default is 256 tokens after the prompt
-        model.generation_config.max_length = longest_sequence(model.config)
-    evaluation = precompute_labels(rows["validation"], label)
-    return build_trainer(model, corpus, args, rows.get("train"), evaluation, label, causal=True)
+    arguments = (TextDataArguments, CausalArguments)
+    pipeline_tag = "text-generation"
+    auto_class = AutoModelForCausalLM
+    tokenizer_kind = "decoder"
+    is_causal = True
+
+    def build_model(self, run: Run, config: PreTrainedConfig) -> PreTrainedModel:
+        """A model that writes to its longest sequence: a pipeline's default is 256 tokens after the prompt."""
+        model = super().build_model(run, config)
+        if model.generation_config.max_length is None:
+            model.generation_config.max_length = longest_sequence(model.config)
+        return model
+
+    def collator(self, run: Run, model: PreTrainedModel) -> Collator:
+        """All tokens are labels, or all but the ends of documents."""
+        return self.evaluation_collator(run)
+
+    def evaluation_collator(self, run: Run) -> Collator:
+        """As in training."""
+        return partial(_label, tokenizer=run.tokenizer, predict_separators=run[CausalArguments].predict_separators)
 
 
-def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Entry point; returns perplexities and training tokens per second."""
-    return run_script(build, (CausalArguments,), "text-generation", argv)
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Entry point; returns perplexities and training tokens per second, or for a grid the results of `run_all`."""
+    return perplexities(Run(CausalLanguageModeling(), argv).command())
 
 
 if __name__ == "__main__":

@@ -7,79 +7,71 @@
 Works for every checkpoint that `AutoModelForMaskedLM` loads.
 """
 
-from transformers import AutoModelForMaskedLM, Trainer
+from typing import Any
+
+from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.heads.language_modeling import MaskedLMHead
-from .base.arguments import ModelArguments
 from .base.errors import UserError
-from .base.training_arguments import ScriptTrainingArguments
-from .data.collators import precompute_labels
 from .data.masking import MaskingArguments, MaskingCollator
 from .data.row_seeds import SeededCollator
 from .data.text_corpus import TextDataArguments
 from .training.distillation import TokenDistillation, TokenDistillationArguments
-from .training.language_modeling import build_trainer, load_corpus, run_script, tokenize_corpus
-from .training.model_loading import build_model, sequence_length
-from .training.teacher import find_teacher
+from .training.language_modeling import LanguageModeling, Rows, perplexities
+from .training.run import Run
 
 
-def build(
-    model_args: ModelArguments,
-    data_args: TextDataArguments,
-    masking_args: MaskingArguments,
-    distillation_args: TokenDistillationArguments,
-    args: ScriptTrainingArguments,
-    resume_from: str | None = None,
-) -> Trainer:
-    """Load data, tokenizer and model, and build the Trainer.
+class MaskedLanguageModeling(LanguageModeling):
+    """Predict masked tokens."""
 
-    Raises:
-        UserError: If anything the user gave is missing or does not fit.
-    """
-    teacher = find_teacher(distillation_args, model_args, args)
-    if teacher is not None:
-        model_args = teacher.student_arguments(model_args)
-        check_cache(distillation_args, masking_args)
-    corpus = load_corpus(model_args, data_args, args, resume_from)
-    length = sequence_length(data_args.max_seq_length, corpus.config, corpus.tokenizer)
-    if teacher is not None:
-        teacher.check_texts(corpus.tokenizer, {"--max_seq_length": length})
-    try:
-        collator = MaskingCollator(corpus.tokenizer, **masking_args.collator_options())
-    except ValueError as error:
-        raise UserError(f"masking is not possible: {error}") from error
-    rows = tokenize_corpus(corpus, data_args, args, length, word_offsets=masking_args.whole_word_mask)
-    if teacher is not None:
-        teacher.load(AutoModelForMaskedLM, rows["train"])
-    model = build_model(model_args, corpus.config, AutoModelForMaskedLM)
-    if isinstance(model, MaskedLMHead):
-        model.config.sparse_prediction = True  # training needs the logits of masked tokens only
-    evaluation = precompute_labels(rows["validation"], SeededCollator(collator, args.evaluation_seed))
-    masks = SeededCollator(collator, args.seed, every_epoch=not masking_args.static_masking)
-    trainer = build_trainer(model, corpus, args, rows.get("train"), evaluation, masks)
-    if teacher is not None:
-        teacher.teach(trainer, TokenDistillation, {"seed": args.seed, **vars(masking_args)})
-    return trainer
+    arguments = (TextDataArguments, MaskingArguments, TokenDistillationArguments)
+    pipeline_tag = "fill-mask"
+    auto_class = AutoModelForMaskedLM
+    distillation = TokenDistillation
 
+    def check(self, run: Run) -> None:
+        """The teacher's logits can be kept if they stay the same."""
+        super().check(run)
+        if run[TokenDistillationArguments].cache_teacher is not None and not run[MaskingArguments].static_masking:
+            raise UserError(
+                "--cache_teacher cannot keep the logits of masks that change in every epoch: give --static_masking, "
+                "which masks the same tokens each time, or let the teacher run in every step."
+            )
 
-def check_cache(arguments: TokenDistillationArguments, masking_args: MaskingArguments) -> None:
-    """Check that the teacher's logits stay the same, if they are to be kept.
+    def encode(self, run: Run) -> dict[str, Rows]:
+        """Rows of tokens; the masks are possible."""
+        masking = run[MaskingArguments]
+        try:
+            self.masks = MaskingCollator(run.tokenizer, **masking.collator_options())
+        except ValueError as error:
+            raise UserError(f"masking is not possible: {error}") from error
+        return self.tokenize(run, run.max_seq_length, word_offsets=masking.whole_word_mask)
 
-    Raises:
-        UserError: If every epoch has other masks.
-    """
-    if arguments.cache_teacher is not None and not masking_args.static_masking:
-        raise UserError(
-            "--cache_teacher cannot keep the logits of masks that change in every epoch: give --static_masking, which "
-            "masks the same tokens each time, or let the teacher run in every step."
-        )
+    def build_model(self, run: Run, config: PreTrainedConfig) -> PreTrainedModel:
+        """A model that computes the logits of masked tokens only: training needs no others."""
+        model = super().build_model(run, config)
+        if isinstance(model, MaskedLMHead):
+            model.config.sparse_prediction = True
+        return model
+
+    def collator(self, run: Run, model: PreTrainedModel) -> SeededCollator:
+        """Other masks in every epoch, or static ones."""
+        return SeededCollator(self.masks, run.args.seed, every_epoch=not run[MaskingArguments].static_masking)
+
+    def evaluation_collator(self, run: Run) -> SeededCollator:
+        """The same masks in all runs of a grid."""
+        return SeededCollator(self.masks, run.args.evaluation_seed)
+
+    def cache_settings(self, run: Run) -> dict[str, Any]:
+        """The masks."""
+        return {"seed": run.args.seed, **vars(run[MaskingArguments])}
 
 
-def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Entry point; returns perplexities and training tokens per second."""
-    return run_script(build, (MaskingArguments, TokenDistillationArguments), "fill-mask", argv)
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Entry point; returns perplexities and training tokens per second, or for a grid the results of `run_all`."""
+    return perplexities(Run(MaskedLanguageModeling(), argv).command())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ gets `predictions.json`, which SQuAD's official script reads, `nbest_predictions
 """
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,26 +17,20 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from transformers import AutoModelForQuestionAnswering, EvalPrediction, TrainingArguments, set_seed
+from transformers import AutoModelForQuestionAnswering, EvalPrediction, PreTrainedModel
 from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.pipelines.question_answering import Window, null_odds, select_spans
-from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
-from .base.reporting import print_plan, print_table
-from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
+from .base.reporting import print_table
+from .base.training_arguments import wanted_splits
 from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows, question_texts
 from .metrics import load_metric
 from .training.distillation import AnswerDistillation, DistillationArguments
-from .training.hyperparameter_grid import Comparison, GridArguments, run_command
-from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import build_model, fitting_tokenizer, load_config, sequence_length
-from .training.run_folder import checkpoint_to_resume
-from .training.teacher import find_teacher
-from .training.trainer import ScriptTrainer
-from .training.training_run import predict_test, train_and_evaluate
+from .training.hyperparameter_grid import Comparison
+from .training.run import Run, Task
 
 
 #: Metric in the table -> its type on the Hub. The others are in `eval_results.json` only.
@@ -121,115 +116,87 @@ class SquadEvaluation:
         return Path(folder) / f"predictions{suffix}.json"
 
 
-def position_logits(logits: tuple[torch.Tensor, ...], labels: Any) -> tuple[torch.Tensor, ...]:
-    """Start and end logits in full precision, without a model's further outputs: what evaluation gathers."""
-    return tuple(scores.float() for scores in logits[:2])
+class QuestionAnswering(Task):
+    """The answer to a question as a span of a context, which is read in windows."""
 
+    arguments = (QuestionDataArguments, DistillationArguments)
+    pipeline_tag = "question-answering"
+    auto_class = AutoModelForQuestionAnswering
+    distillation = AnswerDistillation
 
-def build(
-    model_args: ModelArguments,
-    data_args: QuestionDataArguments,
-    distillation_args: DistillationArguments,
-    args: TrainingArguments,
-    resume_from: str | None = None,
-) -> tuple[ScriptTrainer, dict[str, SquadEvaluation]]:
-    """Load questions, tokenizer and model, and build the Trainer.
+    def comparison(self, run: Run) -> Comparison:
+        """By F1, as in the papers."""
+        return Comparison(sorted(self.metric_types(run), key="f1".__ne__))
 
-    Returns:
-        The Trainer, and what evaluates the validation and test questions, by split.
+    def load(self, run: Run) -> dict[str, datasets.Dataset]:
+        """Questions."""
+        return load_questions(run.data_args, wanted_splits(run.args), run.model_args.token)
 
-    Raises:
-        UserError: If anything the user gave is missing or does not fit.
-    """
-    teacher = find_teacher(distillation_args, model_args, args)
-    if teacher is not None:
-        model_args = teacher.student_arguments(model_args)
-    config = load_config(model_args)
-    with args.main_process_first(local=False, desc="loading the questions"):
-        splits = load_questions(data_args, wanted_splits(args), model_args.token)
-    texts = question_texts(splits["train"]) if model_args.train_tokenizer is not None else ()
-    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
-    if tokenizer.pad_token_id is None:
-        raise UserError("the tokenizer has no padding token, which batches need: set one and save it again.")
-    length = sequence_length(data_args.max_seq_length, config, tokenizer)
-    if teacher is not None:
-        teacher.check_texts(tokenizer, {"--max_seq_length": length})
-    with args.main_process_first(local=False, desc="cutting contexts into windows"):
-        windows = {name: make_windows(split, tokenizer, length, data_args) for name, split in splits.items()}
-    lost = answers_in_no_window(splits["train"], windows["train"]) if args.do_train else 0
-    if lost and args.process_index == 0:
-        print(
-            f"{lost:,} of {len(splits['train']):,} training answers are whole in no window and count as no answer: a "
-            "larger --doc_stride or --max_seq_length would help."
-        )
-    evaluations = {name: SquadEvaluation(splits[name], windows[name], data_args) for name in splits if name != "train"}
-    if teacher is not None:
-        teacher.load(AutoModelForQuestionAnswering, windows["train"])
-    trainer = ScriptTrainer(
-        model=build_model(model_args, config, AutoModelForQuestionAnswering),
-        args=args,
-        train_dataset=windows.get("train"),
-        eval_dataset=windows.get("validation"),
-        # On the right even if the tokenizer pads on the left, so that positions stay valid.
-        data_collator=partial(tokenizer.pad, padding_side="right", return_tensors="pt"),
-        processing_class=tokenizer,
-        compute_metrics=evaluations["validation"].metrics if args.do_eval else None,
-        preprocess_logits_for_metrics=position_logits,
-    )
-    if teacher is not None:
-        teacher.teach(trainer, AnswerDistillation, {})
-    return trainer, evaluations
+    def texts(self, run: Run) -> Iterable[str]:
+        """The training questions and contexts."""
+        return question_texts(run.data["train"]) if run.model_args.train_tokenizer is not None else ()
 
+    def load_tokenizer(self, run: Run, resume_from: str | None) -> Any:
+        """The tokenizer, which must be able to pad."""
+        tokenizer = super().load_tokenizer(run, resume_from)
+        if tokenizer.pad_token_id is None:
+            raise UserError("the tokenizer has no padding token, which batches need: set one and save it again.")
+        return tokenizer
 
-def run_once(
-    model_args: ModelArguments,
-    data_args: QuestionDataArguments,
-    distillation_args: DistillationArguments,
-    card_args: CardArguments,
-    args: TrainingArguments,
-) -> dict[str, float]:
-    """One run: train, evaluate and predict as the arguments say. Returns the metrics of evaluation and test."""
-    resume_from = checkpoint_to_resume(args)
-    set_seed(args.seed)
-    trainer, evaluations = build(model_args, data_args, distillation_args, args, resume_from)
-    print_plan(trainer, resume_from)
-    names = V2_METRICS if data_args.version_2_with_negative else V1_METRICS
-    settings = ("max_seq_length", "doc_stride", "max_question_length", "max_answer_length", "align_to_words")
-    card = CardFacts(
-        "question-answering",
-        **describe_data(data_args),
-        metrics=names,
-        base_model=model_args.model_name_or_path,
-        author=card_args,
-        hyper_parameters={name: getattr(data_args, name) for name in settings} | distillation_args.in_use(),
-    )
-    write = partial(evaluations["validation"].write, folder=args.output_dir) if args.do_eval else None
+    def encode(self, run: Run) -> dict[str, datasets.Dataset]:
+        """Windows of contexts."""
+        questions, length = run.data, run.max_seq_length
+        windows = {name: make_windows(rows, run.tokenizer, length, run.data_args) for name, rows in questions.items()}
+        lost = answers_in_no_window(questions["train"], windows["train"]) if "train" in windows else 0
+        if lost and run.args.process_index == 0:
+            print(
+                f"{lost:,} of {len(questions['train']):,} training answers are whole in no window and count as no "
+                "answer: a larger --doc_stride or --max_seq_length would help."
+            )
+        return windows
 
-    def predict() -> dict[str, float]:
-        test = evaluations["test"]
-        trainer.compute_metrics = test.metrics if "answers" in test.questions.column_names else None
-        found = predict_test(trainer, test.windows, partial(test.write, folder=args.output_dir, suffix="_test"))
-        return {key: found[key] for key in (f"test_{name}" for name in (*names, "loss")) if key in found}
+    def collator(self, run: Run, model: PreTrainedModel) -> Callable[..., Any]:
+        """Pads on the right even if the tokenizer pads on the left, so that positions stay valid."""
+        return partial(run.tokenizer.pad, padding_side="right", return_tensors="pt")
 
-    metrics = train_and_evaluate(trainer, card, resume_from, write, predict=predict if args.do_predict else None)
-    if trainer.is_world_process_zero():
+    @staticmethod
+    def gathered(logits: tuple[torch.Tensor, ...], labels: Any) -> tuple[torch.Tensor, ...]:
+        """Start and end logits in full precision, without a model's further outputs."""
+        return tuple(scores.float() for scores in logits[:2])
+
+    def metric_types(self, run: Run) -> dict[str, str]:
+        """Those of SQuAD's version."""
+        return V2_METRICS if run.data_args.version_2_with_negative else V1_METRICS
+
+    def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
+        """How contexts are cut."""
+        names = ("max_seq_length", "doc_stride", "max_question_length", "max_answer_length", "align_to_words")
+        return {"hyper_parameters": {name: getattr(run.data_args, name) for name in names}}
+
+    def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
+        """Exact match and F1."""
+        return self._evaluation(run, split).metrics(prediction)
+
+    def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
+        """The files of `SquadEvaluation.write`."""
+        return self._evaluation(run, split).write(output, run.args.output_dir, "_test" if split == "test" else "")
+
+    def _evaluation(self, run: Run, split: str) -> SquadEvaluation:
+        return SquadEvaluation(run.data[split], run.rows[split], run.data_args)
+
+    def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
+        """Print the metrics."""
         for split, prefix in (("validation", "eval"), ("test", "test")):
-            if f"{prefix}_f1" in metrics:
-                rows = [(name.replace("_", " "), f"{metrics[f'{prefix}_{name}']:.2f}") for name in names]
-                rows.append(("loss", f"{metrics[f'{prefix}_loss']:.4f}"))
-                head = f"{len(evaluations[split].questions):,} {split} questions"
-                print_table((head, trainer.model.config.model_type), rows)
-    return metrics
+            if f"{prefix}_f1" in results:
+                names = self.metric_types(run)
+                rows = [(name.replace("_", " "), f"{results[f'{prefix}_{name}']:.2f}") for name in names]
+                rows.append(("loss", f"{results[f'{prefix}_loss']:.4f}"))
+                print_table((f"{len(run.data[split]):,} {split} questions", model_type), rows)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Entry point; returns the evaluation metrics, or for a grid the results of `hyperparameter_grid.run_all`."""
-    types = (ModelArguments, QuestionDataArguments, DistillationArguments, CardArguments)
-    *arguments, grid_args, args = parse_arguments((*types, GridArguments, ScriptTrainingArguments), argv)
-    check_has_work(args, "do_train", "do_eval", "do_predict")
-    names = V2_METRICS if arguments[1].version_2_with_negative else V1_METRICS
-    comparison = Comparison(sorted(names, key="f1".__ne__))  # F1 first, as in the papers
-    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
+    """Entry point; returns the results of `Run.execute`, or for a grid those of `hyperparameter_grid.run_all`."""
+    return Run(QuestionAnswering(), argv).command()
 
 
 if __name__ == "__main__":

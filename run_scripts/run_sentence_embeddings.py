@@ -12,38 +12,36 @@ loads, and for checkpoints of Sentence Transformers. Needs the extra `embeddings
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import datasets
-from transformers import PreTrainedConfig, TrainingArguments, set_seed
+from transformers import AutoModel, PreTrainedConfig, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .base.arguments import ModelArguments, check_output_folder, parse_arguments
+from .base.arguments import check_output_folder
 from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.ranges import check_ranges
-from .base.reporting import print_plan, print_table
+from .base.reporting import print_table
 from .base.sequence_limits import longest_sequence
-from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
+from .base.training_arguments import wanted_splits
 from .data.distillation_texts import load_distillation_texts
 from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_evaluation_pairs, load_training_pairs
-from .training.hyperparameter_grid import Comparison, GridArguments, run_command
-from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import fit_vocabulary, fitting_tokenizer, load_config, sequence_length
-from .training.run_folder import checkpoint_to_resume
-from .training.training_run import train_and_evaluate
+from .training.hyperparameter_grid import Comparison
+from .training.model_card import describe_data
+from .training.model_loading import fit_vocabulary, sequence_length
+from .training.run import Run, Task
 
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from .training.embedding_distillation import EmbeddingTeacher
+    from .training.embedding_distillation import EmbeddingDistillationTrainer, EmbeddingTeacher
     from .training.sentence_embeddings import SentenceEmbeddingTrainer
 
 
@@ -123,55 +121,6 @@ class EmbeddingTeacherArguments:
         return {"teacher": teacher, **{name: getattr(self, name) for name in names}}
 
 
-def load_model(
-    model_args: ModelArguments,
-    config: PreTrainedConfig,
-    data_args: SentencePairArguments,
-    embedding_args: EmbeddingArguments,
-    args: TrainingArguments,
-    texts: Iterable[str],
-    resume_from: str | None,
-    teacher: "EmbeddingTeacher | None" = None,
-) -> "SentenceTransformer":
-    """The bi-encoder to train or evaluate.
-
-    Raises:
-        UserError: If it cannot be loaded or built, or arguments do not fit it.
-    """
-    from .training import sentence_embeddings as library
-
-    if library.has_modules(model_args):
-        model = library.load_sentence_transformer(model_args)
-        if embedding_args.pooling_mode not in (None, library.pooling_of(model)):
-            raise UserError(
-                f"{model_args.model_name_or_path!r} has its own pooling ({library.pooling_of(model)}): leave "
-                "--pooling_mode out."
-            )
-        if embedding_args.normalize is False and library.normalizes(model):
-            raise UserError(
-                f"{model_args.model_name_or_path!r} normalizes its embeddings, which cannot be undone: leave "
-                "--normalize false out."
-            )
-        normalize = bool(embedding_args.normalize)
-    else:
-        library.check_encoder(config)
-        if teacher is not None and teacher.gives_tokenizer(model_args):
-            tokenizer = teacher.tokenizer
-            fit_vocabulary(config, tokenizer, new_tokenizer=False)
-            tokenizer.model_max_length = longest_sequence(config)
-        else:
-            tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
-        model = library.build_sentence_transformer(model_args, config, tokenizer, embedding_args.pooling_mode)
-        normalize = embedding_args.normalize is not False
-    if teacher is not None:
-        teacher.prepare_student(model, model_args)
-    if normalize and args.do_train:
-        library.add_normalization(model)
-    model.max_seq_length = sequence_length(data_args.max_seq_length, model.config, model.tokenizer)
-    library.check_dimensions(embedding_args.matryoshka_dims or (), model)
-    return model
-
-
 def check_views(data_args: SentencePairArguments, config: PreTrainedConfig) -> None:
     """Check that a text's two views differ where one column gives both (SimCSE, arXiv 2104.08821).
 
@@ -202,201 +151,235 @@ def check_batch(rows: int, args: TrainingArguments) -> None:
         )
 
 
-def build(
-    model_args: ModelArguments,
-    data_args: SentencePairArguments,
-    embedding_args: EmbeddingArguments,
-    teacher_args: EmbeddingTeacherArguments,
-    args: TrainingArguments,
-    resume_from: str | None = None,
-) -> tuple["SentenceEmbeddingTrainer", dict[str, datasets.Dataset]]:
-    """Load data and model, and build the Trainer.
+class SentenceEmbeddings(Task):
+    """Embeddings of texts, learned from pairs with in-batch negatives.
 
-    Returns:
-        The Trainer, and the pairs of the evaluations: split -> rows.
-
-    Raises:
-        UserError: If anything the user gave is missing or does not fit, or sentence-transformers is missing.
+    The Trainer and the model are those of Sentence Transformers: the model has the tokenizer, and an evaluator the
+    evaluation pairs.
     """
-    splits = [split for split in wanted_splits(args) if split != "train"]
-    held_out = {split: load_evaluation_pairs(data_args, split, model_args.token) for split in splits}
-    validation, dimensions = held_out.get("validation"), embedding_args.matryoshka_dims
-    if teacher_args.teacher is not None:
-        trainer = build_distillation(
-            model_args, data_args, embedding_args, teacher_args, args, validation, resume_from
+
+    arguments = (SentencePairArguments, EmbeddingArguments, EmbeddingTeacherArguments)
+    pipeline_tag = "sentence-similarity"
+    auto_class = AutoModel
+    evaluates_before = True
+    writes_predictions = False
+
+    def comparison(self, run: Run) -> Comparison:
+        """By the rank correlation, or for pairs without a similarity by retrieval."""
+        return Comparison(METRICS, scale=100)
+
+    def load(self, run: Run) -> dict[str, Any]:
+        """Pairs to train on, and pairs to evaluate on."""
+        data_args, token, splits = run.data_args, run.model_args.token, wanted_splits(run.args)
+        pairs = {split: load_evaluation_pairs(data_args, split, token) for split in splits if split != "train"}
+        if run.args.do_train:
+            pairs["train"] = self.load_training_data(run)
+        import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")
+        return pairs
+
+    def load_training_data(self, run: Run) -> Any:
+        """Pairs."""
+        pairs = load_training_pairs(run.data_args, run.model_args.token)
+        check_views(run.data_args, run.config)
+        check_batch(len(pairs), run.args)
+        return pairs
+
+    def texts(self, run: Run) -> Iterable[str]:
+        """The training texts."""
+        return iterate_sentences(run.data["train"])
+
+    def load_tokenizer(self, run: Run, resume_from: str | None) -> Any:
+        """The tokenizer of a new bi-encoder; a checkpoint of Sentence Transformers has its own."""
+        from .training import sentence_embeddings as library
+
+        if library.has_modules(run.model_args):
+            return None
+        library.check_encoder(run.config)
+        return super().load_tokenizer(run, resume_from)
+
+    def lengths(self, run: Run) -> dict[str, int]:
+        """None: see `build_model`."""
+        return {}
+
+    def encode(self, run: Run) -> dict[str, Any]:
+        """The Trainer tokenizes."""
+        return {}
+
+    def build_model(self, run: Run, config: PreTrainedConfig) -> "SentenceTransformer":
+        """The bi-encoder.
+
+        Raises:
+            UserError: If it cannot be loaded or built, or arguments do not fit it.
+        """
+        from .training import sentence_embeddings as library
+
+        name, wanted = run.model_args.model_name_or_path, run[EmbeddingArguments]
+        if run.tokenizer is None:
+            model = library.load_sentence_transformer(run.model_args)
+            if wanted.pooling_mode not in (None, library.pooling_of(model)):
+                raise UserError(
+                    f"{name!r} has its own pooling ({library.pooling_of(model)}): leave --pooling_mode out."
+                )
+            if wanted.normalize is False and library.normalizes(model):
+                raise UserError(
+                    f"{name!r} normalizes its embeddings, which cannot be undone: leave --normalize false out."
+                )
+            normalize = bool(wanted.normalize)
+        else:
+            model = library.build_sentence_transformer(run.model_args, config, run.tokenizer, wanted.pooling_mode)
+            normalize = wanted.normalize is not False
+        self.prepare_model(run, model)
+        if normalize and run.args.do_train:
+            library.add_normalization(model)
+        model.max_seq_length = sequence_length(run.data_args.max_seq_length, model.config, model.tokenizer)
+        library.check_dimensions(wanted.matryoshka_dims or (), model)
+        return model
+
+    def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:
+        """What a model gets before its embeddings are normalized."""
+
+    def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "SentenceEmbeddingTrainer":
+        """The Trainer, with the loss and the evaluator."""
+        from .training import sentence_embeddings as library
+
+        wanted, args, pairs = run[EmbeddingArguments], run.args, run.data.get("train")
+        if pairs is not None:
+            check_batch(len(pairs), args)  # the batch sizes of a grid differ
+        loss = library.ranking_loss(model, wanted.scale, wanted.matryoshka_dims, args.world_size)
+        evaluator = self.evaluator(run, "validation")
+        return library.SentenceEmbeddingTrainer(
+            model=model, args=args, train_dataset=pairs, loss=loss, evaluator=evaluator
         )
-        return trainer, held_out
-    config = load_config(model_args)
-    pairs = load_training_pairs(data_args, model_args.token) if args.do_train else None
-    if pairs is not None:
-        check_views(data_args, config)
-        check_batch(len(pairs), args)
-    import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")
-    from .training import sentence_embeddings as library
 
-    texts = iterate_sentences(pairs) if pairs is not None else ()
-    model = load_model(model_args, config, data_args, embedding_args, args, texts, resume_from)
-    size = args.per_device_eval_batch_size
-    trainer = library.SentenceEmbeddingTrainer(
-        model=model,
-        args=args,
-        train_dataset=pairs,
-        loss=library.ranking_loss(model, embedding_args.scale, dimensions, args.world_size),
-        evaluator=library.build_evaluator(validation, size, dimensions) if validation is not None else None,
-    )
-    return trainer, held_out
-
-
-def build_distillation(
-    model_args: ModelArguments,
-    data_args: SentencePairArguments,
-    embedding_args: EmbeddingArguments,
-    teacher_args: EmbeddingTeacherArguments,
-    args: TrainingArguments,
-    validation: datasets.Dataset | None,
-    resume_from: str | None,
-) -> "SentenceEmbeddingTrainer":
-    """The Trainer of a student that learns a teacher's embeddings; arguments and errors as for `build`."""
-    if not args.do_train:
-        raise UserError("--teacher is for training: give --do_train, or leave it out.")
-    if embedding_args.matryoshka_dims is not None:
-        raise UserError("--matryoshka_dims is for pairs without a --teacher: leave one of them out.")
-    texts = load_distillation_texts(data_args, model_args.token)
-    import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings --teacher")
-    from .training import embedding_distillation as distillation
-    from .training.sentence_embeddings import build_evaluator
-
-    teacher = distillation.EmbeddingTeacher(str(teacher_args.teacher), model_args, teacher_args.copy_token_embeddings)
-    model_args = teacher.student_arguments(model_args)
-    config = load_config(model_args)
-    model = load_model(model_args, config, data_args, embedding_args, args, texts.iterate(), resume_from, teacher)
-    texts = texts.with_lengths(model.tokenizer, model.max_seq_length)
-    if args.process_index == 0:
-        print(texts.describe(), flush=True)
-    folder = Path(args.output_dir) if args.grid is None else args.grid.path
-    folder = folder / TEACHER_FOLDER if teacher_args.cache_teacher is None else Path(teacher_args.cache_teacher)
-    weights = teacher_args.similarity_weight, teacher_args.ranking_weight
-    size = args.per_device_eval_batch_size
-    return distillation.EmbeddingDistillationTrainer(
-        teacher=teacher,
-        texts=texts,
-        folder=folder.expanduser(),
-        model=model,
-        args=args,
-        loss=distillation.TeacherLoss(model, *weights, embedding_args.scale),
-        evaluator=build_evaluator(validation, size, None) if validation is not None else None,
-    )
-
-
-def describe_pairs(arguments: SentencePairArguments) -> dict[str, str | None]:
-    """The data of training and evaluation, as arguments of `CardFacts`."""
-    name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
-    facts = describe_data(dataclasses.replace(arguments, dataset_name=name, dataset_config_name=config))
-    return facts | {"train_data": describe_data(arguments)["train_data"]}
-
-
-def describe_card(
-    model_args: ModelArguments,
-    data_args: SentencePairArguments,
-    embedding_args: EmbeddingArguments,
-    teacher_args: EmbeddingTeacherArguments,
-    card_args: CardArguments,
-    trainer: "SentenceEmbeddingTrainer",
-) -> CardFacts:
-    """The facts for the model card."""
-    from .training import sentence_embeddings as library
-
-    pooling, normalized = library.pooling_of(trainer.model), library.normalizes(trainer.model)
-    dimensions = embedding_args.matryoshka_dims or ()
-    names = [*METRICS, *(f"dim_{dimension}_{METRICS[0]}" for dimension in dimensions)]
-    return CardFacts(
-        "sentence-similarity",
-        **describe_pairs(data_args),
-        metrics={name: name for name in names},
-        base_model=model_args.model_name_or_path,
-        author=card_args,
-        notes=f"Made with sentence-transformers {version('sentence-transformers')}.",
-        hyper_parameters={
-            "loss": type(trainer.loss).__name__,
-            **teacher_args.in_use(),
-            "scale": embedding_args.scale,
-            "matryoshka_dims": embedding_args.matryoshka_dims,
-            "pooling_mode": pooling,
-            "normalize": normalized,
-            "max_seq_length": trainer.model.max_seq_length,
-        },
-    )
-
-
-def run_once(
-    model_args: ModelArguments,
-    data_args: SentencePairArguments,
-    embedding_args: EmbeddingArguments,
-    teacher_args: EmbeddingTeacherArguments,
-    card_args: CardArguments,
-    args: TrainingArguments,
-) -> dict[str, float]:
-    """One run: train, evaluate and predict as the arguments say.
-
-    Returns:
-        The metrics: `eval_...` after training, `before_...` before it, and `test_...` of the test pairs.
-    """
-    resume_from = checkpoint_to_resume(args)
-    # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
-    args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `train_and_evaluate`
-    set_seed(args.seed)
-    trainer, held_out = build(model_args, data_args, embedding_args, teacher_args, args, resume_from)
-    print_plan(trainer, resume_from, held_out)
-    card = describe_card(model_args, data_args, embedding_args, teacher_args, card_args, trainer)
-
-    def predict() -> dict[str, float]:
+    def evaluator(self, run: Run, split: str) -> Any:
+        """What evaluates the embeddings of a split; `None` if there is none."""
         from .training.sentence_embeddings import build_evaluator
 
-        evaluate = build_evaluator(held_out["test"], args.per_device_eval_batch_size, embedding_args.matryoshka_dims)
-        metrics = {f"test_{name}": value for name, value in evaluate(trainer.model).items()}
-        trainer.save_metrics("test", metrics, combined=False)
-        return metrics
+        pairs, dimensions = run.data.get(split), run[EmbeddingArguments].matryoshka_dims
+        return None if pairs is None else build_evaluator(pairs, run.args.per_device_eval_batch_size, dimensions)
 
-    results = train_and_evaluate(trainer, card, resume_from, predict=predict if args.do_predict else None)
-    for entry in trainer.state.log_history if args.do_train else ():
-        if entry["step"] == 0:
-            results |= {f"before_{name}": entry[f"eval_{name}"] for name in card.metrics if f"eval_{name}" in entry}
-    if trainer.is_world_process_zero():
-        print_results(results, list(card.metrics))
-    return results
+    def planned(self, run: Run) -> dict[str, datasets.Dataset]:
+        """The evaluation pairs."""
+        return {split: pairs for split, pairs in run.data.items() if split != "train"}
+
+    def metric_types(self, run: Run) -> dict[str, str]:
+        """Those of whole embeddings, and of their first dimensions."""
+        dimensions = run[EmbeddingArguments].matryoshka_dims or ()
+        return {name: name for name in (*METRICS, *(f"dim_{dimension}_{METRICS[0]}" for dimension in dimensions))}
+
+    def card_facts(self, run: Run, model: "SentenceTransformer") -> dict[str, Any]:
+        """The data of training and evaluation, and how embeddings are made."""
+        from .training import sentence_embeddings as library
+
+        data_args, wanted = run.data_args, run[EmbeddingArguments]
+        name, config = data_args.eval_dataset_name, data_args.eval_dataset_config_name
+        facts = describe_data(dataclasses.replace(data_args, dataset_name=name, dataset_config_name=config))
+        return facts | {
+            "train_data": describe_data(data_args)["train_data"],
+            "notes": f"Made with sentence-transformers {version('sentence-transformers')}.",
+            "hyper_parameters": {
+                **self.loss_settings(run),
+                "scale": wanted.scale,
+                "matryoshka_dims": wanted.matryoshka_dims,
+                "pooling_mode": library.pooling_of(model),
+                "normalize": library.normalizes(model),
+                "max_seq_length": model.max_seq_length,
+            },
+        }
+
+    def loss_settings(self, run: Run) -> dict[str, Any]:
+        """The loss, for the card."""
+        is_nested = run[EmbeddingArguments].matryoshka_dims is not None
+        return {"loss": "MatryoshkaLoss" if is_nested else "MultipleNegativesRankingLoss"}
+
+    def test_results(self, run: Run, trainer: "SentenceEmbeddingTrainer") -> dict[str, float]:
+        """The metrics of the test pairs."""
+        return {f"test_{name}": value for name, value in self.evaluator(run, "test")(trainer.model).items()}
+
+    def report(self, run: Run, results: Mapping[str, Any], model_type: str) -> None:
+        """Print the metrics, before and after training as far as they were measured."""
+        titles = {"before": "before training", "eval": "validation pairs", "test": "test pairs"}
+        parts = {part: title for part, title in titles.items() if any(key.startswith(f"{part}_") for key in results)}
+        rows = []
+        for name in self.metric_types(run):
+            cells = [results.get(f"{part}_{name}") for part in parts]
+            if any(cell is not None for cell in cells):
+                rows.append((name, *("" if cell is None else f"{100 * cell:.2f}" for cell in cells)))
+        if rows:
+            print_table(("metric x 100", *parts.values()), rows)
 
 
-def print_results(results: dict[str, float], names: list[str]) -> None:
-    """Print the metrics, before and after training as far as they were measured."""
-    titles = {"before": "before training", "eval": "validation pairs", "test": "test pairs"}
-    parts = {part: title for part, title in titles.items() if any(key.startswith(f"{part}_") for key in results)}
-    rows = []
-    for name in names:
-        cells = [results.get(f"{part}_{name}") for part in parts]
-        if any(cell is not None for cell in cells):
-            rows.append((name, *("" if cell is None else f"{100 * cell:.2f}" for cell in cells)))
-    if rows:
-        print_table(("metric x 100", *parts.values()), rows)
+class EmbeddingDistillation(SentenceEmbeddings):
+    """Embeddings of texts or pairs, learned from those of a teacher."""
+
+    def check(self, run: Run) -> None:
+        """The teacher is for training, and takes the place of the loss."""
+        if not run.args.do_train:
+            raise UserError("--teacher is for training: give --do_train, or leave it out.")
+        if run[EmbeddingArguments].matryoshka_dims is not None:
+            raise UserError("--matryoshka_dims is for pairs without a --teacher: leave one of them out.")
+
+    def find_teacher(self, run: Run) -> "EmbeddingTeacher":
+        """The teacher."""
+        import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings --teacher")
+        from .training.embedding_distillation import EmbeddingTeacher
+
+        given = run[EmbeddingTeacherArguments]
+        return EmbeddingTeacher(str(given.teacher), run.model_args, given.copy_token_embeddings)
+
+    def load_training_data(self, run: Run) -> Any:
+        """Texts and pairs."""
+        return load_distillation_texts(run.data_args, run.model_args.token)
+
+    def texts(self, run: Run) -> Iterable[str]:
+        """All of them."""
+        return run.data["train"].iterate()
+
+    def load_tokenizer(self, run: Run, resume_from: str | None) -> Any:
+        """The teacher's, if the student from scratch has none of its own."""
+        if not run.teacher.gives_tokenizer(run.model_args):
+            return super().load_tokenizer(run, resume_from)
+        tokenizer = run.teacher.tokenizer
+        fit_vocabulary(run.config, tokenizer, new_tokenizer=False)
+        tokenizer.model_max_length = longest_sequence(run.config)
+        return tokenizer
+
+    def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:
+        """What a student gets from its teacher."""
+        run.teacher.prepare_student(model, run.model_args)
+
+    def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "EmbeddingDistillationTrainer":
+        """A Trainer whose teacher reads the texts first."""
+        from .training import embedding_distillation as library
+
+        given, args = run[EmbeddingTeacherArguments], run.args
+        texts = run.data["train"].with_lengths(model.tokenizer, model.max_seq_length)
+        if args.process_index == 0:
+            print(texts.describe(), flush=True)
+        folder = Path(args.output_dir) if args.grid is None else args.grid.path
+        folder = folder / TEACHER_FOLDER if given.cache_teacher is None else Path(given.cache_teacher)
+        weights = given.similarity_weight, given.ranking_weight
+        return library.EmbeddingDistillationTrainer(
+            teacher=run.teacher,
+            texts=texts,
+            folder=folder.expanduser(),
+            model=model,
+            args=args,
+            loss=library.TeacherLoss(model, *weights, run[EmbeddingArguments].scale),
+            evaluator=self.evaluator(run, "validation"),
+        )
+
+    def loss_settings(self, run: Run) -> dict[str, Any]:
+        """The loss and the teacher, for the card."""
+        return {"loss": "TeacherLoss", **run[EmbeddingTeacherArguments].in_use()}
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
-    model_args, data_args, embedding_args, teacher_args, grid_args, card_args, args = parse_arguments(
-        (
-            ModelArguments,
-            SentencePairArguments,
-            EmbeddingArguments,
-            EmbeddingTeacherArguments,
-            GridArguments,
-            CardArguments,
-            ScriptTrainingArguments,
-        ),
-        argv,
-    )
-    check_has_work(args, "do_train", "do_eval", "do_predict")
-    run = partial(run_once, model_args, data_args, embedding_args, teacher_args, card_args)
-    shared = (model_args, data_args, embedding_args, teacher_args)
-    return run_command(run, grid_args, args, shared, Comparison(METRICS, scale=100))
+    """Entry point; returns the results of `Run.execute`, or for a grid those of `hyperparameter_grid.run_all`."""
+    run = Run(SentenceEmbeddings(), argv)
+    if run[EmbeddingTeacherArguments].teacher is not None:
+        run.task = EmbeddingDistillation()
+    return run.command()
 
 
 if __name__ == "__main__":

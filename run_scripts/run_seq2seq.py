@@ -13,48 +13,26 @@ Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    EvalPrediction,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-    Seq2SeqTrainingArguments,
-    set_seed,
-)
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import import_optional
-from .base.reporting import print_plan, print_table
-from .base.training_arguments import GenerationTrainingArguments, check_has_work, wanted_splits
+from .base.reporting import print_table
+from .base.training_arguments import wanted_splits
 from .data.text_pairs import Seq2SeqDataArguments, iterate_pair_texts, load_pairs, tokenize_pairs
 from .metrics import load_metric
 from .training.distillation import TokenDistillation, TokenDistillationArguments
-from .training.generation import (
-    GenerationTrainer,
-    build_trainer,
-    generated_texts,
-    in_order,
-    one_line,
-    print_truncation,
-    set_generation,
-    text_lengths,
-)
-from .training.hyperparameter_grid import Comparison, GridArguments, run_command
+from .training.generation import TextGeneration, generated_texts, in_order, one_line, print_truncation
+from .training.hyperparameter_grid import Comparison
 from .training.language_modeling import perplexity
-from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import build_model, fitting_tokenizer, load_config
-from .training.run_folder import checkpoint_to_resume
-from .training.teacher import Teacher, find_teacher
-from .training.training_run import train_and_evaluate
+from .training.run import Run
 
 
 #: What `--metric` adds to the results -> what the Hub calls it.
@@ -120,22 +98,26 @@ class GenerationEvaluation:
             metrics |= score_texts(generated_texts(generated[0], self.tokenizer), self.references, self.arguments)[0]
         return metrics
 
-    def write(self, output: PredictionOutput, folder: str, prefix: str = "") -> None:
+    def write(self, output: PredictionOutput, folder: str, prefix: str = "") -> Path | None:
         """Write `predictions.txt` and `references.txt`, one example a line, several references with tabs between them.
 
         Args:
             output: From `GenerationTrainer.predict`.
             folder: Where to write.
             prefix: Of the names of the files.
+
+        Returns:
+            The file with the predictions; `None` if no texts were generated.
         """
         (_, *generated), _ = in_order(output, len(self.references))
         if not generated:
-            return
+            return None
         lines = {"predictions": generated_texts(generated[0], self.tokenizer)}
         if any(self.references):
             lines["references"] = ["\t".join(map(one_line, texts)) for texts in self.references]
         for name, texts in lines.items():
             Path(folder, f"{prefix}{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+        return Path(folder, f"{prefix}predictions.txt")
 
 
 def score_texts(
@@ -165,185 +147,112 @@ def score_texts(
     return scores, signature
 
 
-def load_rows(
-    model_args: ModelArguments,
-    data_args: Seq2SeqDataArguments,
-    args: Seq2SeqTrainingArguments,
-    config: PreTrainedConfig,
-    resume_from: str | None = None,
-    teacher: Teacher | None = None,
-) -> tuple[PreTrainedTokenizerBase, dict[str, datasets.Dataset], dict[str, datasets.Dataset], int]:
-    """Load texts and tokenizer, and tokenize.
+class SequenceToSequence(TextGeneration):
+    """A text for a text.
 
-    Returns:
-        The tokenizer, the pairs of texts and the tokenized rows by split, and the most tokens of a target.
-
-    Raises:
-        UserError: If anything the user gave is missing or does not fit.
+    Attributes:
+        evaluations: Those of the splits `validation` and `test`, as far as needed.
     """
-    with args.main_process_first(local=False, desc="loading the texts"):
-        loaded = {name: load_pairs(data_args, name, model_args.token) for name in wanted_splits(args)}
-    texts = iterate_pair_texts(loaded["train"][0]) if model_args.train_tokenizer is not None else ()
-    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, "encoder-decoder")
-    source_length, target_length = text_lengths(data_args, config, tokenizer)
-    if teacher is not None:
-        teacher.check_texts(tokenizer, {"--max_source_length": source_length, "--max_target_length": target_length})
-    rows = {}
-    with args.main_process_first(local=False, desc="tokenizing"):
-        for name, (pairs, truncation_side) in loaded.items():
-            rows[name] = tokenize_pairs(
-                pairs, tokenizer, source_length, target_length, truncation_side, data_args.preprocessing_num_workers
+
+    arguments = (Seq2SeqDataArguments, MetricArguments, TokenDistillationArguments)
+    pipeline_tag = "text2text-generation"
+    distillation = TokenDistillation
+    evaluations: dict[str, GenerationEvaluation]
+
+    def check(self, run: Run) -> None:
+        """Without targets all that is written is what the model generates."""
+        new_texts = run.data_args.test_source_file is not None and run.data_args.test_target_file is None
+        if run.args.do_predict and new_texts and not run.args.predict_with_generate:
+            raise UserError(
+                "--do_predict without targets writes what the model generates: leave out "
+                "--predict_with_generate false."
             )
-    if args.process_index == 0:
-        print_truncation(rows, source_length, target_length)
-    return tokenizer, {name: pairs for name, (pairs, _) in loaded.items()}, rows, target_length
 
+    def comparison(self, run: Run) -> Comparison:
+        """By the first score of generated texts, if there are any."""
+        return Comparison(sorted(self.metric_types(run), key="perplexity".__eq__))
 
-def build(
-    model_args: ModelArguments,
-    data_args: Seq2SeqDataArguments,
-    metric_args: MetricArguments,
-    distillation_args: TokenDistillationArguments,
-    args: Seq2SeqTrainingArguments,
-    resume_from: str | None = None,
-) -> tuple[GenerationTrainer, dict[str, tuple[datasets.Dataset, GenerationEvaluation]]]:
-    """Load texts, tokenizer and model, and build the Trainer.
+    def load(self, run: Run) -> dict[str, tuple[datasets.Dataset, str]]:
+        """Split -> pairs of texts, and the side at which sources are cut."""
+        return {split: load_pairs(run.data_args, split, run.model_args.token) for split in wanted_splits(run.args)}
 
-    Returns:
-        The Trainer, and the tokenized rows and the evaluation of the splits `validation` and `test`, as far as needed.
+    def texts(self, run: Run) -> Iterable[str]:
+        """The training texts."""
+        return iterate_pair_texts(run.data["train"][0]) if run.model_args.train_tokenizer is not None else ()
 
-    Raises:
-        UserError: If anything the user gave is missing or does not fit.
-    """
-    new_texts = data_args.test_source_file is not None and data_args.test_target_file is None
-    if args.do_predict and new_texts and not args.predict_with_generate:
-        raise UserError(
-            "--do_predict without targets writes what the model generates: leave out --predict_with_generate false."
-        )
-    teacher = find_teacher(distillation_args, model_args, args)
-    if teacher is not None:
-        model_args = teacher.student_arguments(model_args)
-    config = load_config(model_args)
-    tokenizer, pairs, rows, target_length = load_rows(model_args, data_args, args, config, resume_from, teacher)
-    evaluations = {
-        name: (
-            rows[name].add_column("example", list(range(len(rows[name])))),
-            GenerationEvaluation(pairs[name], tokenizer, metric_args if args.predict_with_generate else None),
-        )
-        for name in ("validation", "test")
-        if name in rows
-    }
-    if teacher is not None:
-        teacher.load(AutoModelForSeq2SeqLM, rows["train"])
-    model = build_model(model_args, config, AutoModelForSeq2SeqLM)
-    set_generation(model, args, target_length, config.get_text_config(decoder=True))
-    validation, evaluation = evaluations.get("validation", (None, None))
-    metrics = None if evaluation is None else evaluation.metrics
-    trainer = build_trainer(GenerationTrainer, model, args, tokenizer, rows.get("train"), validation, metrics)
-    if teacher is not None:
-        teacher.teach(trainer, TokenDistillation, {})
-    return trainer, evaluations
+    def encode(self, run: Run) -> dict[str, datasets.Dataset]:
+        """Tokens of sources and targets."""
+        lengths, workers = run.lengths.values(), run.data_args.preprocessing_num_workers
+        rows = {
+            split: tokenize_pairs(pairs, run.tokenizer, *lengths, side, workers)
+            for split, (pairs, side) in run.data.items()
+        }
+        if run.args.process_index == 0:
+            print_truncation(rows, *lengths)
+        scored, self.evaluations = run[MetricArguments] if run.args.predict_with_generate else None, {}
+        for split in rows.keys() - {"train"}:
+            rows[split] = rows[split].add_column("example", list(range(len(rows[split]))))
+            self.evaluations[split] = GenerationEvaluation(run.data[split][0], run.tokenizer, scored)
+        return rows
 
+    def metric_types(self, run: Run) -> dict[str, str]:
+        """Perplexity, and what `--metric` asks for."""
+        names = {"perplexity": "perplexity"}
+        for metric in run[MetricArguments].metric if run.args.predict_with_generate else ():
+            names |= METRICS[metric]
+        return names
 
-def metric_names(metric_args: MetricArguments, args: Seq2SeqTrainingArguments) -> dict[str, str]:
-    """The reported metrics, and what the Hub calls them."""
-    names = {"perplexity": "perplexity"}
-    for metric in metric_args.metric if args.predict_with_generate else ():
-        names |= METRICS[metric]
-    return names
+    def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
+        """How texts are cut and generated."""
+        names = ("source_prefix", "max_source_length", "max_target_length", "max_history")
+        settings = {name: getattr(run.data_args, name) for name in names if getattr(run.data_args, name)}
+        settings |= {"generation_max_length": model.generation_config.max_length}
+        settings |= {"generation_num_beams": model.generation_config.num_beams or 1}
+        note = "BLEU is sacreBLEU's, its signature is in eval_results.json."
+        return {"hyper_parameters": settings, "notes": note if "bleu" in self.metric_types(run) else ""}
 
+    def baselines(self, run: Run, trainer: Any) -> dict[str, str]:
+        """sacreBLEU's signature."""
+        signature = self.evaluations["validation"].signature if run.args.do_eval else None
+        return {"bleu_signature": signature} if signature else {}
 
-def run_once(
-    model_args: ModelArguments,
-    data_args: Seq2SeqDataArguments,
-    metric_args: MetricArguments,
-    distillation_args: TokenDistillationArguments,
-    card_args: CardArguments,
-    args: Seq2SeqTrainingArguments,
-) -> dict[str, float | str]:
-    """One run: train, evaluate and predict as the arguments say.
+    def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
+        """Perplexity, and scores of generated texts."""
+        return self.evaluations[split].metrics(prediction)
 
-    Returns:
-        The metrics of the evaluations and training tokens per second.
-    """
-    resume_from = checkpoint_to_resume(args)
-    args.include_num_input_tokens_seen = "non_padding"
-    set_seed(args.seed)
-    trainer, evaluations = build(model_args, data_args, metric_args, distillation_args, args, resume_from)
-    print_plan(trainer, resume_from)
-    names = metric_names(metric_args, args)
-    settings = ("source_prefix", "max_source_length", "max_target_length", "max_history")
-    generation = trainer.model.generation_config
-    card = CardFacts(
-        "text2text-generation",
-        **describe_data(data_args),
-        metrics=names,
-        base_model=model_args.model_name_or_path,
-        author=card_args,
-        notes="BLEU is sacreBLEU's, its signature is in eval_results.json." if "bleu" in names else "",
-        hyper_parameters={name: getattr(data_args, name) for name in settings if getattr(data_args, name)}
-        | {"generation_max_length": generation.max_length, "generation_num_beams": generation.num_beams or 1}
-        | distillation_args.in_use(),
-    )
-    write, known = None, {}
-    if args.do_eval:
-        evaluation = evaluations["validation"][1]
-        write = partial(evaluation.write, folder=args.output_dir)
-        known = {"bleu_signature": evaluation.signature} if evaluation.signature else {}
-    predict = partial(predict_test_data, trainer, *evaluations["test"]) if args.do_predict else None
-    results = train_and_evaluate(trainer, card, resume_from, write, known, predict)
-    if trainer.is_world_process_zero():
-        report(results, names, evaluations, trainer.model.config.model_type)
-    return results
+    def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path | None:
+        """Predictions and references as text files."""
+        prefix = "test_" if split == "test" else ""
+        return self.evaluations[split].write(output, run.args.output_dir, prefix)
+
+    def test_results(self, run: Run, trainer: Any) -> dict[str, Any]:
+        """The metrics and sacreBLEU's signature. There is no loss of texts without a target."""
+        metrics, evaluation = super().test_results(run, trainer), self.evaluations["test"]
+        if not any(evaluation.references):
+            metrics.pop("test_loss")
+        return metrics | ({"test_bleu_signature": evaluation.signature} if evaluation.signature else {})
+
+    def report(self, run: Run, results: Mapping[str, Any], model_type: str) -> None:
+        """Print the metrics of all evaluated splits as a table."""
+        if "tokens_per_second" in results:
+            print(f"{results['tokens_per_second']:,.0f} source tokens a second in training")
+        evaluations = {split: self.evaluations[split] for split in ("validation", "test") if split in self.evaluations}
+        evaluations = {split: found for split, found in evaluations.items() if any(found.references)}
+        if not evaluations:
+            return
+        prefixes = {"validation": "eval", "test": "test"}
+        names = self.metric_types(run)
+        rows = [(name, *(f"{results[f'{prefixes[split]}_{name}']:.2f}" for split in evaluations)) for name in names]
+        heads = (f"{len(found.references):,} {split} examples" for split, found in evaluations.items())
+        print_table((model_type, *heads), rows)
+        signatures = [evaluation.signature for evaluation in evaluations.values() if evaluation.signature]
+        if signatures:
+            print(f"sacreBLEU's signature: {signatures[-1]}\n")
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
-    types = (ModelArguments, Seq2SeqDataArguments, MetricArguments, TokenDistillationArguments, CardArguments)
-    *arguments, grid_args, args = parse_arguments((*types, GridArguments, GenerationTrainingArguments), argv)
-    check_has_work(args, "do_train", "do_eval", "do_predict")
-    # By the first score of generated texts, if there are any.
-    comparison = Comparison(sorted(metric_names(arguments[2], args), key="perplexity".__eq__))
-    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:4], comparison)
-
-
-def predict_test_data(
-    trainer: GenerationTrainer, rows: datasets.Dataset, evaluation: GenerationEvaluation
-) -> dict[str, float]:
-    """Predict the test data: writes `test_predictions.txt`, `test_references.txt` and `test_results.json`."""
-    trainer.compute_metrics = evaluation.metrics
-    output = trainer.predict(rows, metric_key_prefix="test")
-    if trainer.is_world_process_zero():
-        evaluation.write(output, trainer.args.output_dir, prefix="test_")
-        if trainer.args.predict_with_generate:
-            path = Path(trainer.args.output_dir, "test_predictions.txt")
-            print(f"predictions for the test set: {path}", flush=True)
-    metrics = output.metrics | ({"test_bleu_signature": evaluation.signature} if evaluation.signature else {})
-    if not any(evaluation.references):
-        metrics.pop("test_loss")  # of empty targets
-    trainer.save_metrics("test", metrics, combined=False)
-    return metrics
-
-
-def report(
-    results: Mapping[str, float | str],
-    metrics: Iterable[str],
-    evaluations: Mapping[str, tuple[datasets.Dataset, GenerationEvaluation]],
-    model_type: str,
-) -> None:
-    """Print the metrics of all evaluated splits as a table."""
-    if "tokens_per_second" in results:
-        print(f"{results['tokens_per_second']:,.0f} source tokens a second in training")
-    evaluations = {split: found for split, found in evaluations.items() if any(found[1].references)}
-    if not evaluations:
-        return
-    prefixes = {"validation": "eval", "test": "test"}
-    rows = [(name, *(f"{results[f'{prefixes[split]}_{name}']:.2f}" for split in evaluations)) for name in metrics]
-    heads = (f"{len(rows):,} {split} examples" for split, (rows, _) in evaluations.items())
-    print_table((model_type, *heads), rows)
-    signatures = [evaluation.signature for _, evaluation in evaluations.values() if evaluation.signature]
-    if signatures:
-        print(f"sacreBLEU's signature: {signatures[-1]}\n")
+    """Entry point; returns the results of `Run.execute`, or for a grid those of `hyperparameter_grid.run_all`."""
+    return Run(SequenceToSequence(), argv).command()
 
 
 if __name__ == "__main__":

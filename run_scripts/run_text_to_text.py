@@ -14,19 +14,17 @@ the best of each task is reported (`best_<metric>`, `best_<task>_step`). The out
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
-from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerBase, Seq2SeqTrainingArguments, set_seed
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, Seq2SeqTrainingArguments
+from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
-from .base.reporting import print_plan, print_table
-from .base.training_arguments import GenerationTrainingArguments, check_has_work
+from .base.reporting import print_table
 from .data.mixture import mix, mixing_rates
 from .data.text_pairs import iterate_pair_texts, tokenize_pairs
 from .data.text_to_text import (
@@ -40,11 +38,10 @@ from .data.text_to_text import (
 )
 from .metrics import check_packages
 from .metrics.task_scores import SCORES
-from .training.generation import build_trainer, print_truncation, set_generation, text_lengths
-from .training.hyperparameter_grid import Comparison, GridArguments, run_command
-from .training.model_card import CardArguments, CardFacts
-from .training.model_loading import build_model, fitting_tokenizer, freeze_embeddings, load_config
-from .training.run_folder import checkpoint_to_resume
+from .training.generation import TextGeneration, print_truncation
+from .training.hyperparameter_grid import Comparison, GridArguments
+from .training.model_loading import freeze_embeddings
+from .training.run import Run
 from .training.text_to_text import (
     MEAN_OF_TASKS,
     EvaluationSet,
@@ -53,8 +50,6 @@ from .training.text_to_text import (
     constant_scores,
     parse_texts,
 )
-from .training.trainer import compare_by_first_set
-from .training.training_run import train_and_evaluate
 
 
 @dataclass
@@ -101,26 +96,6 @@ def load_data(arguments: TextToTextArguments, args: Seq2SeqTrainingArguments, to
     return data
 
 
-def tokenize(
-    data: Data,
-    tokenizer: PreTrainedTokenizerBase,
-    lengths: tuple[int, int],
-    num_workers: int | None = None,
-) -> dict[str, dict[str, datasets.Dataset]]:
-    """The tokenized rows of `train`, `validation` and `test`, by task or evaluation set."""
-    pairs = {
-        "train": data.train,
-        "validation": {found.name: evaluation_pairs(found.examples) for found in data.validation},
-        "test": {found.name: evaluation_pairs(found.examples) for found in data.test},
-    }
-    return {
-        split: {
-            name: tokenize_pairs(rows, tokenizer, *lengths, num_workers=num_workers) for name, rows in sets.items()
-        }
-        for split, sets in pairs.items()
-    }
-
-
 def mix_for_run(
     rows: Mapping[str, datasets.Dataset], arguments: TextToTextArguments, args: Seq2SeqTrainingArguments
 ) -> datasets.Dataset:
@@ -147,154 +122,152 @@ def mix_for_run(
     return mix(rows, rates, args.max_steps * batch, seed)
 
 
-def build(
-    model_args: ModelArguments,
-    data_args: TextToTextArguments,
-    freezing_args: FreezingArguments,
-    args: Seq2SeqTrainingArguments,
-    resume_from: str | None = None,
-) -> tuple[TextToTextTrainer, Data, dict[str, datasets.Dataset]]:
-    """Load texts, tokenizer and model, and build the Trainer.
+class TextToText(TextGeneration):
+    """Several tasks as text in, text out.
 
-    Returns:
-        The Trainer, the texts, and the tokenized test sets.
-
-    Raises:
-        UserError: If anything the user gave is missing or does not fit.
+    Attributes:
+        evaluations: Those of the splits `validation` and `test`.
     """
-    if args.do_predict and not args.predict_with_generate:
-        raise UserError("--do_predict writes what the model generates: leave out --predict_with_generate false.")
-    config = load_config(model_args)
-    find_tasks(data_args.tasks)
-    with args.main_process_first(local=False, desc="loading the texts"):
-        data = load_data(data_args, args, model_args.token)
-    texts = _texts(data.train)
-    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, "encoder-decoder")
-    lengths = text_lengths(data_args, config, tokenizer)
-    with args.main_process_first(local=False, desc="tokenizing"):
-        rows = tokenize(data, tokenizer, lengths, data_args.preprocessing_num_workers)
-    if args.process_index == 0:
-        print_truncation({f"{n} {split}": r for split, sets in rows.items() for n, r in sets.items()}, *lengths)
-    evaluation = MixtureEvaluation(data.validation, tokenizer)
-    sets = {name: evaluation.number_rows(name, split) for name, split in rows["validation"].items()}
-    if sets:
-        compare_by_first_set(args, sets)
-    train = mix_for_run(rows["train"], data_args, args) if args.do_train else None
-    model = build_model(model_args, config, AutoModelForSeq2SeqLM)
-    set_generation(model, args, lengths[1], config.get_text_config(decoder=True))
-    if freezing_args.freeze_embeddings:
-        frozen = freeze_embeddings(model)
-        if args.process_index == 0:
-            print(f"{frozen:,} parameters, those of the embeddings, do not train")
-    trainer = build_trainer(TextToTextTrainer, model, args, tokenizer, train, sets or None, evaluation.metrics)
-    trainer.evaluation = evaluation
-    return trainer, data, rows["test"]
 
+    arguments = (TextToTextArguments, FreezingArguments)
+    pipeline_tag = "text2text-generation"
+    trainer_class = TextToTextTrainer
+    evaluations: dict[str, MixtureEvaluation]
 
-def _texts(pairs: Mapping[str, datasets.Dataset]) -> Iterator[str]:
-    for split in pairs.values():
-        yield from iterate_pair_texts(split)
+    def check(self, run: Run) -> None:
+        """What is written and compared is what the model generates."""
+        if run[GridArguments].is_used and not run.args.predict_with_generate:
+            raise UserError(
+                "several runs are compared by what they generate: leave out --predict_with_generate false."
+            )
+        if run.args.do_predict and not run.args.predict_with_generate:
+            raise UserError("--do_predict writes what the model generates: leave out --predict_with_generate false.")
 
+    def comparison(self, run: Run) -> Comparison:
+        """By the mean of all tasks."""
+        return Comparison([MEAN_OF_TASKS])
 
-def describe_tasks(tasks: list[TextToTextTask]) -> dict[str, str]:
-    """The data, as arguments of `CardFacts`."""
-    names = ", ".join(
-        f"{task.benchmark_task.benchmark}'s {task.benchmark_task.folder}" if task.benchmark_task else "SQuAD 1.1"
-        for task in tasks
-    )
-    return {"data": f"the validation sets of {names}", "train_data": f"a mixture of {names}"}
+    def load(self, run: Run) -> Data:
+        """The examples as texts."""
+        return load_data(run.data_args, run.args, run.model_args.token)
 
+    def texts(self, run: Run) -> Iterator[str]:
+        """The training texts."""
+        for split in run.data.train.values():
+            yield from iterate_pair_texts(split)
 
-def predict_test_data(
-    trainer: TextToTextTrainer, sets: list[EvaluationSet], rows: Mapping[str, datasets.Dataset]
-) -> dict[str, float]:
-    """Write the files for the servers of GLUE and SuperGLUE.
+    def encode(self, run: Run) -> dict[str, dict[str, datasets.Dataset]]:
+        """Tokens of sources and targets: of the training data by task, of the others by evaluation set."""
+        data, lengths, workers = run.data, run.lengths.values(), run.data_args.preprocessing_num_workers
+        pairs = {"train": data.train} if data.train else {}
+        self.evaluations = {}
+        for split, sets in (("validation", data.validation), ("test", data.test)):
+            if sets:
+                pairs[split] = {found.name: evaluation_pairs(found.examples) for found in sets}
+            self.evaluations[split] = MixtureEvaluation(sets, run.tokenizer)
+        rows = {
+            split: {
+                name: tokenize_pairs(found, run.tokenizer, *lengths, num_workers=workers)
+                for name, found in sets.items()
+            }
+            for split, sets in pairs.items()
+        }
+        if run.args.process_index == 0:
+            print_truncation({f"{n} {split}": r for split, sets in rows.items() for n, r in sets.items()}, *lengths)
+        for split in rows.keys() - {"train"}:
+            rows[split] = {name: self.evaluations[split].number_rows(name, r) for name, r in rows[split].items()}
+        return rows
 
-    Texts that stand for no answer become the first class, 0, or an empty text.
+    def build_model(self, run: Run, config: PreTrainedConfig) -> PreTrainedModel:
+        """With or without embeddings that train."""
+        model = super().build_model(run, config)
+        if run[FreezingArguments].freeze_embeddings:
+            frozen = freeze_embeddings(model)
+            if run.args.process_index == 0:
+                print(f"{frozen:,} parameters, those of the embeddings, do not train")
+        return model
 
-    Returns:
-        The number of such texts, `test_<set>_unparseable`.
-    """
-    evaluation, trainer.compute_metrics = MixtureEvaluation(sets, trainer.processing_class), None
-    results: dict[str, float] = {}
-    for found in sets:
-        output = trainer.predict(evaluation.number_rows(found.name, rows[found.name]), metric_key_prefix="test")
-        answers, unparseable = parse_texts(found.task, evaluation.texts(output, found), found.examples)
-        results[f"test_{found.name}_unparseable"] = unparseable
-        if trainer.is_world_process_zero():
-            path = Path(trainer.args.output_dir, found.task.benchmark_task.submission(found.part))
-            answers = answers if found.task.compares_texts else [max(answer, 0) for answer in answers]
-            found.task.benchmark_task.write_submission(answers, [e.index for e in found.examples], path)
-            print(f"predictions for the test set: {path}", flush=True)
-    trainer.save_metrics("test", results, combined=False)
-    return results
+    def build_trainer(self, run: Run, model: PreTrainedModel, **options: Any) -> TextToTextTrainer:
+        """A Trainer of the mixture."""
+        train = mix_for_run(run.rows["train"], run.data_args, run.args) if run.args.do_train else None
+        trainer = super().build_trainer(run, model, train_dataset=train, **options)
+        trainer.evaluation = self.evaluations["validation"]
+        return trainer
 
+    def metric_types(self, run: Run) -> dict[str, str]:
+        """Those of all tasks, and their averages."""
+        return self.evaluations["validation"].metric_types() if run.args.predict_with_generate else {}
 
-def run_once(
-    model_args: ModelArguments,
-    data_args: TextToTextArguments,
-    freezing_args: FreezingArguments,
-    card_args: CardArguments,
-    args: Seq2SeqTrainingArguments,
-) -> dict[str, float]:
-    """One run: train, evaluate and predict as the arguments say.
+    def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
+        """The tasks and how they are mixed."""
+        names = ", ".join(
+            f"{task.benchmark_task.benchmark}'s {task.benchmark_task.folder}" if task.benchmark_task else "SQuAD 1.1"
+            for task in run.data.tasks
+        )
+        settings = ("mixing_limit", "mixing_temperature", "max_source_length", "max_target_length")
+        return {
+            "data": f"the validation sets of {names}",
+            "train_data": f"a mixture of {names}",
+            "notes": "Metrics are of generated texts, in percent.",
+            "hyper_parameters": {
+                name: getattr(run.data_args, name) for name in settings if getattr(run.data_args, name)
+            }
+            | {"freeze_embeddings": run[FreezingArguments].freeze_embeddings},
+        }
 
-    Returns:
-        The metrics of the last evaluation, the best ones, and training tokens per second.
-    """
-    resume_from = checkpoint_to_resume(args)
-    args.include_num_input_tokens_seen = "non_padding"
-    set_seed(args.seed)
-    trainer, data, test_rows = build(model_args, data_args, freezing_args, args, resume_from)
-    print_plan(trainer, resume_from)
-    settings = ("mixing_limit", "mixing_temperature", "max_source_length", "max_target_length")
-    card = CardFacts(
-        "text2text-generation",
-        **describe_tasks(data.tasks),
-        metrics=trainer.evaluation.metric_types() if args.predict_with_generate else {},
-        base_model=model_args.model_name_or_path,
-        author=card_args,
-        notes="Metrics are of generated texts, in percent.",
-        hyper_parameters={name: getattr(data_args, name) for name in settings if getattr(data_args, name)}
-        | {"freeze_embeddings": freezing_args.freeze_embeddings},
-    )
-    targets = {name: split["target"] for name, split in data.train.items()}
-    known = constant_scores(data.validation, targets)
-    write = partial(trainer.evaluation.write, folder=args.output_dir)
-    predict = partial(predict_test_data, trainer, data.test, test_rows) if args.do_predict else None
-    results = train_and_evaluate(trainer, card, resume_from, write, known, predict)
-    if trainer.is_world_process_zero():
-        report(results, trainer.evaluation, trainer.model.config.model_type)
-    return results
+    def baselines(self, run: Run, trainer: TextToTextTrainer) -> dict[str, float]:
+        """The metrics of a task's most frequent text."""
+        targets = {name: split["target"] for name, split in run.data.train.items()}
+        return constant_scores(run.data.validation, targets)
+
+    def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
+        """The metrics of a set; of a test set, whose targets are not public, how many texts stand for no answer."""
+        return self.evaluations[split].metrics(prediction)
+
+    def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path | None:
+        """The predictions for a set; of test data the files for the servers of GLUE and SuperGLUE.
+
+        Texts that stand for no answer become the first class, 0, or an empty text.
+        """
+        evaluation = self.evaluations[split]
+        if split == "validation":
+            evaluation.write(output, part, run.args.output_dir)
+            return None
+        found = evaluation.sets[part]
+        answers, _ = parse_texts(found.task, evaluation.texts(output, found), found.examples)
+        path = Path(run.args.output_dir, found.task.benchmark_task.submission(found.part))
+        answers = answers if found.task.compares_texts else [max(answer, 0) for answer in answers]
+        found.task.benchmark_task.write_submission(answers, [e.index for e in found.examples], path)
+        return path
+
+    def test_results(self, run: Run, trainer: TextToTextTrainer) -> dict[str, Any]:
+        """How many texts stand for no answer. There is no loss of texts without a target."""
+        metrics = super().test_results(run, trainer)
+        return {name: value for name, value in metrics.items() if name.endswith("_unparseable")}
+
+    def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
+        """Print the metrics of every task: of the last evaluation, the best, and of the most frequent text."""
+        if "tokens_per_second" in results:
+            print(f"{results['tokens_per_second']:,.0f} source tokens a second in training")
+        evaluation = self.evaluations["validation"]
+        rows = []
+        for name in evaluation.metric_types():
+            if f"eval_{name}" in results:
+                figures = [results.get(f"{kind}_{name}") for kind in ("eval", "best", "majority")]
+                rows.append((name.replace("_", " "), *("" if value is None else f"{value:.2f}" for value in figures)))
+        for name, found in evaluation.sets.items():
+            number = results.get(f"eval_{name}_unparseable")
+            if number:
+                rows.append(
+                    (f"{name.replace('_', ' ')} unparseable", f"{number:.0f} of {len(found.examples)}", "", "")
+                )
+        if rows:
+            print_table(("in percent", model_type, "best evaluation", "most frequent text"), rows)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
-    types = (ModelArguments, TextToTextArguments, FreezingArguments, CardArguments)
-    *arguments, grid_args, args = parse_arguments((*types, GridArguments, GenerationTrainingArguments), argv)
-    check_has_work(args, "do_train", "do_eval", "do_predict")
-    if grid_args.is_used and not args.predict_with_generate:
-        raise UserError("several runs are compared by what they generate: leave out --predict_with_generate false.")
-    comparison = Comparison([MEAN_OF_TASKS])
-    return run_command(partial(run_once, *arguments), grid_args, args, arguments[:3], comparison)
-
-
-def report(results: Mapping[str, float], evaluation: MixtureEvaluation, model_type: str) -> None:
-    """Print the metrics of every task: of the last evaluation, the best, and of the most frequent text."""
-    if "tokens_per_second" in results:
-        print(f"{results['tokens_per_second']:,.0f} source tokens a second in training")
-    kinds = ("eval", "best", "majority")
-    rows = []
-    for name in evaluation.metric_types():
-        if f"eval_{name}" in results:
-            figures = [results.get(f"{kind}_{name}") for kind in kinds]
-            rows.append((name.replace("_", " "), *("" if value is None else f"{value:.2f}" for value in figures)))
-    for name, found in evaluation.sets.items():
-        count = results.get(f"eval_{name}_unparseable")
-        if count:
-            rows.append((f"{name.replace('_', ' ')} unparseable", f"{count:.0f} of {len(found.examples)}", "", ""))
-    if rows:
-        print_table(("in percent", model_type, "best evaluation", "most frequent text"), rows)
+    """Entry point; returns the results of `Run.execute`, or for a grid those of `hyperparameter_grid.run_all`."""
+    return Run(TextToText(), argv).command()
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ Works for every checkpoint that `AutoModelForTokenClassification` loads. Sentenc
 cut into pieces. No word is lost, and the metrics are those of whole sentences.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +19,17 @@ from transformers import (
     AutoModelForTokenClassification,
     DataCollatorForTokenClassification,
     EvalPrediction,
-    TrainingArguments,
-    set_seed,
+    PreTrainedModel,
 )
 from transformers.trainer_utils import PredictionOutput
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.heads.losses import IGNORED_LABEL
-from .base.arguments import ModelArguments, parse_arguments
 from .base.errors import UserError
-from .base.reporting import print_plan, print_table
+from .base.reporting import print_table
 from .base.trained_model import label_names
-from .base.training_arguments import ScriptTrainingArguments, check_has_work, wanted_splits
+from .base.training_arguments import wanted_splits
 from .data.loading import limited
 from .data.token_classification import (
     TokenClassificationArguments,
@@ -45,14 +41,9 @@ from .data.token_classification import (
     write_conll,
 )
 from .metrics import load_metric
-from .training.class_names import build_classifier, set_label_names
 from .training.classification import ClassificationTrainer, unseen_labels
-from .training.hyperparameter_grid import Comparison, GridArguments, run_command
-from .training.model_card import CardArguments, CardFacts, describe_data
-from .training.model_loading import fitting_tokenizer, load_config, sequence_length
-from .training.run_folder import checkpoint_to_resume
-from .training.trainer import ScriptTrainer
-from .training.training_run import predict_test, train_and_evaluate
+from .training.hyperparameter_grid import Comparison
+from .training.run import Run, Task
 
 
 #: What is reported of entities, the most important first. Other tags have an accuracy alone.
@@ -88,127 +79,93 @@ def tag_metrics(prediction: EvalPrediction, names: Sequence[str], sentences: Seq
     return overall | {f"f1_{kind}": scores["f1"] for kind, scores in found.items() if scores["number"]}
 
 
-def _metrics_for(rows: datasets.Dataset, names: Sequence[str]) -> Callable[[EvalPrediction], dict[str, float]]:
-    """`tag_metrics` for the rows of one split."""
-    return partial(tag_metrics, names=names, sentences=rows["sentence"])
+class TokenClassification(Task):
+    """A tag for each word.
 
+    Attributes:
+        names: The tags of the model, and behind them those that evaluation data alone have.
+    """
 
-@dataclass
-class TaggedData:
-    """Sentences and tokenized rows of each split, and the names of the tags, the unseen ones at the end."""
-
-    sentences: dict[str, datasets.Dataset]
-    rows: dict[str, datasets.Dataset]
+    arguments = (TokenClassificationArguments,)
+    pipeline_tag = "token-classification"
+    auto_class = AutoModelForTokenClassification
+    is_classifier = True
+    trainer_class = ClassificationTrainer
     names: list[str]
 
+    def comparison(self, run: Run) -> Comparison:
+        """By the F1 of entities; by the accuracy of other tags."""
+        return Comparison(METRICS, scale=100)
 
-def build(
-    model_args: ModelArguments,
-    data_args: TokenClassificationArguments,
-    args: TrainingArguments,
-    resume_from: str | None = None,
-) -> tuple[ScriptTrainer, TaggedData]:
-    """Load data, tokenizer and model, and build the Trainer.
+    def load(self, run: Run) -> dict[str, datasets.Dataset]:
+        """Sentences of words and tags."""
+        data_args = run.data_args
+        sentences = load_sentences(data_args, wanted_splits(run.args), run.model_args.token)
+        limits = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
+        return {split: limited(found, limits.get(split), shuffle=True) for split, found in sentences.items()}
 
-    Raises:
-        UserError: If anything the user gave is missing or does not fit.
-    """
-    config = load_config(model_args)
-    sentences = load_sentences(data_args, wanted_splits(args), model_args.token)
-    for split, limit in (("train", data_args.max_train_samples), ("validation", data_args.max_eval_samples)):
-        if split in sentences:
-            sentences[split] = limited(sentences[split], limit, shuffle=True)
-    names = data_args.tag_names or (tag_names(sentences["train"]) if args.do_train else label_names(config))
-    all_names = [*names, *_unseen_tags(sentences, names)]
-    set_label_names(config, names, args.do_train)
-    texts = (" ".join(row["tokens"]) for row in sentences.get("train", ()))
-    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from)
-    tokenizer.padding_side = "right"  # so that predictions are at the positions of the tokens
-    length = sequence_length(data_args.max_seq_length, config, tokenizer)
-    rows = {
-        split: tokenize(found, tokenizer, length, all_names, data_args.label_all_tokens and split == "train")
-        for split, found in sentences.items()
-    }
-    trainer = ClassificationTrainer(
-        model=build_classifier(model_args, config, AutoModelForTokenClassification, args.do_train),
-        args=args,
-        train_dataset=rows.get("train"),
-        eval_dataset=rows.get("validation"),
-        data_collator=DataCollatorForTokenClassification(tokenizer),
-        processing_class=tokenizer,
-        compute_metrics=_metrics_for(rows["validation"], all_names) if "validation" in rows else None,
-        preprocess_logits_for_metrics=best_tags,
-    )
-    return trainer, TaggedData(sentences, rows, all_names)
+    def labels(self, run: Run) -> list[str]:
+        """The tags."""
+        given, trains = run.data_args.tag_names, run.args.do_train
+        known = given or (tag_names(run.data["train"]) if trains else label_names(run.config))
+        unseen = unseen_labels("tags", known, {split: found_tags(rows) for split, rows in run.data.items()})
+        if marks_entities(set(known)) and not marks_entities(set(unseen)):
+            shown = ", ".join(map(repr, unseen))
+            raise UserError(f"the model's tags are O and those of entities, but evaluation data have {shown}.")
+        self.names = [*known, *unseen]
+        return list(known)
 
+    def texts(self, run: Run) -> Iterator[str]:
+        """The training sentences."""
+        return (" ".join(row["tokens"]) for row in run.data["train"])
 
-def _unseen_tags(sentences: dict[str, datasets.Dataset], names: Sequence[str]) -> list[str]:
-    """Tags of evaluation data that are not among the names, see `unseen_labels`."""
-    found = {split: found_tags(rows) for split, rows in sentences.items()}
-    unseen = unseen_labels("tags", names, found)
-    if marks_entities(set(names)) and not marks_entities(set(unseen)):
-        shown = ", ".join(map(repr, unseen))
-        raise UserError(f"the model's tags are O and those of entities, but evaluation data have {shown}.")
-    return unseen
+    def encode(self, run: Run) -> dict[str, datasets.Dataset]:
+        """Tokens of sentences, or of their pieces; predictions are at the positions of the tokens."""
+        run.tokenizer.padding_side = "right"
+        label_all = run.data_args.label_all_tokens
+        return {
+            split: tokenize(found, run.tokenizer, run.max_seq_length, self.names, label_all and split == "train")
+            for split, found in run.data.items()
+        }
 
+    def collator(self, run: Run, model: PreTrainedModel) -> DataCollatorForTokenClassification:
+        """Pads."""
+        return DataCollatorForTokenClassification(run.tokenizer)
 
-def best_tags(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tensor:
-    """Predicted tag indices, shape `(batch, length)`, which evaluation gathers instead of the logits."""
-    return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
+    @staticmethod
+    def gathered(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tensor:
+        """Predicted tag indices, shape `(batch, length)`."""
+        return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
 
+    def metric_types(self, run: Run) -> dict[str, str]:
+        """Scores of entities, or the accuracy of other tags."""
+        return {name: name for name in (METRICS if marks_entities(set(self.names)) else ("accuracy",))}
 
-def run_once(
-    model_args: ModelArguments,
-    data_args: TokenClassificationArguments,
-    card_args: CardArguments,
-    args: TrainingArguments,
-) -> dict[str, float]:
-    """One run: train, evaluate and predict as the arguments say.
+    def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
+        """Which tokens are trained."""
+        return {"hyper_parameters": {"label_all_tokens": run.data_args.label_all_tokens}}
 
-    Returns:
-        The metrics, under names that start with `eval_` or, for a tagged test set, `test_`.
-    """
-    resume_from = checkpoint_to_resume(args)
-    set_seed(args.seed)
-    trainer, data = build(model_args, data_args, args, resume_from)
-    print_plan(trainer, resume_from)
-    reported = METRICS if marks_entities(set(data.names)) else ("accuracy",)
-    card = CardFacts(
-        "token-classification",
-        **describe_data(data_args),
-        metrics={name: name for name in reported},
-        base_model=model_args.model_name_or_path,
-        author=card_args,
-        hyper_parameters={"label_all_tokens": data_args.label_all_tokens},
-    )
+    def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
+        """See `tag_metrics`."""
+        return tag_metrics(prediction, self.names, run.rows[split]["sentence"])
 
-    def write(output: PredictionOutput, split: str = "validation") -> Path:
-        path = Path(args.output_dir) / f"predictions_{split}.conll"
-        write_conll(path, data.sentences[split], data.rows[split], output.predictions, data.names)
+    def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
+        """A file in CoNLL's format."""
+        path = Path(run.args.output_dir) / f"predictions_{split}.conll"
+        write_conll(path, run.data[split], run.rows[split], output.predictions, self.names)
         return path
 
-    def predict() -> dict[str, float]:
-        trainer.compute_metrics = _metrics_for(data.rows["test"], data.names)
-        metrics = predict_test(trainer, data.rows["test"], partial(write, split="test"))
-        return {name: value for name, value in metrics.items() if name[5:] in reported}
-
-    results = train_and_evaluate(trainer, card, resume_from, write, predict=predict if args.do_predict else None)
-    if trainer.is_world_process_zero():
+    def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
+        """Print the metrics."""
         for split, rows in (("eval", "validation"), ("test", "test")):
             if f"{split}_accuracy" in results:
-                cells = [(name, f"{100 * results[f'{split}_{name}']:.2f}") for name in reported]
-                print_table((f"on the {rows} sentences, x 100", trainer.model.config.model_type), cells)
-    return results
+                cells = [(name, f"{100 * results[f'{split}_{name}']:.2f}") for name in self.metric_types(run)]
+                print_table((f"on the {rows} sentences, x 100", model_type), cells)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Entry point; returns the results of `run_once`, or for a grid those of `hyperparameter_grid.run_all`."""
-    model_args, data_args, grid_args, card_args, args = parse_arguments(
-        (ModelArguments, TokenClassificationArguments, GridArguments, CardArguments, ScriptTrainingArguments), argv
-    )
-    check_has_work(args, "do_train", "do_eval", "do_predict")
-    run = partial(run_once, model_args, data_args, card_args)
-    return run_command(run, grid_args, args, (model_args, data_args), Comparison(METRICS, scale=100))
+    """Entry point; returns the results of `Run.execute`, or for a grid those of `hyperparameter_grid.run_all`."""
+    return Run(TokenClassification(), argv).command()
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ def _trainer_and_bare_steps(
 
     from ..data.masking import MaskingArguments, MaskingCollator
     from ..data.row_seeds import SeededCollator, number_rows
-    from ..training.language_modeling import Corpus, build_trainer
+    from ..training.language_modeling import build_trainer
 
     config = shipped_config("gmlp-base", sparse_prediction=True, **changes)
     special = {name: f"[{name[:-6].upper()}]" for name in ("pad_token", "mask_token")}
@@ -264,7 +264,7 @@ def _trainer_and_bare_steps(
     )
     data = number_rows(data)
     mask = SeededCollator(MaskingCollator(tokenizer, **MaskingArguments().collator_options()), args.seed)
-    trainer = build_trainer(model, Corpus({}, tokenizer, config), args, data, data, mask)
+    trainer = build_trainer(model, tokenizer, args, data, data, mask)
     batches = [
         {name: tensor.to(case.device) for name, tensor in batch.items()} for batch in trainer.get_train_dataloader()
     ]

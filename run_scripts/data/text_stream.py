@@ -86,6 +86,10 @@ class TextStream(torch.utils.data.IterableDataset):
         self.first = 0
         self.positions = [StreamPosition()]
 
+    def with_seed(self, seed: int) -> "TextStream":
+        """The same documents in another order, from the start."""
+        return TextStream(self.documents, self.encoder, seed, self.shuffle_buffer_size, self.shortest_row)
+
     def __iter__(self) -> Iterator[tuple[dict[str, list], int, StreamPosition, int]]:
         """Yield a numbered row, the index of its reader, the position of its part, and its index in the part."""
         worker = get_worker_info()

@@ -28,6 +28,7 @@ from ..base.errors import UserError, report_unreadable
 from ..base.reporting import transformers_model
 from ..data.distillation_texts import LENGTH, DistillationTexts
 from .sentence_embeddings import SentenceEmbeddingTrainer
+from .teacher import NoTeacher
 from .teacher_embeddings import TeacherEmbeddings
 from .trainer import forget_truncation
 
@@ -36,7 +37,7 @@ from .trainer import forget_truncation
 BATCHES_SORTED_TOGETHER = 50
 
 
-class EmbeddingTeacher:
+class EmbeddingTeacher(NoTeacher):
     """A Sentence Transformer, or another encoder with mean pooling, that a student learns from.
 
     Args:
@@ -48,13 +49,13 @@ class EmbeddingTeacher:
         UserError: If it cannot be loaded or gives no embeddings of texts.
     """
 
+    model: SentenceTransformer | None = None
+
     def __init__(self, name: str, model_args: ModelArguments, copies_token_embeddings: bool = False):
         self.name = name
         self.copies_token_embeddings = copies_token_embeddings
-        trust = model_args.trust_remote_code
-        with report_unreadable(name), torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
-            self.model = SentenceTransformer(name, token=model_args.token, trust_remote_code=trust, device="cpu")
-        self.model.eval().requires_grad_(False)
+        self.token, self.trust_remote_code = model_args.token, model_args.trust_remote_code
+        self.load()
         try:
             probe = self.model.encode(["a text"], convert_to_tensor=True, show_progress_bar=False)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -64,6 +65,18 @@ class EmbeddingTeacher:
                 f"the teacher {name!r} gives no embeddings of texts: give a Sentence Transformer or encoder."
             )
         self.dimension = probe.shape[1]
+
+    def load(self, run: Any = None) -> None:
+        """Load the model, which `embed` forgets: a grid has several runs."""
+        if self.model is not None:
+            return
+        options = {"token": self.token, "trust_remote_code": self.trust_remote_code, "device": "cpu"}
+        with (
+            report_unreadable(self.name),
+            torch.random.fork_rng(devices=[]),
+        ):  # the student starts as without a teacher
+            self.model = SentenceTransformer(self.name, **options)
+        self.model.eval().requires_grad_(False)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:

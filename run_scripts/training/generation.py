@@ -1,14 +1,15 @@
 """Encoder-decoders that write texts: lengths, generation settings, the Trainer, and what it generated."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 import datasets
 import numpy as np
 import torch
 from transformers import (
+    AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     EvalPrediction,
     PreTrainedConfig,
@@ -21,9 +22,11 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_unreadable
 from ..base.sequence_limits import longest_sequence
+from ..base.training_arguments import GenerationTrainingArguments
 from ..data.text_pairs import rows_of_length
 from .language_modeling import row_losses
 from .model_loading import sequence_length
+from .run import Run, Task
 from .trainer import ScriptSeq2SeqTrainer
 
 
@@ -66,45 +69,40 @@ class GenerationTrainer(ScriptSeq2SeqTrainer):
             model.generation_config = settings
 
 
-_Trainer = TypeVar("_Trainer", bound=GenerationTrainer)
+class TextGeneration(Task):
+    """What the commands that train encoder-decoders to write texts share.
 
-
-def build_trainer(
-    trainer_class: type[_Trainer],
-    model: PreTrainedModel,
-    args: Seq2SeqTrainingArguments,
-    tokenizer: PreTrainedTokenizerBase,
-    train_rows: datasets.Dataset | None,
-    evaluation_rows: datasets.Dataset | Mapping[str, datasets.Dataset] | None,
-    compute_metrics: Callable[[EvalPrediction], dict[str, float]] | None,
-) -> _Trainer:
-    """A Trainer of rows of `input_ids` and `labels`.
-
-    Args:
-        trainer_class: `GenerationTrainer` or a class derived from it.
-        model: An encoder-decoder.
-        args: Its arguments; `remove_unused_columns` is set.
-        tokenizer: Pads.
-        train_rows: Rows to train on.
-        evaluation_rows: One evaluation set or several, also with the column `example`.
-        compute_metrics: As for Transformers' Trainer.
-
-    Raises:
-        UserError: If `--generation_config` cannot be loaded.
+    Rows have `input_ids` and `labels`, and those of evaluations their number, `example`.
     """
-    args.remove_unused_columns = False  # evaluation needs the column `example`
-    with (
-        report_unreadable(f"--generation_config {args.generation_config}") if args.generation_config else nullcontext()
-    ):
-        return trainer_class(
-            model=model,
-            args=args,
-            train_dataset=train_rows,
-            eval_dataset=evaluation_rows,
-            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model if args.label_smoothing_factor else None),
-            processing_class=tokenizer,
-            compute_metrics=compute_metrics,
-        )
+
+    training_arguments = GenerationTrainingArguments
+    auto_class = AutoModelForSeq2SeqLM
+    tokenizer_kind = "encoder-decoder"
+    trainer_class: type[GenerationTrainer] = GenerationTrainer
+    counts_tokens = True
+    keeps_columns = True  # evaluation needs the column `example`
+
+    def lengths(self, run: Run) -> dict[str, int]:
+        """Most tokens of a source and of a target."""
+        source, target = text_lengths(run.data_args, run.config, run.tokenizer)
+        return {"--max_source_length": source, "--max_target_length": target}
+
+    def build_model(self, run: Run, config: PreTrainedConfig) -> PreTrainedModel:
+        """With the settings of generation."""
+        model = super().build_model(run, config)
+        target_length = run.lengths["--max_target_length"]
+        set_generation(model, run.args, target_length, run.config.get_text_config(decoder=True))
+        return model
+
+    def collator(self, run: Run, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
+        """Pads."""
+        return DataCollatorForSeq2Seq(run.tokenizer, model=model if run.args.label_smoothing_factor else None)
+
+    def build_trainer(self, run: Run, model: PreTrainedModel, **options: Any) -> GenerationTrainer:
+        """The Trainer; a `UserError` if `--generation_config` cannot be loaded."""
+        given = run.args.generation_config
+        with report_unreadable(f"--generation_config {given}") if given else nullcontext():
+            return super().build_trainer(run, model, preprocess_logits_for_metrics=None, **options)
 
 
 def generated_texts(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -18,13 +18,10 @@ from accelerate.utils.memory import clear_device_cache
 from transformers import TrainingArguments
 
 from ..base.errors import UserError
-from ..base.memory import keep_freed_memory
 from ..base.ranges import check_ranges
 from ..base.reporting import print_table
 from .model_card import HYPER_PARAMETERS
 from .run_folder import GridFolder, finished_results, write_atomically
-from .training_run import leave_processes
-from .trial_step import try_arguments
 
 
 GRID_RESULTS = "grid_results.json"
@@ -94,52 +91,13 @@ def _nan_is_least(value: float) -> float:
     return -math.inf if math.isnan(value) else value
 
 
-def run_command(
-    run_once: Callable[[Any], dict[str, Any]],
-    grid: GridArguments,
-    args: TrainingArguments,
-    shared: Sequence[Any],
-    comparison: Comparison,
-) -> dict[str, Any]:
-    """All runs of a training command: a single one, or those of a grid.
-
-    Args:
-        run_once: Performs one run with the training arguments given to it: sets the seed, builds the model, trains and
-            evaluates. Returns the results, as in `all_results.json`.
-        grid: The values to combine, if any.
-        args: All other training arguments.
-        shared: The command's other argument dataclasses whose values must be equal in all runs.
-        comparison: How to compare the runs.
-
-    Returns:
-        The results of the single run, or those of `run_all`.
-
-    Raises:
-        UserError: If the arguments do not fit a grid or each other, the output folder holds something else, or there
-            would be no texts for a new tokenizer.
-    """
-    if any(getattr(arguments, "train_tokenizer", None) is not None for arguments in shared) and not args.do_train:
-        raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
-    try_arguments(args)
-    if args.use_cpu:
-        keep_freed_memory()
-    if grid.is_used:
-        runs = plan(grid, args, shared)
-        runs[0].grid.check()
-        results = run_all(runs, run_once, comparison)
-    else:
-        results = run_once(args)
-    leave_processes()
-    return results
-
-
 def plan(grid: GridArguments, args: TrainingArguments, shared: Sequence[Any] = ()) -> list[Any]:
     """The training arguments of every run.
 
     Args:
         grid: The values to combine.
         args: All other arguments.
-        shared: As for `run_command`.
+        shared: The command's other argument dataclasses, whose values must be equal in all runs.
 
     Raises:
         UserError: If a batch size is not possible with these processes, or an argument is for single runs.

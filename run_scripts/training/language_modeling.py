@@ -1,132 +1,35 @@
-"""Shared by the language modelling commands: corpus, tokenizing, perplexity, Trainer, the whole run."""
+"""Shared by the language modelling commands: the corpus, its rows of tokens, perplexity, the Trainer."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch.nn import functional as F
-from transformers import (
-    EvalPrediction,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import has_length
 
 from ...modeling.heads.losses import IGNORED_LABEL
-from ..base.arguments import ModelArguments, parse_arguments
-from ..base.errors import UserError, report_bad_data
-from ..base.reporting import print_plan, print_table
-from ..base.training_arguments import ScriptTrainingArguments, check_has_work
-from ..data.collators import pad_rows
+from ..base.errors import UserError
+from ..base.reporting import print_table
+from ..data.collators import pad_rows, precompute_labels
 from ..data.loading import Split
 from ..data.packing import row_encoder, tokenize
 from ..data.row_seeds import SeededCollator
-from ..data.text_corpus import TextDataArguments, iterate_texts, load_documents
+from ..data.text_corpus import iterate_texts, load_documents
 from ..data.text_stream import TextStream
 from ..metrics import load_metric
-from .hyperparameter_grid import Comparison, GridArguments, run_command
-from .model_card import CardArguments, CardFacts, describe_data
-from .model_loading import fitting_tokenizer, load_config
-from .run_folder import checkpoint_to_resume
+from .distillation import DistillationArguments
+from .hyperparameter_grid import Comparison
+from .run import Run, Task
 from .teacher_outputs import supports_seq_idx
 from .trainer import ScriptTrainer
-from .training_run import train_and_evaluate
 
 
 Rows = Split | TextStream
 Collator = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
-
-#: How the runs of a grid are compared.
-COMPARISON = Comparison(("perplexity",))
-
-
-@dataclass
-class Corpus:
-    """Documents by split name, with the tokenizer and the configuration that fit each other."""
-
-    documents: dict[str, Split]
-    tokenizer: PreTrainedTokenizerBase
-    config: PreTrainedConfig
-
-
-def load_corpus(
-    model_args: ModelArguments,
-    data_args: TextDataArguments,
-    args: ScriptTrainingArguments,
-    resume_from: str | None,
-    kind: str = "encoder",
-) -> Corpus:
-    """Load documents, those to train on only for a run that trains, configuration and tokenizer.
-
-    Args:
-        model_args: Names configuration and tokenizer.
-        data_args: Names the text.
-        args: The Trainer's arguments: seeds and processes.
-        resume_from: Checkpoint to resume from.
-        kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
-
-    Raises:
-        UserError: If anything the user gave is missing or does not fit.
-    """
-    config = load_config(model_args)
-    with args.main_process_first(local=False, desc="loading the text"):
-        seed = args.evaluation_seed if args.data_seed is None else args.data_seed
-        documents = load_documents(data_args, seed, model_args.token)
-    if "train" not in documents and args.do_train:
-        raise UserError("--do_train needs training data: give --dataset_name or --train_file.")
-    texts = iterate_texts(documents["train"]) if "train" in documents else ()
-    tokenizer = fitting_tokenizer(model_args, config, data_args, texts, args, resume_from, kind)
-    if not args.do_train:
-        documents.pop("train", None)
-    return Corpus(documents, tokenizer, config)
-
-
-def tokenize_corpus(
-    corpus: Corpus,
-    data_args: TextDataArguments,
-    args: TrainingArguments,
-    max_seq_length: int,
-    shortest_row: int = 1,
-    **options: Any,
-) -> dict[str, Rows]:
-    """Rows of tokens by split name. Streamed training rows are an endless `TextStream`.
-
-    Args:
-        corpus: Documents and tokenizer.
-        data_args: Whether and how to pack.
-        args: The Trainer's arguments: seeds and processes.
-        max_seq_length: Tokens per row.
-        shortest_row: Rows with fewer tokens are dropped.
-        options: Further arguments of `row_encoder`.
-    """
-    encode = row_encoder(
-        corpus.tokenizer,
-        max_seq_length,
-        pack=not data_args.line_by_line,
-        isolate=data_args.isolate_documents,
-        **options,
-    )
-    rows: dict[str, Rows] = {}
-    seed = args.seed if args.data_seed is None else args.data_seed
-    with args.main_process_first(local=False, desc="tokenizing"):
-        for name, split in corpus.documents.items():
-            if name == "train" and data_args.streaming:
-                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
-            else:
-                rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
-                if has_length(rows[name]) and len(rows[name]) == 0:
-                    raise UserError(
-                        f"the {name} data have no text of {shortest_row} tokens or more: give longer texts."
-                    )
-    return rows
 
 
 def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -200,18 +103,18 @@ def _collate(
 
 def build_trainer(
     model: PreTrainedModel,
-    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
     args: TrainingArguments,
     train: Rows | None,
     evaluation: Split,
     collator: Collator,
     causal: bool = False,
-) -> Trainer:
+) -> ScriptTrainer:
     """A Trainer that reports perplexity.
 
     Args:
         model: Computes the loss.
-        corpus: Its tokenizer is saved with the model.
+        tokenizer: Pads, and is saved with the model.
         args: The Trainer's arguments.
         train: Tokenized rows; `None` for a run that only evaluates.
         evaluation: Rows with `input_ids` and fixed `labels`, see `precompute_labels`.
@@ -232,101 +135,131 @@ def build_trainer(
         args=args,
         train_dataset=train,
         eval_dataset=evaluation,
-        data_collator=partial(_collate, collator=collator, tokenizer=corpus.tokenizer),
+        data_collator=partial(_collate, collator=collator, tokenizer=tokenizer),
         callbacks=[collator] if isinstance(collator, SeededCollator) else None,
-        processing_class=corpus.tokenizer,
+        processing_class=tokenizer,
         preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,
         compute_metrics=next_token_perplexity if causal else perplexity,
     )
 
 
-def run_script(
-    build: Callable[..., Trainer], own_arguments: Sequence[type], task: str, argv: list[str] | None
-) -> dict:
-    """A whole language modelling command.
+class LanguageModeling(Task):
+    """What the language modelling commands share: the corpus, its rows of tokens, and perplexity.
 
-    Args:
-        build: Builds the Trainer from the parsed arguments (model, data, the own ones, training) and the checkpoint to
-            resume.
-        own_arguments: The command's own argument dataclasses.
-        task: The Hub's name of the model's task.
-        argv: Command line; `sys.argv` by default.
-
-    Returns:
-        Perplexities (`unigram`, `untrained`, `trained`) and training tokens per second, as far as they were measured;
-        for a grid the results of `hyperparameter_grid.run_all`.
+    Attributes:
+        is_causal: Whether the logits at a token predict the next token.
     """
-    model_args, data_args, *own, grid_args, card_args, args = parse_arguments(
-        (ModelArguments, TextDataArguments, *own_arguments, GridArguments, CardArguments, ScriptTrainingArguments),
-        argv,
-    )
-    check_has_work(args, "do_train", "do_eval")
-    if data_args.streaming and args.do_train and args.max_steps < 1:
-        raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
-    card = CardFacts(
-        task,
-        **describe_data(data_args),
-        metrics={"perplexity": "perplexity"},
-        base_model=model_args.model_name_or_path,
-        author=card_args,
-        hyper_parameters=({} if data_args.text_unit == "line" else {"text_unit": data_args.text_unit})
-        | {name: value for part in own for name, value in _settings_in_use(part).items()},
-    )
-    arguments = (model_args, data_args, *own)
-    results = run_command(
-        lambda run: _run_once(partial(build, *arguments), card, run), grid_args, args, arguments, COMPARISON
-    )
-    return results if grid_args.is_used else _perplexities(results)
+
+    jobs = ("do_train", "do_eval")
+    counts_tokens = evaluates_before = True
+    writes_predictions = False
+    is_causal: ClassVar[bool] = False
+
+    def collator(self, run: Run, model: PreTrainedModel) -> Collator:
+        """Makes batches of training rows, with labels."""
+        raise NotImplementedError
+
+    def evaluation_collator(self, run: Run) -> Collator:
+        """Makes the labels of the evaluation rows, once."""
+        raise NotImplementedError
+
+    def check(self, run: Run) -> None:
+        """A stream has no end."""
+        if run.data_args.streaming and run.args.do_train and run.args.max_steps < 1:
+            raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
+
+    def comparison(self, run: Run) -> Comparison:
+        """By perplexity."""
+        return Comparison(("perplexity",))
+
+    def load(self, run: Run) -> dict[str, Split]:
+        """Documents; those to train on only for a run that trains."""
+        args = run.args
+        seed = args.evaluation_seed if args.data_seed is None else args.data_seed
+        documents = load_documents(run.data_args, seed, run.model_args.token)
+        if "train" not in documents and args.do_train:
+            raise UserError("--do_train needs training data: give --dataset_name or --train_file.")
+        return {name: split for name, split in documents.items() if name != "train" or args.do_train}
+
+    def texts(self, run: Run) -> Iterable[str]:
+        """The training documents."""
+        return iterate_texts(run.data["train"])
+
+    def encode(self, run: Run) -> dict[str, Rows]:
+        """Rows of tokens. Streamed training rows are an endless `TextStream`."""
+        return self.tokenize(run, run.max_seq_length)
+
+    def tokenize(self, run: Run, length: int, shortest_row: int = 1, **options: Any) -> dict[str, Rows]:
+        """`run.data` as rows of tokens.
+
+        Args:
+            run: Its data, tokenizer and arguments.
+            length: Tokens per row.
+            shortest_row: Rows with fewer tokens are dropped.
+            options: Further arguments of `row_encoder`.
+        """
+        data_args, args = run.data_args, run.args
+        pack, isolate = not data_args.line_by_line, data_args.isolate_documents
+        encode = row_encoder(run.tokenizer, length, pack=pack, isolate=isolate, **options)
+        rows: dict[str, Rows] = {}
+        for name, split in run.data.items():
+            if name == "train" and data_args.streaming:
+                seed = args.seed if args.data_seed is None else args.data_seed
+                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
+            else:
+                rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
+                if has_length(rows[name]) and len(rows[name]) == 0:
+                    raise UserError(
+                        f"the {name} data have no text of {shortest_row} tokens or more: give longer texts."
+                    )
+        return rows
+
+    def build_trainer(self, run: Run, model: PreTrainedModel, **options: Any) -> ScriptTrainer:
+        """A Trainer that reports perplexity, on an evaluation set whose labels are made once."""
+        args, train = run.args, run.rows.get("train")
+        if isinstance(train, TextStream):  # each run of a grid reads it from the start, in its own order
+            train = train.with_seed(args.seed if args.data_seed is None else args.data_seed)
+        evaluation = precompute_labels(run.rows["validation"], self.evaluation_collator(run))
+        collator = self.collator(run, model)
+        return build_trainer(model, run.tokenizer, args, train, evaluation, collator, self.is_causal)
+
+    def metric_types(self, run: Run) -> dict[str, str]:
+        """Perplexity alone."""
+        return {"perplexity": "perplexity"}
+
+    def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
+        """The command's own settings."""
+        own = [run[kind] for kind in self.arguments[1:] if not issubclass(kind, DistillationArguments)]
+        settings = {name: value for given in own for name, value in vars(given).items()}
+        unit = run.data_args.text_unit
+        return {"hyper_parameters": ({} if unit == "line" else {"text_unit": unit}) | settings}
+
+    def baselines(self, run: Run, trainer: ScriptTrainer) -> dict[str, float]:
+        """The perplexity of a unigram model, where the training data can be counted."""
+        train = trainer.train_dataset
+        if not run.args.do_eval or train is None or "special_tokens_mask" not in (train.column_names or ()):
+            return {}
+        return {"unigram": unigram_perplexity(train, trainer.eval_dataset, len(run.tokenizer))}
+
+    def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
+        """Print perplexities and speed."""
+        found = perplexities(results)
+        names = {
+            "unigram": "unigram model",
+            "untrained": f"{model_type}, before training",
+            "trained": f"{model_type}, trained" if run.args.do_train else "the model",
+        }
+        rows = [(label, f"{found[key]:,.1f}") for key, label in names.items() if key in found]
+        head = ("on the validation text", "perplexity") if rows else ("training", "speed")
+        if "tokens_per_second" in found:
+            rows.append(("training tokens per second", f"{found['tokens_per_second']:,.0f}"))
+        print_table(head, rows)
 
 
-def _settings_in_use(arguments: Any) -> dict[str, Any]:
-    return arguments.in_use() if hasattr(arguments, "in_use") else vars(arguments)
-
-
-def _run_once(build: Callable[..., Trainer], card: CardFacts, args: ScriptTrainingArguments) -> dict[str, float]:
-    """One run. Returns the results of `train_and_evaluate`, and the perplexity before training as `untrained`."""
-    resume_from = checkpoint_to_resume(args)
-    args.include_num_input_tokens_seen = "non_padding"
-    # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
-    args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `train_and_evaluate`
-    set_seed(args.seed)
-    with report_bad_data():
-        trainer = build(args, resume_from)
-    print_plan(trainer, resume_from)
-    known = {}
-    if (
-        args.do_eval
-        and trainer.train_dataset is not None
-        and "special_tokens_mask" in (trainer.train_dataset.column_names or ())
-    ):
-        known["unigram"] = unigram_perplexity(
-            trainer.train_dataset, trainer.eval_dataset, len(trainer.processing_class)
-        )
-    results = known | train_and_evaluate(trainer, card, resume_from, results=known)
-    for entry in trainer.state.log_history:
-        if entry["step"] == 0 and "eval_perplexity" in entry and args.do_train:
-            results["untrained"] = entry["eval_perplexity"]
-    if trainer.is_world_process_zero():
-        _print_results(_perplexities(results), trainer)
-    return results
-
-
-def _perplexities(results: dict[str, float]) -> dict[str, float]:
-    """Perplexities and speed under the names that a command returns."""
-    names = {"unigram": "unigram", "untrained": "untrained", "eval_perplexity": "trained"}
+def perplexities(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Perplexities (`unigram`, `untrained`, `trained`) and `tokens_per_second` of a run; of a grid all as it is."""
+    if "runs" in results:
+        return dict(results)
+    names = {"unigram": "unigram", "before_perplexity": "untrained", "eval_perplexity": "trained"}
     names["tokens_per_second"] = "tokens_per_second"
     return {name: results[key] for key, name in names.items() if key in results}
-
-
-def _print_results(results: dict[str, float], trainer: Trainer) -> None:
-    model_type = trainer.model.config.model_type
-    names = {
-        "unigram": "unigram model",
-        "untrained": f"{model_type}, before training",
-        "trained": f"{model_type}, trained" if trainer.args.do_train else "the model",
-    }
-    rows = [(label, f"{results[key]:,.1f}") for key, label in names.items() if key in results]
-    head = ("on the validation text", "perplexity") if rows else ("training", "speed")
-    if "tokens_per_second" in results:
-        rows.append(("training tokens per second", f"{results['tokens_per_second']:,.0f}"))
-    print_table(head, rows)

@@ -9,7 +9,7 @@ from typing import Any
 import datasets
 import torch
 from PIL import Image
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 from transformers.utils import logging
 
 from ..base.arguments import ModelArguments
@@ -18,9 +18,8 @@ from ..base.errors import UserError
 from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.trained_model import label_names
 from ..data.images import load_image_processor, processed_size
-from ..data.text_stream import TextStream
 from .class_names import follow_names, has_same_names, is_without_names, set_label_names
-from .distillation import IN_OUTPUT_DIR, Distillation, DistillationArguments
+from .distillation import IN_OUTPUT_DIR, DistillationArguments, ImageDistillationArguments
 from .model_loading import build_model, load_config, load_tokenizer
 from .teacher_cache import FOLDER, CachePlan
 from .teacher_outputs import supports_seq_idx
@@ -32,22 +31,49 @@ logger = logging.get_logger(__name__)
 PROBES = ("A probe, with Cases: ÀÉ ß 12.5 and  two spaces!", "[MASK] won't 東京")
 
 
-def find_teacher(
-    arguments: DistillationArguments, model_args: ModelArguments, args: TrainingArguments
-) -> "Teacher | None":
+def find_teacher(run: Any) -> "NoTeacher":
     """The teacher that the command line names, if any. Its weights are not loaded yet.
+
+    Args:
+        run: A `Run` that has its arguments.
 
     Raises:
         UserError: If it cannot be found, or this run cannot use it.
     """
-    if arguments.teacher is None:
-        return None
-    if not args.do_train:
+    settings = next((given for given in run.given if isinstance(given, DistillationArguments)), None)
+    if settings is None or settings.teacher is None:
+        return NoTeacher()
+    if not run.args.do_train:
         raise UserError("--teacher is for training: give --do_train, or leave it out.")
-    return Teacher(arguments, model_args)
+    return Teacher(settings, run.model_args)
 
 
-class Teacher:
+class NoTeacher:
+    """What a run asks of its teacher; none teaches nothing. The methods stand in the order of their calls."""
+
+    def student_arguments(self, arguments: ModelArguments) -> ModelArguments:
+        """The student's arguments, with what it gets from the teacher."""
+        return arguments
+
+    def image_processor(self, arguments: ModelArguments, config: PreTrainedConfig) -> Any:
+        """The student's image processor, see `load_image_processor`."""
+        return load_image_processor(arguments, config)
+
+    def check_student(self, run: Any, labels: Sequence[str] | None) -> None:
+        """Check that the teacher fits the student's `tokenizer`, `lengths` and labels."""
+
+    def load(self, run: Any) -> None:
+        """Load the teacher's weights."""
+
+    def teach(self, run: Any, trainer: Trainer) -> None:
+        """Let a Trainer learn from the teacher."""
+
+    def settings_in_use(self) -> dict[str, Any]:
+        """The settings that affect the trained weights, by name."""
+        return {}
+
+
+class Teacher(NoTeacher):
     """A checkpoint that teaches.
 
     Args:
@@ -55,7 +81,7 @@ class Teacher:
         model_args: The student's, of which the Hub token and `trust_remote_code` count here too.
 
     Attributes:
-        model: The model, after `load`.
+        model: The model, between `load` and `teach`.
 
     Raises:
         UserError: If no configuration can be loaded.
@@ -82,6 +108,8 @@ class Teacher:
         Raises:
             UserError: If the student is to have a new tokenizer.
         """
+        if isinstance(self.settings, ImageDistillationArguments):
+            return arguments
         if arguments.train_tokenizer is not None:
             raise UserError("--train_tokenizer makes another vocabulary than the --teacher's: leave it out.")
         if arguments.model_name_or_path is not None:
@@ -91,6 +119,13 @@ class Teacher:
         overrides = merge_overrides(size, (arguments.config_overrides or "").strip() or None)
         tokenizer = arguments.tokenizer_name or self.name
         return dataclasses.replace(arguments, tokenizer_name=tokenizer, config_overrides=overrides)
+
+    def check_student(self, run: Any, labels: Sequence[str] | None) -> None:
+        """Check the student as `check_texts` and `check_labels`, as far as it has texts and labels."""
+        if run.lengths:
+            self.check_texts(run.tokenizer, run.lengths)
+        if labels is not None:
+            self.check_labels(labels)
 
     def check_texts(self, tokenizer: PreTrainedTokenizerBase, lengths: Mapping[str, int]) -> None:
         """Check that the teacher can read what the student reads.
@@ -130,7 +165,7 @@ class Teacher:
                 )
 
     def check_labels(self, names: Sequence[str]) -> None:
-        """Check that the teacher's classes are those of the data. `load` brings them into the same order.
+        """Check that the teacher's classes are those of the data. `teach` brings them into the same order.
 
         A teacher whose classes have no names, `LABEL_0` and so on, gives a warning.
 
@@ -190,17 +225,14 @@ class Teacher:
                 )
         return used
 
-    def load(self, auto_class: type, rows: datasets.Dataset | TextStream | None) -> None:
+    def load(self, run: Any) -> None:
         """Load the weights: in evaluation mode, without gradients.
-
-        Args:
-            auto_class: That of the student.
-            rows: The training rows.
 
         Raises:
             UserError: If the teacher cannot be loaded, has no weights for this task or does not support the rows, or
                 its logits cannot be cached.
         """
+        auto_class, rows = run.task.auto_class, run.rows["train"]
         if self.settings.cache_teacher is not None and not isinstance(rows, datasets.Dataset):
             raise UserError("--cache_teacher is not possible with --streaming: rows of a stream have no number.")
         with torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
@@ -219,24 +251,21 @@ class Teacher:
             )
         self.model = model.eval().requires_grad_(False)
 
-    def teach(
-        self, trainer: Trainer, kind: type[Distillation], cache_settings: Mapping[str, Any], **options: Any
-    ) -> None:
-        """Let a Trainer distil, after `load`.
-
-        Args:
-            trainer: Of the student.
-            kind: The distillation of its task.
-            cache_settings: How batches are made of the training rows, as far as the teacher's logits depend on it.
-            options: Further arguments of `kind`.
-        """
-        args, folder = trainer.args, self.settings.cache_teacher
-        trainer.distillation = kind(self.model, trainer.model, self.settings, **options)
+    def teach(self, run: Any, trainer: Trainer) -> None:
+        """Let a Trainer distil, after `load`. The teacher belongs to the Trainer then, and is freed with it."""
+        task, args, folder, model = run.task, trainer.args, self.settings.cache_teacher, self.model
+        del self.model
+        regression = getattr(trainer.model.config, "problem_type", None) == "regression"
+        trainer.distillation = task.distillation(model, trainer.model, self.settings, regression)
         if folder is not None:
             if folder.lower() == IN_OUTPUT_DIR:
                 folder = (Path(args.output_dir) if args.grid is None else args.grid.path) / FOLDER
             top_k = getattr(self.settings, "cache_top_k", None)
-            trainer.distillation.cache = CachePlan(Path(folder).expanduser(), cache_settings, top_k)
+            trainer.distillation.cache = CachePlan(Path(folder).expanduser(), task.cache_settings(run), top_k)
         if trainer.is_world_process_zero():
-            share = ", ".join(f"{key.removeprefix('distillation_')} {v}" for key, v in self.settings.in_use().items())
-            print(f"{type(self.model).__name__}, {self.model.num_parameters():,} parameters: {share}", flush=True)
+            share = ", ".join(f"{key.removeprefix('distillation_')} {v}" for key, v in self.settings_in_use().items())
+            print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {share}", flush=True)
+
+    def settings_in_use(self) -> dict[str, Any]:
+        """The settings that affect the trained weights, by name."""
+        return self.settings.in_use()

@@ -103,11 +103,18 @@ class MixtureEvaluation:
         return rows.add_column("example", list(range(start, start + len(rows))))
 
     def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        """The metrics of the set that a prediction is for; none if no texts were generated."""
+        """The metrics of the set that a prediction is for; none if no texts were generated.
+
+        Without right texts they are the number of those that stand for no answer, `unparseable`.
+        """
         first = int(prediction.predictions[0].min())
         (found,) = (self.sets[name] for name, start in self._starts.items() if start == first)
         texts = self.texts(prediction, found)
-        return {} if texts is None else score_texts(found.task, texts, found.examples)
+        if texts is None:
+            return {}
+        if not any(example.targets for example in found.examples):
+            return {"unparseable": parse_texts(found.task, texts, found.examples)[1]}
+        return score_texts(found.task, texts, found.examples)
 
     def texts(self, output: EvalPrediction | PredictionOutput, found: EvaluationSet) -> list[str] | None:
         """The generated texts in the order of the examples; `None` if there are none."""

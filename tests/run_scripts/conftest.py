@@ -23,7 +23,7 @@ from tokenmixers.run_scripts.small_data import (
     python_docs_questions,
     python_docs_summaries,
 )
-from tokenmixers.run_scripts.training import training_run
+from tokenmixers.run_scripts.training import run as training_run
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 

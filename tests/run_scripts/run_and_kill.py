@@ -24,7 +24,8 @@ import safetensors.torch
 import torch
 import transformers
 
-from tokenmixers.run_scripts.training import model_loading, training_run
+from tokenmixers.run_scripts.training import model_loading
+from tokenmixers.run_scripts.training import run as training_run
 
 
 COUNTED = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}

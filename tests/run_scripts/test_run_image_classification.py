@@ -16,18 +16,15 @@ from transformers import (
     ConvNextImageProcessorPil,
     ResNetConfig,
     ResNetForImageClassification,
-    TrainingArguments,
     ViTConfig,
     ViTForImageClassification,
     pipeline,
 )
 
 from tokenmixers.run_scripts import classify_images, make_data, run_image_classification
-from tokenmixers.run_scripts.base.arguments import ModelArguments, parse_arguments
-from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
-from tokenmixers.run_scripts.data.images import ImageDataArguments, load_image_processor
-from tokenmixers.run_scripts.run_image_classification import build
-from tokenmixers.run_scripts.training.distillation import ImageDistillationArguments
+from tokenmixers.run_scripts.base.arguments import ModelArguments
+from tokenmixers.run_scripts.data.images import load_image_processor
+from tokenmixers.run_scripts.training.run import Run
 
 
 SIZES = "image_size=8,patch_size=2,hidden_size=16,intermediate_size=32,num_hidden_layers=2,classifier_pooling=mean"
@@ -84,15 +81,15 @@ def test_trains_saves_and_classifies(command, pictures, tmp_path, capsys):
 def test_a_grid_is_its_single_runs(command, tmp_path, monkeypatch):
     options = {"random_shift": 1, "max_steps": 6, **ALL_AUGMENTATION}
     arguments = [*command(**options), "--seeds", "1", "2", "--learning_rates", "5e-3"]
-    once = run_image_classification.run_once
+    once = Run.execute
 
-    def killed_second(*args):
-        if args[-1].seed == 2:
+    def killed_second(run, args):
+        if args.seed == 2:
             raise KeyboardInterrupt
-        return once(*args)
+        return once(run, args)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_image_classification, "run_once", killed_second)
+        patch.setattr(Run, "execute", killed_second)
         run_image_classification.main(arguments)
     first = tmp_path / "run" / "lr0.005_batch8_seed1" / "model.safetensors"
     time = first.stat().st_mtime_ns
@@ -259,8 +256,9 @@ def test_accumulated_batches_are_one_batch(command, vit, tmp_path, family):
 
 
 def test_training_labels_are_smoothed(command):
-    types = (ModelArguments, ImageDataArguments, AugmentationArguments, ImageDistillationArguments, TrainingArguments)
-    trainer, _ = build(*parse_arguments(types, command(label_smoothing_factor=0.3)))
+    run = Run(run_image_classification.ImageClassification(), command(label_smoothing_factor=0.3))
+    run.prepare()
+    trainer = run.build()
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     assert torch.allclose(labels.sort(dim=1).values, torch.tensor([0.15, 0.85]))
     assert next(iter(trainer.get_eval_dataloader()))["labels"].dtype == torch.int64

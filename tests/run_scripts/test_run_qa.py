@@ -29,6 +29,7 @@ from tokenmixers.run_scripts.data.squad import (
 from tokenmixers.run_scripts.data.table_files import Table
 from tokenmixers.run_scripts.metrics.squad import squad_v1_metrics, squad_v2_metrics
 from tokenmixers.run_scripts.small_data import python_docs_questions
+from tokenmixers.run_scripts.training.run import Run
 
 
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32"
@@ -139,15 +140,15 @@ def test_a_grid_is_its_single_runs(version, command, questions, tmp_path, monkey
         files = {f"{split}_file": questions / f"{split}_v2.json.gz" for split in ("train", "validation")}
         options |= {**files, "version_2_with_negative": True}
     arguments = [*command(**options), "--seeds", "1", "2"]
-    once = run_qa.run_once
+    once = Run.execute
 
-    def killed_second(*args):
-        if args[-1].seed == 2:
+    def killed_second(run, args):
+        if args.seed == 2:
             raise KeyboardInterrupt
-        return once(*args)
+        return once(run, args)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_qa, "run_once", killed_second)
+        patch.setattr(Run, "execute", killed_second)
         run_qa.main(arguments)
     first = tmp_path / "run" / "lr0.01_batch16_seed1" / "model.safetensors"
     time = first.stat().st_mtime_ns

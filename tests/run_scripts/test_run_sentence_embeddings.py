@@ -20,6 +20,7 @@ from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts import data_rate, push_to_hub, run_sentence_embeddings
 from tokenmixers.run_scripts.base import optional_packages
 from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments
+from tokenmixers.run_scripts.training.run import Run
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -410,7 +411,7 @@ def test_the_commands_of_the_guide_are_read(monkeypatch):
     def read(*arguments):
         raise ReadError
 
-    monkeypatch.setattr(run_sentence_embeddings, "run_command", read)
+    monkeypatch.setattr(Run, "command", read)
     lines = "".join(re.findall(r"^```bash\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)).replace("\\\n", "")
     calls = [shlex.split(line) for line in lines.splitlines() if line.startswith("tokenmixers run_sentence")]
     assert len(calls) == 5

@@ -12,6 +12,7 @@ from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
 from tokenmixers.run_scripts.training import model_loading
+from tokenmixers.run_scripts.training import run as training_run
 from tokenmixers.run_scripts.training.hyperparameter_grid import (
     Comparison,
     GridArguments,
@@ -19,6 +20,7 @@ from tokenmixers.run_scripts.training.hyperparameter_grid import (
     print_summary,
     summarise,
 )
+from tokenmixers.run_scripts.training.run import Run
 
 
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16"
@@ -85,14 +87,13 @@ def test_a_grid_is_its_single_runs(grid, command, tmp_path, capsys):
 
 def test_documents_held_out_are_the_same_for_all_seeds(grid, tmp_path, monkeypatch):
     held_out = []
-    load = run_mlm.load_corpus
+    build = Run.build
 
-    def keep(*args, **kwargs):
-        corpus = load(*args, **kwargs)
-        held_out.append(corpus.documents["validation"]["text"])
-        return corpus
+    def keep(run):
+        held_out.append(run.data["validation"]["text"])
+        return build(run)
 
-    monkeypatch.setattr(run_mlm, "load_corpus", keep)
+    monkeypatch.setattr(Run, "build", keep)
     options = {"validation_file": None, "validation_split_percentage": 20, "max_steps": 1}
     run_mlm.main(grid("--seeds", 1, 2, **options))
     assert held_out[0] == held_out[1]
@@ -136,7 +137,7 @@ def test_a_grid_that_was_killed_goes_on(moment, grid, tmp_path, monkeypatch, tok
 
 
 def test_the_model_of_a_run_is_freed_before_the_next(grid, monkeypatch):
-    build, alive = run_mlm.build_model, []
+    build, alive = training_run.build_model, []
 
     def count(*args, **kwargs):
         alive.append(sum(isinstance(found, PreTrainedModel) for found in gc.get_objects()))
@@ -144,7 +145,7 @@ def test_the_model_of_a_run_is_freed_before_the_next(grid, monkeypatch):
         model.itself = [model]  # as where models are compiled or hooked: counting references does not free it
         return model
 
-    monkeypatch.setattr(run_mlm, "build_model", count)
+    monkeypatch.setattr(training_run, "build_model", count)
     gc.disable()
     try:
         run_mlm.main(grid("--seeds", 1, 2, 3, max_steps=1))

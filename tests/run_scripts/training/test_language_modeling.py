@@ -1,6 +1,5 @@
 import collections
 import math
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import datasets
@@ -19,13 +18,11 @@ from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArgume
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.training import model_loading
 from tokenmixers.run_scripts.training.language_modeling import (
-    Corpus,
-    load_corpus,
+    LanguageModeling,
     next_token_perplexity,
     next_token_row_losses,
     perplexity,
     row_losses,
-    tokenize_corpus,
     unigram_perplexity,
 )
 
@@ -34,12 +31,13 @@ def test_texts_without_a_row_are_an_error():
     backend = tokenizers.Tokenizer(WordLevel({"<unk>": 0, "gate": 1, "token": 2}, unk_token="<unk>"))
     backend.pre_tokenizer = Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
-    args = SimpleNamespace(seed=0, data_seed=None, main_process_first=lambda **_: nullcontext())
+    args = SimpleNamespace(seed=0, data_seed=None)
     names = {"line_by_line": True, "isolate_documents": False, "streaming": False, "preprocessing_num_workers": None}
 
     def rows(*texts):
-        corpus = Corpus({"train": datasets.Dataset.from_dict({"text": texts})}, tokenizer, GMLPConfig())
-        return tokenize_corpus(corpus, SimpleNamespace(**names), args, 8, shortest_row=2, special_tokens=False)
+        data = {"train": datasets.Dataset.from_dict({"text": texts})}
+        run = SimpleNamespace(data=data, tokenizer=tokenizer, data_args=SimpleNamespace(**names), args=args)
+        return LanguageModeling().tokenize(run, 8, shortest_row=2, special_tokens=False)
 
     assert rows("gate", "gate token")["train"]["input_ids"] == [[1, 2]]
     with pytest.raises(UserError, match="the train data have no text of 2 tokens or more: give longer texts"):
@@ -128,7 +126,7 @@ def test_a_data_seed_of_zero_is_used(tmp_path):
 
     def held_out(**seeds):
         args = ScriptTrainingArguments(output_dir=str(tmp_path / "run"), use_cpu=True, **seeds)
-        documents = load_corpus(model_args, data_args, args, None).documents
+        documents = LanguageModeling().load(SimpleNamespace(args=args, data_args=data_args, model_args=model_args))
         assert ("train" in documents) == args.do_train  # which need not be tokenized to evaluate
         return documents["validation"]["text"]
 

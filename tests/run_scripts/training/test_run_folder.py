@@ -10,7 +10,8 @@ from transformers import Trainer, TrainerState
 
 from tokenmixers.run_scripts import run_mlm, run_seq2seq
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.training import model_loading, run_folder, training_run
+from tokenmixers.run_scripts.training import model_loading, run_folder
+from tokenmixers.run_scripts.training import run as training_run
 from tokenmixers.run_scripts.training.run_folder import UNFINISHED, checkpoint_to_resume
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 

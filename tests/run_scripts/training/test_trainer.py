@@ -212,13 +212,14 @@ def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_
     code = (
         "import sys, torch\n"
         "from tokenmixers.run_scripts import run_mlm\n"
-        "from tokenmixers.run_scripts.training import language_modeling\n"
+        "from tokenmixers.run_scripts.training.run import Run\n"
         "from torch.distributed.tensor import DTensor\n"
-        "evaluate = language_modeling.train_and_evaluate\n"
-        "def check(trainer, *args, **kwargs):\n"
+        "build = Run.build\n"
+        "def check(run):\n"
+        "    trainer = build(run)\n"
         "    assert all(isinstance(p, DTensor) and p.placements[0].is_shard() for p in trainer.model.parameters())\n"
-        "    return evaluate(trainer, *args, **kwargs)\n"
-        "language_modeling.train_and_evaluate = check\n"
+        "    return trainer\n"
+        "Run.build = check\n"
         "run_mlm.main(sys.argv[1:])\n"
     )
     (tmp_path / "sharded.py").write_text(code)

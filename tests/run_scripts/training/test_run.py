@@ -1,6 +1,6 @@
 import torch.distributed as dist
 
-from tokenmixers.run_scripts.training import training_run
+from tokenmixers.run_scripts.training import run as training_run
 
 
 def test_leaving_the_processes_does_not_free_their_group(monkeypatch):

@@ -1,0 +1,469 @@
+"""One training run, from the command line to the pushed model: what all training commands do, in this order.
+
+A command is a `Task`: it says which data, which model and which metrics. Everything else stands here, once. What a run
+need not have is attached from outside: a teacher (`teacher.py`), a grid of runs (`hyperparameter_grid.py`), and in the
+Trainer (`trainer.py`) the card, pushes, and the stop at a bad loss.
+"""
+
+import copy
+import errno
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch.distributed as dist
+from accelerate import PartialState
+from safetensors import SafetensorError
+from torch.distributed import ProcessGroup
+from transformers import (
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import IntervalStrategy, PredictionOutput, has_length, rotate_checkpoints
+
+from ..base.arguments import ModelArguments, parse_arguments
+from ..base.errors import UserError, report_bad_data
+from ..base.memory import keep_freed_memory
+from ..base.reporting import plot_history, print_plan, training_speed, transformers_model
+from ..base.training_arguments import ScriptTrainingArguments, check_has_work
+from ..data.fingerprint import fingerprint
+from ..data.text_stream import TextStream
+from .class_names import build_classifier, set_label_names
+from .distillation import Distillation
+from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
+from .model_card import CardArguments, CardFacts, describe_data, training_settings
+from .model_loading import build_model, fitting_tokenizer, load_config, sequence_length
+from .run_folder import checkpoint_to_resume, mark_finished, mark_unfinished, write_results
+from .run_record import CONTENT, ROWS, RunRecord, check_model_of, check_settings
+from .teacher import NoTeacher, find_teacher
+from .trainer import ScriptTrainer, compare_by_first_set, forget_truncation
+from .trial_step import try_arguments
+
+
+#: Endings of the names of measured times, which are not among the results of test data.
+TIMES = ("_runtime", "_per_second")
+
+Arguments = TypeVar("Arguments")
+
+
+class Task:
+    """What a training command adds to a run. The methods stand in the order in which a run calls them.
+
+    Attributes:
+        arguments: The command's own argument dataclasses. The first one names the data.
+        training_arguments: Those of its Trainer.
+        jobs: What the command can do, of `do_train`, `do_eval` and `do_predict`.
+        pipeline_tag: The Hub's name of the task, a key of `model_card.SNIPPETS`.
+        auto_class: Loads and builds the model.
+        is_classifier: Whether the model has the classes of the data.
+        tokenizer_kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
+        distillation: What a student learns, if `arguments` has some of `DistillationArguments`.
+        trainer_class: The Trainer.
+        gathered: What evaluation gathers of the model's outputs, `(logits, labels) -> logits`.
+        keeps_columns: Whether the collator gets columns that the model does not take.
+        counts_tokens: Whether the speed of training in tokens is reported.
+        evaluates_before: Whether the metrics before training are reported, as `before_...`.
+        writes_predictions: Whether `write` writes those for the validation data.
+    """
+
+    arguments: ClassVar[tuple[type, ...]]
+    training_arguments: ClassVar[type[TrainingArguments]] = ScriptTrainingArguments
+    jobs: ClassVar[tuple[str, ...]] = ("do_train", "do_eval", "do_predict")
+    pipeline_tag: str
+    auto_class: type
+    is_classifier: ClassVar[bool] = False
+    tokenizer_kind: ClassVar[str] = "encoder"
+    distillation: ClassVar[type[Distillation]] = Distillation
+    trainer_class: type = ScriptTrainer
+    keeps_columns: ClassVar[bool] = False
+    counts_tokens: ClassVar[bool] = False
+    evaluates_before: ClassVar[bool] = False
+    writes_predictions: ClassVar[bool] = True
+
+    def check(self, run: "Run") -> None:
+        """Refuse arguments that do not fit each other, before anything is read."""
+
+    def comparison(self, run: "Run") -> Comparison:
+        """How the runs of a grid are compared."""
+        raise NotImplementedError
+
+    def find_teacher(self, run: "Run") -> NoTeacher:
+        """The teacher that the command line names, if any."""
+        return find_teacher(run)
+
+    def load(self, run: "Run") -> Any:
+        """`run.data`: the examples, checked and not yet encoded, for the splits of `wanted_splits`."""
+        raise NotImplementedError
+
+    def labels(self, run: "Run") -> Sequence[str] | None:
+        """The names of the classes, which the configuration gets; `None` if the model has none."""
+        return None
+
+    def texts(self, run: "Run") -> Iterable[str]:
+        """The texts for a new tokenizer; read for `--train_tokenizer` alone."""
+        return ()
+
+    def load_tokenizer(self, run: "Run", resume_from: str | None) -> Any:
+        """`run.tokenizer`; of a model of images its image processor."""
+        texts, kind = self.texts(run), self.tokenizer_kind
+        return fitting_tokenizer(run.model_args, run.config, run.data_args, texts, run.args, resume_from, kind)
+
+    def lengths(self, run: "Run") -> dict[str, int]:
+        """`run.lengths`: the argument for a length -> tokens."""
+        return {"--max_seq_length": sequence_length(run.data_args.max_seq_length, run.config, run.tokenizer)}
+
+    def encode(self, run: "Run") -> dict[str, Any]:
+        """`run.rows`: split -> rows for the collator, or name -> rows where a split has several sets."""
+        raise NotImplementedError
+
+    def build_model(self, run: "Run", config: PreTrainedConfig) -> PreTrainedModel:
+        """The checkpoint, or a new model."""
+        if self.is_classifier:
+            return build_classifier(run.model_args, config, self.auto_class, run.args.do_train)
+        return build_model(run.model_args, config, self.auto_class)
+
+    def collator(self, run: "Run", model: PreTrainedModel) -> Callable[[list[dict[str, Any]]], Mapping[str, Any]]:
+        """Makes batches of rows."""
+        raise NotImplementedError
+
+    @staticmethod
+    def gathered(logits: Any, labels: Any) -> Any:
+        """The logits, without a model's further outputs."""
+        return logits[0] if isinstance(logits, tuple) else logits
+
+    def build_trainer(self, run: "Run", model: PreTrainedModel, **options: Any) -> Any:
+        """The Trainer, with further arguments if need be."""
+        args, evaluation = run.args, run.rows.get("validation")
+        if self.keeps_columns:
+            args.remove_unused_columns = False
+        if isinstance(evaluation, Mapping):
+            compare_by_first_set(args, evaluation)
+        collator = self.collator(run, model)
+        settings = {
+            "data_collator": collator,
+            "callbacks": [collator] if isinstance(collator, TrainerCallback) else None,
+            "train_dataset": run.rows.get("train"),
+            "eval_dataset": evaluation,
+            "processing_class": run.tokenizer,
+            "compute_metrics": partial(self.metrics, run, "validation"),
+            "preprocess_logits_for_metrics": self.gathered,
+        }
+        return self.trainer_class(model=model, args=args, **settings | options)
+
+    def cache_settings(self, run: "Run") -> dict[str, Any]:
+        """How batches are made of the training rows, as far as a teacher's logits depend on it."""
+        return {}
+
+    def planned(self, run: "Run") -> Mapping[str, Sized] | None:
+        """The data of evaluation, for the plan, where it is not the Trainer's."""
+        return None
+
+    def metric_types(self, run: "Run") -> dict[str, str]:
+        """The reported metrics, without `eval_` -> their types on the Hub."""
+        raise NotImplementedError
+
+    def card_facts(self, run: "Run", model: Any) -> dict[str, Any]:
+        """Further arguments of `CardFacts`, the task's `hyper_parameters` among them."""
+        return {}
+
+    def baselines(self, run: "Run", trainer: Any) -> dict[str, Any]:
+        """Results without the model, to compare with."""
+        return {}
+
+    def metrics(self, run: "Run", split: str, prediction: EvalPrediction) -> dict[str, float]:
+        """The metrics of a split's predictions, those of `gathered`."""
+        raise NotImplementedError
+
+    def write(self, run: "Run", split: str, part: str, output: PredictionOutput) -> Path | None:
+        """Write predictions to the output folder. `part` is the name of one of several sets, else empty."""
+        raise NotImplementedError
+
+    def test_results(self, run: "Run", trainer: Any) -> dict[str, Any]:
+        """Predict the test data, write files, and return the metrics under names that start with `test_`."""
+        return run.predict(trainer)
+
+    def report(self, run: "Run", results: Mapping[str, Any], model_type: str) -> None:
+        """Print the results."""
+
+
+class Run:
+    """The run of a command, or the runs of a grid, which share data and tokenizer.
+
+    Args:
+        task: The command.
+        argv: Command line; `sys.argv[1:]` by default.
+
+    Attributes:
+        args: The Trainer's arguments, of a grid those of the run in progress.
+        model_args: The arguments for the model; those of a student with what it gets from its teacher.
+        data_args: The arguments for the data, the first of the task's.
+        teacher, config, data, tokenizer, lengths, rows: See `prepare`.
+    """
+
+    teacher: NoTeacher
+    config: PreTrainedConfig
+    data: Any
+    tokenizer: Any
+    lengths: dict[str, int]
+    rows: dict[str, Any]
+
+    def __init__(self, task: Task, argv: Sequence[str] | None = None):
+        types = (ModelArguments, *task.arguments, GridArguments, CardArguments, task.training_arguments)
+        *self.given, self.args = parse_arguments(types, argv)
+        self.task = task
+        self.model_args, self.data_args = self.given[:2]
+
+    def __getitem__(self, kind: type[Arguments]) -> Arguments:
+        """The arguments of one dataclass."""
+        return next(arguments for arguments in self.given if isinstance(arguments, kind))
+
+    @property
+    def settings(self) -> list[Any]:
+        """The arguments that are equal in all runs of a grid, but for those of the Trainer."""
+        return [given for given in self.given if not isinstance(given, GridArguments | CardArguments)]
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens per row, where there is one length."""
+        return self.lengths["--max_seq_length"]
+
+    def command(self) -> dict[str, Any]:
+        """Everything that the command line asks for.
+
+        Returns:
+            The results of the run, as `execute`, or for a grid those of `hyperparameter_grid.run_all`.
+
+        Raises:
+            UserError: If the user gave something that is missing or does not fit, the loss becomes NaN or infinite,
+                the disk is full, data are damaged, or the Hub refuses the model.
+        """
+        args, grid = self.args, self[GridArguments]
+        check_has_work(args, *self.task.jobs)
+        self.task.check(self)
+        if self.model_args.train_tokenizer is not None and not args.do_train:
+            raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
+        try_arguments(args)
+        if args.use_cpu:
+            keep_freed_memory()
+        if grid.is_used:
+            comparison, runs = self.task.comparison(self), plan(grid, args, self.settings)
+            runs[0].grid.check()
+            results = run_all(runs, self.execute, comparison)
+        else:
+            results = self.execute(args)
+        leave_processes()
+        return results
+
+    @report_bad_data()
+    def execute(self, args: TrainingArguments) -> dict[str, Any]:
+        """One run: train, evaluate and predict as the arguments say, and write everything to the output folder.
+
+        That is the model with its code and tokenizer, `train_results.json`, `eval_results.json`, `test_results.json`,
+        the Trainer's history in `trainer_state.json` and as a plot in `history.png`, predictions, the card in
+        `README.md`, and at the end `all_results.json`. An interrupted run goes on from its newest checkpoint, and
+        writes all the rest again.
+
+        Args:
+            args: The Trainer's arguments.
+
+        Returns:
+            The metrics of the evaluation under names that start with `eval_`, of the test data with `test_`, before
+            training with `before_`, those of `Task.baselines`, and `tokens_per_second` where tokens are counted.
+        """
+        self.args, task = args, self.task
+        resume_from = checkpoint_to_resume(args)
+        if task.counts_tokens:
+            args.include_num_input_tokens_seen = "non_padding"
+        if task.evaluates_before:
+            # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
+            args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `_train`
+        set_seed(args.seed)
+        if not hasattr(self, "rows"):
+            self.prepare(resume_from)
+        trainer = self.build()
+        print_plan(trainer, resume_from, task.planned(self))
+        trainer.card = self.card(trainer)
+        forget_truncation(trainer.processing_class)
+        results = task.baselines(self, trainer)
+        training: dict[str, float] = {}
+        with _report_full_disk(args.output_dir):
+            if args.do_train:
+                training, speed = _train(trainer, resume_from)
+                results |= speed
+            if args.do_eval:
+                results |= self.evaluate(trainer)
+                results |= trainer.best_metrics()
+                trainer.save_metrics("eval", results, combined=False)
+            if args.do_predict:
+                tested = task.test_results(self, trainer)
+                trainer.save_metrics("test", tested, combined=False)
+                results |= {name: value for name, value in tested.items() if not name.endswith(TIMES)}
+                trainer.card = replace(trainer.card, test_results=results)
+            if trainer.is_world_process_zero():
+                if args.do_train:
+                    plot_history(trainer.state.log_history, Path(args.output_dir) / "history.png")
+                    trainer.create_model_card()
+                write_results(args.output_dir, training | results, update=not args.do_train)
+        if args.do_train:
+            if args.push_to_hub:
+                trainer.push_to_hub()
+            if trainer.is_world_process_zero():
+                mark_finished(args.output_dir)
+        if task.evaluates_before and args.do_train:
+            first = [entry for entry in trainer.state.log_history if entry["step"] == 0]
+            known = [(name, entry) for entry in first for name in trainer.card.metrics if f"eval_{name}" in entry]
+            results |= {f"before_{name}": entry[f"eval_{name}"] for name, entry in known}
+        if trainer.is_world_process_zero():
+            task.report(self, results, transformers_model(trainer.model).config.model_type)
+        return results
+
+    def prepare(self, resume_from: str | None = None) -> None:
+        """Make what all runs of a grid share, each from those before it: the teacher, the configuration, the data, the
+        tokenizer, the lengths, the rows.
+
+        Args:
+            resume_from: Checkpoint with the tokenizer that an interrupted run has trained.
+        """
+        task, args = self.task, self.args
+        self.teacher = task.find_teacher(self)
+        self.model_args = self.teacher.student_arguments(self.model_args)
+        self.config = load_config(self.model_args)
+        with args.main_process_first(local=False, desc="loading the data"):
+            self.data = task.load(self)
+        labels = task.labels(self)
+        if labels is not None:
+            set_label_names(self.config, labels, args.do_train)
+        self.tokenizer = task.load_tokenizer(self, resume_from)
+        self.lengths = task.lengths(self)
+        self.teacher.check_student(self, labels)
+        with args.main_process_first(local=False, desc="tokenizing"):
+            self.rows = task.encode(self)
+
+    def build(self) -> Any:
+        """The Trainer with a new model, and what the teacher adds."""
+        self.teacher.load(self)
+        model = self.task.build_model(self, copy.deepcopy(self.config))
+        trainer = self.task.build_trainer(self, model)
+        self.teacher.teach(self, trainer)
+        return trainer
+
+    def card(self, trainer: Any) -> CardFacts:
+        """The facts for the model card that the Trainer does not know."""
+        facts: dict[str, Any] = {"task": self.task.pipeline_tag, "hyper_parameters": {}}
+        facts |= {"base_model": self.model_args.model_name_or_path, "author": self[CardArguments]}
+        facts |= {"metrics": self.task.metric_types(self), **describe_data(self.data_args)}
+        facts |= self.task.card_facts(self, trainer.model)
+        return CardFacts(**facts | {"hyper_parameters": facts["hyper_parameters"] | self.teacher.settings_in_use()})
+
+    def evaluate(self, trainer: Any) -> dict[str, float]:
+        """Evaluate, and write the predictions, of one or several sets."""
+        if not self.task.writes_predictions:
+            return trainer.evaluate()
+        metrics: dict[str, float] = {}
+        for part, rows in sets_of(trainer.eval_dataset).items():
+            output = trainer.predict(rows, metric_key_prefix=joined("eval", part))
+            metrics |= output.metrics
+            if trainer.is_world_process_zero():
+                self.task.write(self, "validation", part, output)
+        metrics |= trainer.overall_metrics(metrics)
+        trainer.log(dict(metrics))
+        return metrics
+
+    def predict(self, trainer: Any) -> dict[str, float]:
+        """Predict the test data, one set or several, and write the predictions; metrics need labels."""
+        trainer.compute_metrics = partial(self.task.metrics, self, "test")
+        metrics: dict[str, float] = {}
+        for part, rows in sets_of(self.rows.get("test", {})).items():
+            output = trainer.predict(rows, metric_key_prefix=joined("test", part))
+            metrics |= output.metrics
+            path = self.task.write(self, "test", part, output) if trainer.is_world_process_zero() else None
+            if path is not None:
+                print(f"predictions for the test set: {path}", flush=True)
+        return metrics
+
+
+def joined(*parts: str) -> str:
+    """A name in results and of files, of those parts that are not empty."""
+    return "_".join(filter(None, parts))
+
+
+def sets_of(rows: Any) -> Mapping[str, Any]:
+    """Name -> rows: those of several sets, or of one without a name."""
+    return rows if isinstance(rows, Mapping) else {"": rows}
+
+
+def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dict[str, float]]:
+    """Train, and save the model and the history. Returns the Trainer's metrics, and `training_speed`."""
+    args, rows = trainer.args, trainer.train_dataset
+    if has_length(rows) and len(rows) == 0:
+        raise UserError("there is nothing to train on: no row is left of the training data. Give longer texts.")
+    trainer.check_card()
+    settings, start = training_settings(args, trainer.card), TrainerState()
+    settings |= {"streaming": True} if isinstance(rows, TextStream) else {}
+    settings |= {ROWS: len(rows)} if has_length(rows) else {}
+    settings |= {CONTENT: fingerprint(rows)}
+    if resume_from is not None:  # read now: training may remove the checkpoint
+        start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
+        check_settings(resume_from, start, settings)
+        check_model_of(resume_from, transformers_model(trainer.model).config)
+    trainer.add_callback(RunRecord(settings))
+    if trainer.is_world_process_zero():
+        new_tokenizer = trainer.processing_class, args.tokenizer_settings
+        if args.grid is None:
+            mark_unfinished(args.output_dir, *new_tokenizer)
+        else:
+            args.grid.start_run(*new_tokenizer)
+            mark_unfinished(args.output_dir)
+    if resume_from is not None:
+        # The checkpoint of an epoch's last step is older than the evaluation of that epoch.
+        at_end = float(start.epoch).is_integer() or start.global_step >= start.max_steps
+        latest = [key for entry in start.log_history if entry["step"] == start.global_step for key in entry]
+        evaluated = any(key.startswith("eval_") for key in latest)
+        args.eval_on_start = args.eval_strategy == IntervalStrategy.EPOCH and at_end and not evaluated
+    metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
+    if trainer.is_world_process_zero():  # a run may have been killed while it removed a checkpoint
+        best = trainer.state.best_model_checkpoint
+        rotate_checkpoints(args.output_dir, args.save_total_limit, best)
+    if trainer.is_fsdp_enabled:  # checkpoints may be in parts; of a model in parts the Trainer saves nothing here
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    trainer.save_model(_internal_call=True)  # without a push, which comes last
+    trainer.is_saved = True
+    trainer.save_metrics("train", metrics, combined=False)
+    trainer.save_state()
+    return metrics, training_speed(trainer.state, start)
+
+
+@contextmanager
+def _report_full_disk(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if getattr(error, "errno", None) != errno.ENOSPC and "No space left" not in str(error):
+            raise
+        raise UserError(
+            f"the disk of {folder!r} is full. Earlier checkpoints are untouched: make room (or give "
+            "--save_total_limit) and start the same command again."
+        ) from error
+
+
+_KEPT_PROCESS_GROUPS: list[ProcessGroup] = []
+
+
+def leave_processes() -> None:
+    """Destroy the process group at the end of a command.
+
+    The group object is kept until Python exits. If it were freed here, with the model that uses it, its destructor
+    would wait for its threads while it holds the GIL, which one of them may need: a deadlock (PyTorch 2.13, gloo).
+    """
+    if dist.is_initialized():
+        _KEPT_PROCESS_GROUPS.append(dist.group.WORLD)
+    PartialState().destroy_process_group()
