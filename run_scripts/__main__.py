@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from tokenmixers import __version__
 
 from .base.commands import COMMANDS, GROUPS, SMALL_DATA, TRAINING_COMMANDS, describe, module_of
+from .base.help_text import help_text
 from .base.output import escape_unencodable
 
 
@@ -72,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(overview())
     elif command == "--version":
         print(f"tokenmixers {__version__}")
+    elif command in TRAINING_COMMANDS and {"--help", "-h"} & {*arguments}:
+        print(help_text(command))  # without the seconds that importing the command takes
+        raise SystemExit(0)
     elif command in COMMANDS:
         sys.argv = [f"tokenmixers {command}", *arguments]  # usage texts name the program by the first
         interrupted = threading.Event()

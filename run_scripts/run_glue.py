@@ -1,4 +1,4 @@
-"""Finetune on GLUE, SuperGLUE or texts of your own, and report the task's metrics.
+r"""Finetune on GLUE, SuperGLUE or texts of your own, and report the task's metrics.
 
     tokenmixers run_glue --task_name sst2 --model_name_or_path ... --output_dir outputs/sst2 \
         --do_train --do_eval --do_predict

@@ -1,4 +1,4 @@
-"""Train a model of sentence embeddings on pairs, or on the embeddings of a teacher.
+r"""Train a model of sentence embeddings on pairs, or on the embeddings of a teacher.
 
     tokenmixers run_sentence_embeddings --model_name_or_path ... --train_file pairs.tsv --validation_file dev.tsv \
         --output_dir outputs/embeddings --do_train --do_eval

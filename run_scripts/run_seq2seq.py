@@ -1,4 +1,4 @@
-"""Train a sequence-to-sequence model, and report BLEU, ROUGE and perplexity.
+r"""Train a sequence-to-sequence model, and report BLEU, ROUGE and perplexity.
 
     tokenmixers run_seq2seq recipe.yaml --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_seq2seq ...

@@ -1,4 +1,4 @@
-"""Finetune an encoder-decoder on a mixture of tasks as text in, text out.
+r"""Finetune an encoder-decoder on a mixture of tasks as text in, text out.
 
     tokenmixers run_text_to_text recipe.yaml --model_name_or_path ... --output_dir outputs/run
     tokenmixers run_text_to_text --tasks glue super_glue squad --model_name_or_path ... --output_dir outputs/run \

@@ -1,4 +1,4 @@
-"""Finetune a token classifier, and report precision, recall and F1 of entities.
+r"""Finetune a token classifier, and report precision, recall and F1 of entities.
 
     tokenmixers run_token_classification --train_file train.conll --validation_file dev.conll \
         --model_name_or_path ... --output_dir outputs/ner --do_train --do_eval

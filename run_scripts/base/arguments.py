@@ -19,9 +19,10 @@ import yaml
 from transformers import HfArgumentParser
 
 from ...configuration.shipped_models import shipped_model, shipped_models
-from .commands import called_command, docstring_of
+from .commands import TRAINING_COMMANDS, called_command, docstring_of
 from .config_overrides import merge_overrides
 from .errors import UserError, refuse_arguments
+from .help_text import HelpFormatter, help_text
 from .output import escape_unencodable
 from .ranges import check_ranges
 from .shipped_files import RECIPES, find_shipped
@@ -195,10 +196,6 @@ def _hint(argument: str, parser: argparse.ArgumentParser) -> str:
     return f" For --{name}, did you mean {' or '.join(f'--{other}' for other in others)}?" if others else ""
 
 
-class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The text of `--help`: defaults are shown, and docstrings keep their lines."""
-
-
 def parse_arguments(
     dataclass_types: Sequence[type],
     argv: Sequence[str] | None = None,
@@ -229,6 +226,9 @@ def parse_arguments(
     )
     parser.error = refuse_arguments
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if command in TRAINING_COMMANDS and {"--help", "-h", "--help_all"} & {*arguments}:
+        print(help_text(command, parser._actions if "--help_all" in arguments else ()))
+        raise SystemExit(0)
     recipe = {}
     if arguments and arguments[0].endswith(RECIPE_ENDINGS):
         names = [f.name for dataclass_type in dataclass_types for f in dataclasses.fields(dataclass_type) if f.init]

@@ -40,12 +40,13 @@ RANGES = (
 
 @dataclass(repr=False)  # Transformers' hides tokens
 class ScriptTrainingArguments(TrainingArguments):
-    """`transformers.TrainingArguments` that choose `bf16`, `fp16` and `use_cpu` for this machine.
+    """Number format, device and schedule of the training.
 
-    Without a GPU the CPU is used. With `precision="auto"` training is in bfloat16 mixed precision where the device
-    supports it natively, else in float32. `bf16`, `fp16`, `precision` and `accelerate launch` override that; bfloat16
-    on a device without native support gives a warning with its measured slowdown. Afterwards `bf16` and `fp16` have
-    the chosen values.
+    These are `transformers.TrainingArguments` that choose `bf16`, `fp16` and `use_cpu` for this machine. Without a GPU
+    the CPU is used. With `precision="auto"` training is in bfloat16 mixed precision where the device supports it
+    natively, else in float32. `bf16`, `fp16`, `precision` and `accelerate launch` override that; bfloat16 on a device
+    without native support gives a warning with its measured slowdown. Afterwards `bf16` and `fp16` have the chosen
+    values.
 
     Attributes:
         decision: The chosen device and precision with the reasons, in one line.
@@ -74,7 +75,7 @@ class ScriptTrainingArguments(TrainingArguments):
         default=None, metadata={"help": "true is --precision fp16, which needs a GPU.", "nargs": "?", "const": True}
     )
     ddp_timeout: int = field(
-        default=3 * 3600,
+        default=10_800,
         metadata={
             "help": "Seconds that processes wait for each other. The first trains tokenizers, and tokenizes for all."
         },
@@ -239,7 +240,7 @@ def wanted_splits(args: TrainingArguments) -> list[str]:
 
 @dataclass(repr=False)
 class GenerationTrainingArguments(ScriptTrainingArguments, Seq2SeqTrainingArguments):
-    """The same for sequence-to-sequence models: evaluation generates texts by default."""
+    """Generation in evaluations, and number format, device and schedule of the training."""
 
     predict_with_generate: bool = field(
         default=True, metadata={"help": "Generate texts in evaluations; without it they give perplexity alone."}

@@ -11,7 +11,7 @@ from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTo
 
 from ..base.errors import UserError
 from ..base.trained_model import label_names
-from .glue import CLASSIFIED, GlueTask, TextTask, columns, find_task
+from .glue import GlueTask, TextTask, columns, find_task
 from .loading import DatasetArguments
 from .table_files import (
     BadRowError,
@@ -30,7 +30,13 @@ from .table_files import (
 class TextClassificationArguments(DatasetArguments):
     """Which task, or which texts and labels."""
 
-    task_name: str | None = field(default=None, metadata={"help": f"One of {', '.join(CLASSIFIED)}."})
+    task_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Task of GLUE or SuperGLUE: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, boolq, cb, copa, "
+            "superglue_rte, wic, wsc or multirc."
+        },
+    )
     data_dir: str | None = field(
         default=None,
         metadata={"help": "Folder with the task's files as the benchmark offers them; its Hub data by default."},

@@ -329,7 +329,10 @@ class TextToTextArguments:
 
     tasks: list[str] = field(
         default_factory=list,
-        metadata={"help": f"Tasks or groups of them: {', '.join(GROUPS)}, {', '.join(TEXT_TASKS)}."},
+        metadata={
+            "help": "Tasks, or groups of them (glue, super_glue): squad, record, and those that run_glue has as "
+            "--task_name."
+        },
     )
     data_dir: str | None = field(
         default=None,
