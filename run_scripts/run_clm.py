@@ -65,11 +65,9 @@ class CausalLanguageModeling(LanguageModeling):
         return model
 
     def collator(self, run: Run, model: PreTrainedModel) -> Collator:
-        """All tokens are labels, or all but the ends of documents."""
         return self.evaluation_collator(run)
 
     def evaluation_collator(self, run: Run) -> Collator:
-        """As in training."""
         return partial(_label, tokenizer=run.tokenizer, predict_separators=run[CausalArguments].predict_separators)
 
 

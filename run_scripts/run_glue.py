@@ -62,17 +62,14 @@ class TextClassification(Task):
 
     @property
     def auto_class(self) -> type:
-        """By the kind of task."""
         return AutoModelForMultipleChoice if self.task.multiple_choice else AutoModelForSequenceClassification
 
     @property
     def trainer_class(self) -> type:
-        """By the kind of task."""
         return ScriptTrainer if self.task.multiple_choice else ClassificationTrainer
 
     @property
     def pipeline_tag(self) -> str:
-        """By the kind of task."""
         return "multiple-choice" if self.task.multiple_choice else "text-classification"
 
     def comparison(self, run: Run) -> Comparison:
@@ -127,12 +124,10 @@ class TextClassification(Task):
         return self.task.labels or ("score",)
 
     def texts(self, run: Run) -> Iterator[str]:
-        """The training texts."""
         for row in run.data["train"][""]:
             yield from row["texts"]
 
     def encode(self, run: Run) -> dict[str, Any]:
-        """Tokens of texts, or of pairs, or of the choices."""
         limits = {"train": run.data_args.max_train_samples, "validation": run.data_args.max_eval_samples}
         rows: dict[str, Any] = {}
         for split, sets in run.data.items():
@@ -149,11 +144,9 @@ class TextClassification(Task):
         return rows
 
     def collator(self, run: Run, model: PreTrainedModel) -> Any:
-        """Pads."""
         return (ChoiceCollator if self.task.multiple_choice else DataCollatorWithPadding)(run.tokenizer)
 
     def metric_types(self, run: Run) -> dict[str, str]:
-        """The task's metrics, of each evaluation set."""
         parts = sets_of(run.rows.get("validation"))
         return {joined(part, name): metric_type(name) for part in parts for name in self.task.metrics}
 
@@ -187,7 +180,6 @@ class TextClassification(Task):
         return results
 
     def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
-        """The task's metrics of logits."""
         return self._scores(self._answers(prediction.predictions), prediction.label_ids, run.rows[split])
 
     def _answers(self, logits: np.ndarray) -> np.ndarray:

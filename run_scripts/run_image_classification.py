@@ -7,7 +7,7 @@ Training images can be augmented as in ImageNet recipes, see `data/image_augment
 that `AutoModelForImageClassification` loads, and needs no torchvision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from transformers.utils import logging
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.errors import UserError
-from .base.reporting import print_table, write_predictions
+from .base.reporting import write_predictions
 from .base.trained_model import label_names
 from .base.training_arguments import wanted_splits
 from .data.image_augmentation import AugmentationArguments, classification_loss
@@ -28,7 +28,6 @@ from .data.row_seeds import SeededCollator
 from .metrics import load_metric
 from .training.class_names import has_same_names, indices_by_name, some_names
 from .training.distillation import ImageDistillationArguments
-from .training.hyperparameter_grid import Comparison
 from .training.run import Run, Task, joined
 
 
@@ -42,6 +41,7 @@ class ImageClassification(Task):
     pipeline_tag = "image-classification"
     auto_class = AutoModelForImageClassification
     is_classifier = True
+    unit, scale = "images", 100
     keeps_columns = True  # `image`, for the collator
 
     def check(self, run: Run) -> None:
@@ -56,12 +56,7 @@ class ImageClassification(Task):
                 f"{', '.join(f'--{name}' for name in augmentation)}, or let the teacher run in every step."
             )
 
-    def comparison(self, run: Run) -> Comparison:
-        """By accuracy."""
-        return Comparison(("accuracy",), scale=100)
-
     def load(self, run: Run) -> dict[str, datasets.Dataset]:
-        """Images and their classes."""
         config = run.config
         # Configurations of convolutional networks have no such field, but their checkpoints have an image processor.
         from_checkpoint = run.model_args.model_name_or_path is not None
@@ -87,15 +82,12 @@ class ImageClassification(Task):
         return label_names(run.config)
 
     def load_tokenizer(self, run: Run, resume_from: str | None) -> Any:
-        """The image processor."""
         return run.teacher.image_processor(run.model_args, run.config)
 
     def lengths(self, run: Run) -> dict[str, int]:
-        """None."""
         return {}
 
     def encode(self, run: Run) -> dict[str, datasets.Dataset]:
-        """The collator decodes images."""
         return run.data
 
     def collator(self, run: Run, model: PreTrainedModel) -> SeededCollator:
@@ -114,15 +106,12 @@ class ImageClassification(Task):
         return super().build_trainer(run, model, compute_loss_func=classification_loss, **options)
 
     def cache_settings(self, run: Run) -> dict[str, Any]:
-        """The image processor."""
         return {"processor": run.tokenizer.to_dict()}
 
     def metric_types(self, run: Run) -> dict[str, str]:
-        """Accuracy alone."""
         return {"accuracy": "accuracy"}
 
     def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
-        """The augmentation."""
         return {"hyper_parameters": run[AugmentationArguments].in_use()}
 
     def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
@@ -131,19 +120,10 @@ class ImageClassification(Task):
         return load_metric("accuracy").compute(predictions=best, references=prediction.label_ids)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
-        """A csv file, with the names of image files."""
         path = Path(run.args.output_dir) / f"{joined('predictions', 'test' if split == 'test' else '')}.csv"
         files = image_files(run.data[split], getattr(run.data_args, f"{split}_dir"))
         write_predictions(path, output.predictions, output.label_ids, label_names(run.config), files)
         return path
-
-    def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
-        """Print the metrics."""
-        for split, images in (("eval", "validation"), ("test", "test")):
-            if f"{split}_accuracy" in results:
-                rows = [("accuracy", f"{results[f'{split}_accuracy']:.2%}")]
-                rows.append(("loss", f"{results[f'{split}_loss']:.4f}"))
-                print_table((f"on the {images} images", model_type), rows)
 
 
 def check_classes(config: PreTrainedConfig, names: Sequence[str]) -> None:

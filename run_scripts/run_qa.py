@@ -9,7 +9,7 @@ gets `predictions.json`, which SQuAD's official script reads, `nbest_predictions
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.pipelines.question_answering import Window, null_odds, select_spans
 from .base.errors import UserError
-from .base.reporting import print_table
 from .base.training_arguments import wanted_splits
 from .data.squad import QuestionDataArguments, answers_in_no_window, load_questions, make_windows, question_texts
 from .metrics import load_metric
@@ -123,17 +122,16 @@ class QuestionAnswering(Task):
     pipeline_tag = "question-answering"
     auto_class = AutoModelForQuestionAnswering
     distillation = AnswerDistillation
+    unit = "questions"
 
     def comparison(self, run: Run) -> Comparison:
         """By F1, as in the papers."""
         return Comparison(sorted(self.metric_types(run), key="f1".__ne__))
 
     def load(self, run: Run) -> dict[str, datasets.Dataset]:
-        """Questions."""
         return load_questions(run.data_args, wanted_splits(run.args), run.model_args.token)
 
     def texts(self, run: Run) -> Iterable[str]:
-        """The training questions and contexts."""
         return question_texts(run.data["train"]) if run.model_args.train_tokenizer is not None else ()
 
     def load_tokenizer(self, run: Run, resume_from: str | None) -> Any:
@@ -144,7 +142,6 @@ class QuestionAnswering(Task):
         return tokenizer
 
     def encode(self, run: Run) -> dict[str, datasets.Dataset]:
-        """Windows of contexts."""
         questions, length = run.data, run.max_seq_length
         windows = {name: make_windows(rows, run.tokenizer, length, run.data_args) for name, rows in questions.items()}
         lost = answers_in_no_window(questions["train"], windows["train"]) if "train" in windows else 0
@@ -165,33 +162,20 @@ class QuestionAnswering(Task):
         return tuple(scores.float() for scores in logits[:2])
 
     def metric_types(self, run: Run) -> dict[str, str]:
-        """Those of SQuAD's version."""
         return V2_METRICS if run.data_args.version_2_with_negative else V1_METRICS
 
     def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
-        """How contexts are cut."""
         names = ("max_seq_length", "doc_stride", "max_question_length", "max_answer_length", "align_to_words")
         return {"hyper_parameters": {name: getattr(run.data_args, name) for name in names}}
 
     def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
-        """Exact match and F1."""
         return self._evaluation(run, split).metrics(prediction)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
-        """The files of `SquadEvaluation.write`."""
         return self._evaluation(run, split).write(output, run.args.output_dir, "_test" if split == "test" else "")
 
     def _evaluation(self, run: Run, split: str) -> SquadEvaluation:
         return SquadEvaluation(run.data[split], run.rows[split], run.data_args)
-
-    def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
-        """Print the metrics."""
-        for split, prefix in (("validation", "eval"), ("test", "test")):
-            if f"{prefix}_f1" in results:
-                names = self.metric_types(run)
-                rows = [(name.replace("_", " "), f"{results[f'{prefix}_{name}']:.2f}") for name in names]
-                rows.append(("loss", f"{results[f'{prefix}_loss']:.4f}"))
-                print_table((f"{len(run.data[split]):,} {split} questions", model_type), rows)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

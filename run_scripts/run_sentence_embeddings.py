@@ -32,7 +32,6 @@ from .base.sequence_limits import longest_sequence
 from .base.training_arguments import wanted_splits
 from .data.distillation_texts import load_distillation_texts
 from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_evaluation_pairs, load_training_pairs
-from .training.hyperparameter_grid import Comparison
 from .training.model_card import describe_data
 from .training.model_loading import fit_vocabulary, sequence_length
 from .training.run import Run, Task
@@ -163,13 +162,9 @@ class SentenceEmbeddings(Task):
     auto_class = AutoModel
     evaluates_before = True
     writes_predictions = False
-
-    def comparison(self, run: Run) -> Comparison:
-        """By the rank correlation, or for pairs without a similarity by retrieval."""
-        return Comparison(METRICS, scale=100)
+    scale = 100
 
     def load(self, run: Run) -> dict[str, Any]:
-        """Pairs to train on, and pairs to evaluate on."""
         data_args, token, splits = run.data_args, run.model_args.token, wanted_splits(run.args)
         pairs = {split: load_evaluation_pairs(data_args, split, token) for split in splits if split != "train"}
         if run.args.do_train:
@@ -178,14 +173,12 @@ class SentenceEmbeddings(Task):
         return pairs
 
     def load_training_data(self, run: Run) -> Any:
-        """Pairs."""
         pairs = load_training_pairs(run.data_args, run.model_args.token)
         check_views(run.data_args, run.config)
         check_batch(len(pairs), run.args)
         return pairs
 
     def texts(self, run: Run) -> Iterable[str]:
-        """The training texts."""
         return iterate_sentences(run.data["train"])
 
     def load_tokenizer(self, run: Run, resume_from: str | None) -> Any:
@@ -202,7 +195,6 @@ class SentenceEmbeddings(Task):
         return {}
 
     def encode(self, run: Run) -> dict[str, Any]:
-        """The Trainer tokenizes."""
         return {}
 
     def build_model(self, run: Run, config: PreTrainedConfig) -> "SentenceTransformer":
@@ -239,7 +231,6 @@ class SentenceEmbeddings(Task):
         """What a model gets before its embeddings are normalized."""
 
     def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "SentenceEmbeddingTrainer":
-        """The Trainer, with the loss and the evaluator."""
         from .training import sentence_embeddings as library
 
         wanted, args, pairs = run[EmbeddingArguments], run.args, run.data.get("train")
@@ -259,11 +250,9 @@ class SentenceEmbeddings(Task):
         return None if pairs is None else build_evaluator(pairs, run.args.per_device_eval_batch_size, dimensions)
 
     def planned(self, run: Run) -> dict[str, datasets.Dataset]:
-        """The evaluation pairs."""
         return {split: pairs for split, pairs in run.data.items() if split != "train"}
 
     def metric_types(self, run: Run) -> dict[str, str]:
-        """Those of whole embeddings, and of their first dimensions."""
         dimensions = run[EmbeddingArguments].matryoshka_dims or ()
         return {name: name for name in (*METRICS, *(f"dim_{dimension}_{METRICS[0]}" for dimension in dimensions))}
 
@@ -288,12 +277,10 @@ class SentenceEmbeddings(Task):
         }
 
     def loss_settings(self, run: Run) -> dict[str, Any]:
-        """The loss, for the card."""
         is_nested = run[EmbeddingArguments].matryoshka_dims is not None
         return {"loss": "MatryoshkaLoss" if is_nested else "MultipleNegativesRankingLoss"}
 
     def test_results(self, run: Run, trainer: "SentenceEmbeddingTrainer") -> dict[str, float]:
-        """The metrics of the test pairs."""
         return {f"test_{name}": value for name, value in self.evaluator(run, "test")(trainer.model).items()}
 
     def report(self, run: Run, results: Mapping[str, Any], model_type: str) -> None:
@@ -320,7 +307,6 @@ class EmbeddingDistillation(SentenceEmbeddings):
             raise UserError("--matryoshka_dims is for pairs without a --teacher: leave one of them out.")
 
     def find_teacher(self, run: Run) -> "EmbeddingTeacher":
-        """The teacher."""
         import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings --teacher")
         from .training.embedding_distillation import EmbeddingTeacher
 
@@ -328,11 +314,9 @@ class EmbeddingDistillation(SentenceEmbeddings):
         return EmbeddingTeacher(str(given.teacher), run.model_args, given.copy_token_embeddings)
 
     def load_training_data(self, run: Run) -> Any:
-        """Texts and pairs."""
         return load_distillation_texts(run.data_args, run.model_args.token)
 
     def texts(self, run: Run) -> Iterable[str]:
-        """All of them."""
         return run.data["train"].iterate()
 
     def load_tokenizer(self, run: Run, resume_from: str | None) -> Any:
@@ -345,7 +329,6 @@ class EmbeddingDistillation(SentenceEmbeddings):
         return tokenizer
 
     def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:
-        """What a student gets from its teacher."""
         run.teacher.prepare_student(model, run.model_args)
 
     def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "EmbeddingDistillationTrainer":
@@ -370,7 +353,6 @@ class EmbeddingDistillation(SentenceEmbeddings):
         )
 
     def loss_settings(self, run: Run) -> dict[str, Any]:
-        """The loss and the teacher, for the card."""
         return {"loss": "TeacherLoss", **run[EmbeddingTeacherArguments].in_use()}
 
 

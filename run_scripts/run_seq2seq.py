@@ -177,11 +177,9 @@ class SequenceToSequence(TextGeneration):
         return {split: load_pairs(run.data_args, split, run.model_args.token) for split in wanted_splits(run.args)}
 
     def texts(self, run: Run) -> Iterable[str]:
-        """The training texts."""
         return iterate_pair_texts(run.data["train"][0]) if run.model_args.train_tokenizer is not None else ()
 
     def encode(self, run: Run) -> dict[str, datasets.Dataset]:
-        """Tokens of sources and targets."""
         lengths, workers = run.lengths.values(), run.data_args.preprocessing_num_workers
         rows = {
             split: tokenize_pairs(pairs, run.tokenizer, *lengths, side, workers)
@@ -196,14 +194,12 @@ class SequenceToSequence(TextGeneration):
         return rows
 
     def metric_types(self, run: Run) -> dict[str, str]:
-        """Perplexity, and what `--metric` asks for."""
         names = {"perplexity": "perplexity"}
         for metric in run[MetricArguments].metric if run.args.predict_with_generate else ():
             names |= METRICS[metric]
         return names
 
     def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
-        """How texts are cut and generated."""
         names = ("source_prefix", "max_source_length", "max_target_length", "max_history")
         settings = {name: getattr(run.data_args, name) for name in names if getattr(run.data_args, name)}
         settings |= {"generation_max_length": model.generation_config.max_length}
@@ -212,16 +208,13 @@ class SequenceToSequence(TextGeneration):
         return {"hyper_parameters": settings, "notes": note if "bleu" in self.metric_types(run) else ""}
 
     def baselines(self, run: Run, trainer: Any) -> dict[str, str]:
-        """sacreBLEU's signature."""
         signature = self.evaluations["validation"].signature if run.args.do_eval else None
         return {"bleu_signature": signature} if signature else {}
 
     def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
-        """Perplexity, and scores of generated texts."""
         return self.evaluations[split].metrics(prediction)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path | None:
-        """Predictions and references as text files."""
         prefix = "test_" if split == "test" else ""
         return self.evaluations[split].write(output, run.args.output_dir, prefix)
 

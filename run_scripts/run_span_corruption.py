@@ -67,7 +67,6 @@ class SpanCorruption(LanguageModeling):
         return self.tokenize(run, tokens, special_tokens=False, shortest_row=2)
 
     def collator(self, run: Run, model: PreTrainedModel) -> SeededCollator:
-        """Other spans in every epoch."""
         return SeededCollator(self.corrupt, run.args.seed)
 
     def evaluation_collator(self, run: Run) -> SeededCollator:

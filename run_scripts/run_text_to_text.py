@@ -148,11 +148,9 @@ class TextToText(TextGeneration):
         return Comparison([MEAN_OF_TASKS])
 
     def load(self, run: Run) -> Data:
-        """The examples as texts."""
         return load_data(run.data_args, run.args, run.model_args.token)
 
     def texts(self, run: Run) -> Iterator[str]:
-        """The training texts."""
         for split in run.data.train.values():
             yield from iterate_pair_texts(split)
 
@@ -179,7 +177,6 @@ class TextToText(TextGeneration):
         return rows
 
     def build_model(self, run: Run, config: PreTrainedConfig) -> PreTrainedModel:
-        """With or without embeddings that train."""
         model = super().build_model(run, config)
         if run[FreezingArguments].freeze_embeddings:
             frozen = freeze_embeddings(model)
@@ -188,18 +185,15 @@ class TextToText(TextGeneration):
         return model
 
     def build_trainer(self, run: Run, model: PreTrainedModel, **options: Any) -> TextToTextTrainer:
-        """A Trainer of the mixture."""
         train = mix_for_run(run.rows["train"], run.data_args, run.args) if run.args.do_train else None
         trainer = super().build_trainer(run, model, train_dataset=train, **options)
         trainer.evaluation = self.evaluations["validation"]
         return trainer
 
     def metric_types(self, run: Run) -> dict[str, str]:
-        """Those of all tasks, and their averages."""
         return self.evaluations["validation"].metric_types() if run.args.predict_with_generate else {}
 
     def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
-        """The tasks and how they are mixed."""
         names = ", ".join(
             f"{task.benchmark_task.benchmark}'s {task.benchmark_task.folder}" if task.benchmark_task else "SQuAD 1.1"
             for task in run.data.tasks

@@ -8,7 +8,7 @@ Works for every checkpoint that `AutoModelForTokenClassification` loads. Sentenc
 cut into pieces. No word is lost, and the metrics are those of whole sentences.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.heads.losses import IGNORED_LABEL
 from .base.errors import UserError
-from .base.reporting import print_table
 from .base.trained_model import label_names
 from .base.training_arguments import wanted_splits
 from .data.loading import limited
@@ -90,6 +89,7 @@ class TokenClassification(Task):
     pipeline_tag = "token-classification"
     auto_class = AutoModelForTokenClassification
     is_classifier = True
+    unit, scale = "sentences", 100
     trainer_class = ClassificationTrainer
     names: list[str]
 
@@ -98,14 +98,12 @@ class TokenClassification(Task):
         return Comparison(METRICS, scale=100)
 
     def load(self, run: Run) -> dict[str, datasets.Dataset]:
-        """Sentences of words and tags."""
         data_args = run.data_args
         sentences = load_sentences(data_args, wanted_splits(run.args), run.model_args.token)
         limits = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
         return {split: limited(found, limits.get(split), shuffle=True) for split, found in sentences.items()}
 
     def labels(self, run: Run) -> list[str]:
-        """The tags."""
         given, trains = run.data_args.tag_names, run.args.do_train
         known = given or (tag_names(run.data["train"]) if trains else label_names(run.config))
         unseen = unseen_labels("tags", known, {split: found_tags(rows) for split, rows in run.data.items()})
@@ -116,7 +114,6 @@ class TokenClassification(Task):
         return list(known)
 
     def texts(self, run: Run) -> Iterator[str]:
-        """The training sentences."""
         return (" ".join(row["tokens"]) for row in run.data["train"])
 
     def encode(self, run: Run) -> dict[str, datasets.Dataset]:
@@ -129,7 +126,6 @@ class TokenClassification(Task):
         }
 
     def collator(self, run: Run, model: PreTrainedModel) -> DataCollatorForTokenClassification:
-        """Pads."""
         return DataCollatorForTokenClassification(run.tokenizer)
 
     @staticmethod
@@ -138,29 +134,18 @@ class TokenClassification(Task):
         return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
 
     def metric_types(self, run: Run) -> dict[str, str]:
-        """Scores of entities, or the accuracy of other tags."""
         return {name: name for name in (METRICS if marks_entities(set(self.names)) else ("accuracy",))}
 
     def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
-        """Which tokens are trained."""
         return {"hyper_parameters": {"label_all_tokens": run.data_args.label_all_tokens}}
 
     def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
-        """See `tag_metrics`."""
         return tag_metrics(prediction, self.names, run.rows[split]["sentence"])
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
-        """A file in CoNLL's format."""
         path = Path(run.args.output_dir) / f"predictions_{split}.conll"
         write_conll(path, run.data[split], run.rows[split], output.predictions, self.names)
         return path
-
-    def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
-        """Print the metrics."""
-        for split, rows in (("eval", "validation"), ("test", "test")):
-            if f"{split}_accuracy" in results:
-                cells = [(name, f"{100 * results[f'{split}_{name}']:.2f}") for name in self.metric_types(run)]
-                print_table((f"on the {rows} sentences, x 100", model_type), cells)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

@@ -83,19 +83,16 @@ class TextGeneration(Task):
     keeps_columns = True  # evaluation needs the column `example`
 
     def lengths(self, run: Run) -> dict[str, int]:
-        """Most tokens of a source and of a target."""
         source, target = text_lengths(run.data_args, run.config, run.tokenizer)
         return {"--max_source_length": source, "--max_target_length": target}
 
     def build_model(self, run: Run, config: PreTrainedConfig) -> PreTrainedModel:
-        """With the settings of generation."""
         model = super().build_model(run, config)
         target_length = run.lengths["--max_target_length"]
         set_generation(model, run.args, target_length, run.config.get_text_config(decoder=True))
         return model
 
     def collator(self, run: Run, model: PreTrainedModel) -> DataCollatorForSeq2Seq:
-        """Pads."""
         return DataCollatorForSeq2Seq(run.tokenizer, model=model if run.args.label_smoothing_factor else None)
 
     def build_trainer(self, run: Run, model: PreTrainedModel, **options: Any) -> GenerationTrainer:

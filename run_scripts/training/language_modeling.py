@@ -22,7 +22,6 @@ from ..data.text_corpus import iterate_texts, load_documents
 from ..data.text_stream import TextStream
 from ..metrics import load_metric
 from .distillation import DistillationArguments
-from .hyperparameter_grid import Comparison
 from .run import Run, Task
 from .teacher_outputs import supports_seq_idx
 from .trainer import ScriptTrainer
@@ -156,7 +155,6 @@ class LanguageModeling(Task):
     is_causal: ClassVar[bool] = False
 
     def collator(self, run: Run, model: PreTrainedModel) -> Collator:
-        """Makes batches of training rows, with labels."""
         raise NotImplementedError
 
     def evaluation_collator(self, run: Run) -> Collator:
@@ -168,10 +166,6 @@ class LanguageModeling(Task):
         if run.data_args.streaming and run.args.do_train and run.args.max_steps < 1:
             raise UserError("--streaming needs --max_steps: the length of a streamed corpus is not known.")
 
-    def comparison(self, run: Run) -> Comparison:
-        """By perplexity."""
-        return Comparison(("perplexity",))
-
     def load(self, run: Run) -> dict[str, Split]:
         """Documents; those to train on only for a run that trains."""
         args = run.args
@@ -182,7 +176,6 @@ class LanguageModeling(Task):
         return {name: split for name, split in documents.items() if name != "train" or args.do_train}
 
     def texts(self, run: Run) -> Iterable[str]:
-        """The training documents."""
         return iterate_texts(run.data["train"])
 
     def encode(self, run: Run) -> dict[str, Rows]:
@@ -224,11 +217,9 @@ class LanguageModeling(Task):
         return build_trainer(model, run.tokenizer, args, train, evaluation, collator, self.is_causal)
 
     def metric_types(self, run: Run) -> dict[str, str]:
-        """Perplexity alone."""
         return {"perplexity": "perplexity"}
 
     def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
-        """The command's own settings."""
         own = [run[kind] for kind in self.arguments[1:] if not issubclass(kind, DistillationArguments)]
         settings = {name: value for given in own for name, value in vars(given).items()}
         unit = run.data_args.text_unit
@@ -242,7 +233,6 @@ class LanguageModeling(Task):
         return {"unigram": unigram_perplexity(train, trainer.eval_dataset, len(run.tokenizer))}
 
     def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
-        """Print perplexities and speed."""
         found = perplexities(results)
         names = {
             "unigram": "unigram model",

@@ -33,7 +33,7 @@ from transformers.trainer_utils import IntervalStrategy, PredictionOutput, has_l
 from ..base.arguments import ModelArguments, parse_arguments
 from ..base.errors import UserError, report_bad_data
 from ..base.memory import keep_freed_memory
-from ..base.reporting import plot_history, print_plan, training_speed, transformers_model
+from ..base.reporting import plot_history, print_plan, print_table, training_speed, transformers_model
 from ..base.training_arguments import ScriptTrainingArguments, check_has_work
 from ..data.fingerprint import fingerprint
 from ..data.text_stream import TextStream
@@ -73,6 +73,8 @@ class Task:
         counts_tokens: Whether the speed of training in tokens is reported.
         evaluates_before: Whether the metrics before training are reported, as `before_...`.
         writes_predictions: Whether `write` writes those for the validation data.
+        unit: What the examples are called in the printed results.
+        scale: Factor of the printed metrics, 100 for fractions.
     """
 
     arguments: ClassVar[tuple[type, ...]]
@@ -88,13 +90,15 @@ class Task:
     counts_tokens: ClassVar[bool] = False
     evaluates_before: ClassVar[bool] = False
     writes_predictions: ClassVar[bool] = True
+    unit: ClassVar[str] = "examples"
+    scale: ClassVar[float] = 1.0
 
     def check(self, run: "Run") -> None:
         """Refuse arguments that do not fit each other, before anything is read."""
 
     def comparison(self, run: "Run") -> Comparison:
-        """How the runs of a grid are compared."""
-        raise NotImplementedError
+        """How the runs of a grid are compared: by the first metric, if not otherwise said."""
+        return Comparison(list(self.metric_types(run)), scale=self.scale)
 
     def find_teacher(self, run: "Run") -> NoTeacher:
         """The teacher that the command line names, if any."""
@@ -192,7 +196,14 @@ class Task:
         return run.predict(trainer)
 
     def report(self, run: "Run", results: Mapping[str, Any], model_type: str) -> None:
-        """Print the results."""
+        """Print the metrics and the loss of what was evaluated."""
+        for split, prefix in (("validation", "eval"), ("test", "test")):
+            names = [name for name in self.metric_types(run) if f"{prefix}_{name}" in results]
+            rows = [(name.replace("_", " "), f"{self.scale * results[f'{prefix}_{name}']:.2f}") for name in names]
+            if rows:
+                rows.append(("loss", f"{results[f'{prefix}_loss']:.4f}"))
+                unit = f"{self.unit}{f', x {self.scale:g}' if self.scale != 1 else ''}"
+                print_table((f"on the {split} {unit}", model_type), rows)
 
 
 class Run:
