@@ -1,0 +1,76 @@
+"""The program of the guide "Add a training command" trains, resumes, evaluates, and writes a card."""
+
+import json
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import pipeline
+
+import tokenmixers
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.training.run import Run
+
+
+GUIDE = Path(tokenmixers.__file__).parent / "run_scripts" / "guides" / "training_command.md"
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    (code,) = re.findall(r"^```python\n(.+?)^```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    program = tmp_path_factory.mktemp("guide") / "classify_folders.py"
+    program.write_text(code, encoding="utf-8")
+    return runpy.run_path(str(program))["FolderClassification"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for split, count in (("train", 12), ("validation", 4)):
+        for label, word in (("animals", "cat"), ("plants", "fern")):
+            (folder / split / label).mkdir(parents=True)
+            for number in range(count):
+                text = f"number {number} is a {word}, as it was"
+                (folder / split / label / f"{number}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def command(texts, tmp_path):
+    sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=24"
+    settings = {"config_name": "gmlp-base", "config_overrides": sizes, "train_tokenizer": 60, "use_cpu": True}
+    settings |= {"train_dir": texts / "train", "validation_dir": texts / "validation", "do_train": True}
+    settings |= {"do_eval": True, "max_steps": 6, "save_steps": 3, "learning_rate": 3e-2, "disable_tqdm": True}
+
+    def build(**changes):
+        given = {**settings, "output_dir": tmp_path / "run", **changes}
+        return [part for name, value in given.items() if value is not None for part in (f"--{name}", str(value))]
+
+    return build
+
+
+def test_the_program_of_the_guide_is_a_training_command(task, command, tmp_path, capsys):
+    results = Run(task(), command()).command()
+    assert results["eval_accuracy"] == 1.0
+    assert "| on the validation examples |" in capsys.readouterr().out
+    rows = (tmp_path / "run" / "predictions.csv").read_text().splitlines()
+    assert [row.split(",")[1:3] for row in rows[1:]] == [[name] * 2 for name in ["animals"] * 4 + ["plants"] * 4]
+    assert "a part of" not in (tmp_path / "run" / "README.md").read_text()
+    assert pipeline("text-classification", model=str(tmp_path / "run"))("a fern")[0]["label"] == "plants"
+    # Interrupted after three steps, and started again.
+    shutil.copytree(tmp_path / "run" / "checkpoint-3", tmp_path / "again" / "checkpoint-3")
+    Run(task(), command(output_dir=tmp_path / "again")).command()
+    whole, again = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "again"))
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    written = json.loads((tmp_path / "again" / "all_results.json").read_text())
+    assert written["eval_loss"] == results["eval_loss"]
+
+
+def test_its_mistakes_are_sentences(task, command, tmp_path):
+    with pytest.raises(UserError, match="--validation_dir: there are no txt files in the folders of None"):
+        Run(task(), command(validation_dir=None)).command()
+    assert not (tmp_path / "run").exists()
