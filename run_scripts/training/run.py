@@ -43,7 +43,7 @@ from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
 from .model_card import CardArguments, CardFacts, describe_data, training_settings
 from .model_loading import build_model, fitting_tokenizer, load_config, sequence_length
 from .run_folder import checkpoint_to_resume, mark_finished, mark_unfinished, write_results
-from .run_record import CONTENT, ROWS, RunRecord, check_model_of, check_settings
+from .run_record import CONTENT, EXTENDED, ROWS, RunRecord, check_model_of, check_settings, extensions
 from .teacher import NoTeacher, find_teacher
 from .trainer import ScriptTrainer, compare_by_first_set, forget_truncation
 from .trial_step import try_arguments
@@ -426,6 +426,9 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
         start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
         check_settings(resume_from, start, settings)
         check_model_of(resume_from, transformers_model(trainer.model).config)
+        if extended := extensions(start, settings):
+            settings[EXTENDED] = extended
+            trainer.card = with_extensions(trainer.card, extended)
     trainer.add_callback(RunRecord(settings))
     if trainer.is_world_process_zero():
         new_tokenizer = trainer.processing_class, args.tokenizer_settings
@@ -451,6 +454,13 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
     trainer.save_metrics("train", metrics, combined=False)
     trainer.save_state()
     return metrics, training_speed(trainer.state, start)
+
+
+def with_extensions(card: CardFacts, steps: Sequence[int]) -> CardFacts:
+    """The facts of a run that was extended at some steps."""
+    at = " and ".join(f"{step:,}" for step in steps)
+    note = f"The run was extended at step {at}: from there the learning rate follows the schedule of the longer run."
+    return replace(card, notes=" ".join(filter(None, (card.notes, note))))
 
 
 @contextmanager
