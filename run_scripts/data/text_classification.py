@@ -106,12 +106,13 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
         }
     tables: Tables = {}
     for split in splits:
+        if arguments.dataset_name is None and own[split] is None:
+            raise UserError(f"--{split}_file is missing.")
+    for split in splits:
         if arguments.dataset_name is not None:
             table = load_named_split(arguments, split, token)
-        elif (files := own[split]) is not None:
-            table = read_table(files)
         else:
-            raise UserError(f"--{split}_file is missing.")
+            table = read_table(own[split])
         tables[split] = {"": _with_label_lists(table, arguments, labelled=split != "test")}
     return tables
 

@@ -42,10 +42,10 @@ from .distillation import Distillation
 from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
 from .model_card import CardArguments, CardFacts, describe_data, training_settings
 from .model_loading import build_model, fitting_tokenizer, load_config, sequence_length
-from .run_folder import checkpoint_to_resume, mark_finished, mark_unfinished, write_results
+from .run_folder import UNFINISHED, checkpoint_to_resume, forget_start, mark_finished, mark_unfinished, write_results
 from .run_record import CONTENT, EXTENDED, ROWS, RunRecord, check_model_of, check_settings, extensions
 from .teacher import NoTeacher, find_teacher
-from .trainer import ScriptTrainer, compare_by_first_set, forget_truncation
+from .trainer import NoBatchError, ScriptTrainer, compare_by_first_set, forget_truncation
 from .trial_step import try_arguments
 
 
@@ -429,6 +429,7 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
         if extended := extensions(start, settings):
             settings[EXTENDED] = extended
             trainer.card = with_extensions(trainer.card, extended)
+    begun = (Path(args.output_dir) / UNFINISHED).is_dir()
     trainer.add_callback(RunRecord(settings))
     if trainer.is_world_process_zero():
         new_tokenizer = trainer.processing_class, args.tokenizer_settings
@@ -443,7 +444,14 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
         latest = [key for entry in start.log_history if entry["step"] == start.global_step for key in entry]
         evaluated = any(key.startswith("eval_") for key in latest)
         args.eval_on_start = args.eval_strategy == IntervalStrategy.EPOCH and at_end and not evaluated
-    metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
+    elif args.eval_strategy != IntervalStrategy.NO and not _may_be_metric(args.metric_for_best_model, trainer):
+        args.eval_on_start = True  # the metrics are known by an evaluation alone: not after hours of training
+    try:
+        metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
+    except NoBatchError:
+        if trainer.is_world_process_zero() and not begun:
+            forget_start(args.output_dir, args.grid)
+        raise
     if trainer.is_world_process_zero():  # a run may have been killed while it removed a checkpoint
         best = trainer.state.best_model_checkpoint
         rotate_checkpoints(args.output_dir, args.save_total_limit, best)
@@ -461,6 +469,11 @@ def with_extensions(card: CardFacts, steps: Sequence[int]) -> CardFacts:
     at = " and ".join(f"{step:,}" for step in steps)
     note = f"The run was extended at step {at}: from there the learning rate follows the schedule of the longer run."
     return replace(card, notes=" ".join(filter(None, (card.notes, note))))
+
+
+def _may_be_metric(name: str | None, trainer: Any) -> bool:
+    """Whether a metric is among those that the model's card names, or a loss."""
+    return name is None or name.removeprefix("eval_") in ("loss", *trainer.card.metrics) or name.endswith("_loss")
 
 
 @contextmanager
