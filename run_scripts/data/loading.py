@@ -30,6 +30,9 @@ Split = datasets.Dataset | datasets.IterableDataset
 READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datasets.exceptions.DatasetGenerationError)
 
 
+#: How csv is read: `NA` and `null` are texts, an empty cell alone is missing.
+CSV_OPTIONS = {"keep_default_na": False, "na_values": [""]}
+
 SKIP_EMPTY_HELP = (
     "Leave out training and validation examples that lack a text or a label, and print how many, instead of refusing "
     "them."
@@ -145,7 +148,8 @@ def load_named(
 ) -> Split:
     """One split of a data set on the Hub, or of a local data set folder.
 
-    Lines and empty cells of csv in a local folder are those that files by name have, see `table_files`.
+    Lines of text and empty cells of csv are those that files by name have, see `table_files`. In texts on the Hub a
+    lone carriage return ends a line too.
 
     Args:
         name: Hub id or folder.
@@ -158,15 +162,16 @@ def load_named(
     Raises:
         UserError: If it cannot be loaded.
     """
+    is_here, features = Path(name).exists(), datasets.Features({"text": datasets.Value("string")})
     try:
-        if Path(name).is_dir():
-            builder = datasets.load_dataset_builder(name, config_name, **options)
-            if isinstance(builder, Text) and builder.config.sample_by == "line" and split in builder.config.data_files:
+        with nullcontext() if is_here else offline_without_network():
+            builder = _builder(name, config_name, token, options)
+            by_line = is_here and isinstance(builder, Text) and builder.config.sample_by == "line"
+            if by_line and split in builder.config.data_files:
                 files = list(map(str, builder.config.data_files[split]))
-                return load_rows(files, _lines_of, datasets.Features({"text": datasets.Value("string")}), streaming)
+                return load_rows(files, _lines_of, features, streaming)
             if isinstance(builder, Csv) and builder.config.na_values is None:
-                options |= {"keep_default_na": False, "na_values": [""]}  # NA and null are texts
-        with nullcontext() if Path(name).exists() else offline_without_network():
+                options |= CSV_OPTIONS
             return datasets.load_dataset(name, config_name, split=split, streaming=streaming, token=token, **options)
     except (
         datasets.exceptions.DatasetNotFoundError,
@@ -180,6 +185,21 @@ def load_named(
             ) from error
         reason = error.__cause__ if isinstance(error, datasets.exceptions.DatasetGenerationError) else error
         raise UserError(f"the data set {name!r} cannot be loaded (split {split!r}): {reason}") from error
+
+
+def _builder(
+    name: str, config_name: str | None, token: str | None, options: dict[str, Any]
+) -> datasets.DatasetBuilder | None:
+    """What reads a data set; `None` if it was read before and the Hub cannot be asked: `options` are then for csv."""
+    if Path(name, "dataset_info.json").is_file() or Path(name).is_file():
+        return None
+    try:
+        return datasets.load_dataset_builder(name, config_name, token=token, **options)
+    except ValueError as error:  # there is no network, and the cache has it as csv alone
+        if not Path(name).exists() and "cache" in str(error):
+            options |= CSV_OPTIONS
+            return None
+        raise
 
 
 def list_lengths(rows: datasets.Dataset, column: str) -> pa.ChunkedArray:

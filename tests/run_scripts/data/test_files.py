@@ -2,6 +2,7 @@ import bz2
 import gzip
 import lzma
 
+import datasets
 import pyarrow as pa
 import pytest
 
@@ -119,6 +120,45 @@ def test_every_reader_keeps_carriage_returns_and_drops_byte_order_marks(compress
     found = dict(rows_of_every_reader(tmp_path, compression))
     assert {name: texts for name, texts in found.items() if texts != ["a\rb", "c"]} == {}
     assert len(found) == 24
+
+
+@pytest.fixture
+def on_the_hub(tmp_path, monkeypatch):
+    """`on_the_hub(name, folder)`: `datasets` finds a folder under this name, as if it were on the Hub."""
+    places: dict[str, str] = {}
+
+    def through(function):
+        return lambda path, *args, **kwargs: function(places.get(path, path), *args, **kwargs)
+
+    for name in ("load_dataset", "load_dataset_builder"):
+        monkeypatch.setattr(datasets, name, through(getattr(datasets, name)))
+    monkeypatch.chdir(tmp_path)
+    return lambda name, folder: places.update({name: str(folder)})
+
+
+def test_words_that_mean_nothing_to_pandas_are_texts_on_the_hub_too(on_the_hub, tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "train.csv").write_text(
+        "text,number\n" + "".join(f"{word},1\n" for word in WORDS[:7]) + ",2\n"
+    )
+    on_the_hub("me/words", tmp_path / "here")
+    for streaming in (False, True):
+        rows = list(load_named("me/words", None, "train", streaming))
+        assert [row["text"] for row in rows] == [*WORDS[:7], None] and rows[-1]["number"] == 2
+
+
+def test_a_data_set_that_the_cache_has_as_csv_is_read_without_a_network(monkeypatch, tmp_path):
+    """The name in the cache depends on how csv was read."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(path, config_name, split=None, **options):
+        if not options.get("na_values"):
+            raise ValueError("Couldn't find cache for me/words for config 'default'")
+        return datasets.Dataset.from_dict({"text": ["NA"]})
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", load)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert load_named("me/words", None, "train")["text"][:] == ["NA"]
 
 
 WORDS = ["NA", "null", "None", "nan", "N/A", "NULL", "#N/A", "-", "1.0", "007"]
