@@ -29,7 +29,7 @@ from .base.errors import UserError
 from .base.precision import native_bfloat16
 from .benchmarks.experiments import EXPERIMENTS, PEERS, TOOLS, BenchmarkArguments
 from .benchmarks.model_comparisons import Sizes, import_peer
-from .benchmarks.results import machine, plot_results, print_rows, write_results
+from .benchmarks.results import machine, print_rows, write_results
 from .benchmarks.sentences import read_sentences
 from .benchmarks.timing import Case, Group, matmul_peaks, measure
 from .benchmarks.workloads import read_lengths
@@ -236,7 +236,6 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
             f"--cells {' '.join(map(str, arguments.cells))} measure nothing in --modes {' '.join(arguments.modes)} "
             f"--dtypes {' '.join(arguments.dtypes)}: 7 is inference in float32, and 8 is training."
         )
-    plot_results(output, run.results)
     print(f"results in {output}")
     if "left_out" in report:
         raise UserError(f"the results in {output} lack what was left out: " + " | ".join(report["left_out"]))

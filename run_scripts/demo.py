@@ -46,7 +46,13 @@ def main(argv: list[str] | None = None) -> None:
     import_gradio()  # whether it is there is known before a large model is loaded
     checkpoint = load_checkpoint(arguments.model, arguments.trust_remote_code)
     print(f"{checkpoint.name}: {checkpoint.task}. Press Ctrl+C to stop.")
-    launch(checkpoint, arguments.host, arguments.port, arguments.share, arguments.inbrowser)
+    launch(
+        checkpoint,
+        server_name=arguments.host,
+        server_port=arguments.port,
+        share=arguments.share,
+        inbrowser=arguments.inbrowser,
+    )
 
 
 if __name__ == "__main__":

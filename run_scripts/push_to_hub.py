@@ -1,7 +1,6 @@
-"""Push a checkpoint, its demo as a Space, or a shipped configuration, to the Hub.
+"""Push a checkpoint, a shipped configuration, or a page that searches texts, to the Hub.
 
 tokenmixers push_to_hub --source my-checkpoint --repo_id me/my-model --dry_run
-tokenmixers push_to_hub --source my-checkpoint --repo_id me/my-model --space --dry_run
 tokenmixers push_to_hub --source my-export --repo_id me/my-search --space static --space_texts texts.txt --dry_run
 """
 
@@ -26,8 +25,7 @@ from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
 from .base.shipped_files import MODEL_CARDS
-from .demos.space import REQUIREMENT_NOTE, check_model_of_space, licence_of, space_files
-from .demos.static_space import static_space_files
+from .demos.static_space import licence_of, static_space_files
 
 
 # What stays behind, by the name of a file or of a folder that it is in; capital letters count as small ones.
@@ -73,38 +71,26 @@ class PushArguments:
     space: str | None = field(
         default=None,
         metadata={
-            "help": "Push a demo as a Space of this name instead of the model. gradio (or no value): --source is a "
-            "checkpoint that the Hub has already. static: a page that searches --space_texts in the browser; --source "
-            "is an exported sentence transformer.",
-            "nargs": "?",
-            "const": "gradio",
+            "help": "Push a Space of this name instead of the model. static: a page that searches --space_texts in "
+            "the browser; --source is an exported sentence transformer."
         },
     )
     space_texts: str | None = field(
         default=None, metadata={"help": "File with the texts that a static Space searches, one on each line."}
-    )
-    space_requirement: str | None = field(
-        default=None,
-        metadata={
-            "help": "The line of the Space's requirements.txt that installs this package with its extra demo; by "
-            "default this version from the package index, which has to have it."
-        },
     )
     update: bool = field(default=False, metadata={"help": "Add a commit to a repository that exists already."})
     private: bool = field(default=False, metadata={"help": "Make a new repository private."})
     branch: str | None = field(default=None, metadata={"help": "Branch to commit to, made if there is none."})
     create_pr: bool = field(default=False, metadata={"help": "Open a pull request instead of committing."})
     commit_message: str | None = field(
-        default=None, metadata={"help": "First line of the commit; by default Upload model, or Upload demo."}
+        default=None, metadata={"help": "First line of the commit; by default Upload model, or Upload page."}
     )
     token: str | None = field(default=None, metadata={"help": "Hub token; the stored login by default."})
     dry_run: bool = field(default=False, metadata={"help": "List what would be sent, and send nothing."})
 
     def __post_init__(self):
-        if self.space not in (None, "gradio", "static"):
-            raise UserError(f"--space {self.space!r} is unknown; there are gradio and static.")
-        if self.space_requirement is not None and self.space != "gradio":
-            raise UserError("--space_requirement is for Spaces: give --space as well, or leave it out.")
+        if self.space not in (None, "static"):
+            raise UserError(f"--space {self.space!r} is unknown; there is static.")
         if (self.space_texts is None) is (self.space == "static"):
             raise UserError("--space static and --space_texts go together: give both, or neither.")
 
@@ -312,17 +298,12 @@ def collect_space(arguments: PushArguments) -> dict[str, Path | bytes]:
     """The files of a Space: name -> content.
 
     Raises:
-        UserError: If the source is no complete checkpoint of this package with a task that the demo shows.
+        UserError: If the source is no exported sentence transformer, or there are no texts.
     """
-    if arguments.space == "static":
-        folder = source_folder(arguments.source)
-        card = read_card(folder / "README.md") if (folder / "README.md").is_file() else ""
-        licence = licence_of(card, arguments.source)
-        return static_space_files(folder, arguments.source, arguments.repo_id, arguments.space_texts or "", licence)
-    checkpoint = collect_files(arguments.source, arguments.repo_id)
-    config = load_config(source_folder(arguments.source), arguments.source)
-    card = checkpoint.get("README.md", b"").decode()
-    return {**space_files(config, list(checkpoint), arguments.repo_id, arguments.space_requirement, card)}
+    folder = source_folder(arguments.source)
+    card = read_card(folder / "README.md") if (folder / "README.md").is_file() else ""
+    licence = licence_of(card, arguments.source)
+    return static_space_files(folder, arguments.source, arguments.repo_id, arguments.space_texts or "", licence)
 
 
 def check_private(hub: HfApi, repo: dict[str, str]) -> None:
@@ -350,8 +331,6 @@ def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
     """
     hub = HfApi(token=check_token(arguments.token, arguments.repo_id))
     repo = arguments.repo
-    if arguments.space == "gradio":
-        check_model_of_space(hub, arguments.repo_id)
     if arguments.private and arguments.update:
         check_private(hub, repo)
     if "README.md" in files:  # before a repository is created, which would stay empty
@@ -375,7 +354,7 @@ def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
         operations=[CommitOperationAdd(name, content) for name, content in files.items()],
         revision=arguments.branch,
         create_pr=arguments.create_pr,
-        commit_message=arguments.commit_message or ("Upload demo" if arguments.space else "Upload model"),
+        commit_message=arguments.commit_message or ("Upload page" if arguments.space else "Upload model"),
     )
     return commit.pr_url or commit.commit_url
 
@@ -388,8 +367,6 @@ def list_files(arguments: PushArguments, files: dict[str, Path | bytes]) -> None
         if arguments.space and isinstance(content, bytes):
             print(textwrap.indent(content.decode(), "    "))
     if arguments.space:
-        if arguments.space == "gradio" and arguments.space_requirement is None:
-            print(REQUIREMENT_NOTE)
         return
     for name, reason in select_files(source_folder(arguments.source))[1].items():
         print(f"{'stays behind':>21}  {name} ({reason})")

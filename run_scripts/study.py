@@ -6,8 +6,8 @@
 
 Every contestant gets the same tokens, steps, batches and choice of learning rates. Runs that are finished are not
 repeated, and the same command continues runs that were killed. The output folder gets a JSON file with all runs,
-a table with the verdicts on the claims, and a picture. To go on with a study on another machine, copy its JSON file to
-the output folder there. The intervals of the verdicts need scipy: `pip install '.[glue]'`. `studies/definition.py`
+a table with the verdicts on the claims, and a picture. To continue on another machine, copy the output folder
+there. The intervals of the verdicts need scipy: `pip install '.[glue]'`. `studies/definition.py`
 says what a study's file holds.
 """
 

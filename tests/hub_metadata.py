@@ -102,7 +102,8 @@ def space_metadata_errors(card: str) -> list[str]:
         "pinned": lambda value: isinstance(value, bool),
         "models": lambda value: all(re.fullmatch(REPOSITORY, name) for name in value),
     }
-    missing = [f'"{name}" is required' for name in ("sdk", "sdk_version") if name not in metadata]
+    needed = ("sdk", "sdk_version") if metadata.get("sdk") == "gradio" else ("sdk",)
+    missing = [f'"{name}" is required' for name in needed if name not in metadata]
     wrong = [f'"{name}" is not valid' for name, rule in rules.items() if name in metadata and not rule(metadata[name])]
     return [*missing, *wrong, *metadata_errors(card)]
 

@@ -40,11 +40,9 @@ EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     12: finetuning,
 }
 
-#: The experiment with growing lengths, whose results are curves.
-GROWTH = 6
 #: Number of an experiment -> the distribution that it needs beyond our dependencies.
 PEERS = {1: "timm", 2: "g-mlp-pytorch"}
-#: The same of those that are no models to compare with.
+#: Number of an experiment -> a distribution that it needs besides models to compare with.
 TOOLS = {10: "sentence-transformers", 11: "onnxruntime"}
 
 #: What `--gpu` sets, unless another value is given.
@@ -65,7 +63,7 @@ GPU_SETTINGS = {
 class BenchmarkArguments:
     """What is measured, and how often."""
 
-    output_dir: str = field(metadata={"help": "New folder for results.json, results.csv and pictures."})
+    output_dir: str = field(metadata={"help": "New folder for results.json."})
     cells: list[int] = field(
         default_factory=lambda: sorted(EXPERIMENTS),
         metadata={"help": "; ".join(function.__doc__.split("\n")[0].rstrip(".") for function in EXPERIMENTS.values())},

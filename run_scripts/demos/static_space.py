@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import ModelCard
 
 from ..base.errors import UserError
 from ..exports.formats import FILES
@@ -65,3 +66,18 @@ def static_space_files(
         "texts.txt": content.encode(),
         **{f"model/{part}": folder / part for part in model},
     }
+
+
+def licence_of(card: str, model: str) -> dict[str, Any]:
+    """The licence that a model card names, as an entry of a Space's metadata; empty if it names none.
+
+    Raises:
+        UserError: If its metadata cannot be read.
+    """
+    if not card:
+        return {}
+    try:
+        licence = ModelCard(card).data.get("license")
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"the metadata of the model card of {model!r} cannot be read: {error}") from error
+    return {"license": licence} if licence else {}

@@ -1,4 +1,4 @@
-"""Metrics of the tasks as `evaluate.Metric`s that are defined here: nothing is downloaded, no cache file is written.
+"""Metrics of the tasks: functions, and `evaluate.Metric`s of them that need no download and write no cache file.
 
 ```python
 import evaluate
@@ -13,12 +13,11 @@ evaluate.combine([load_metric("accuracy"), f1]).compute(predictions=[0, 1, 1], r
 print(f1.inputs_description)  # the arguments and results of a metric
 ```
 
-| Metric | Of | Needs extra |
+| metric | scores | needs extra |
 | --- | --- | --- |
 | `accuracy` | classes; configuration `multilabel` | |
 | `f1`, `matthews_correlation` | classes; configuration `multilabel` | `glue` |
 | `pearsonr`, `spearmanr` | numbers | `glue` |
-| `glue` | the tasks of GLUE: `load_metric("glue", "mrpc")` | `glue` |
 | `top_k_accuracy` | classes, best first: top-5 accuracy of images | |
 | `seqeval` | entities, from tags | |
 | `squad`, `squad_v2` | answers to questions | |
@@ -26,11 +25,11 @@ print(f1.inputs_description)  # the arguments and results of a metric
 | `sacrebleu`, `rouge` | generated texts | `seq2seq` |
 | `token_perplexity` | summed losses of texts | |
 
-All but `top_k_accuracy` and `token_perplexity` have the names, arguments and results of `evaluate.load`. Differences:
-what is not defined, such as the correlation with a constant, is 0; ROUGE is a mean, without bootstrap; sacreBLEU takes
-another number of references for every text, and also returns its signature.
+All but `top_k_accuracy` and `token_perplexity` have the names and results of `evaluate.load`, and its arguments except
+for p-values. Differences: an undefined score, such as the correlation with a constant, is 0; ROUGE is a mean, without
+bootstrap; sacreBLEU takes another number of references for every text, and also returns its signature.
 
-Not here, because each needs data or programs that no well-kept package brings:
+Metrics that need data or programs which no well-kept package brings are left out:
 
 - METEOR: WordNet, which `evaluate.load("meteor")` downloads.
 - CIDEr: pycocoevalcap 1.2 has it in 100 MB, with Java programs that split texts into words.
@@ -44,41 +43,57 @@ Every process of a distributed run can compute with an instance of its own from 
 commands do. With `num_process` and `process_id` processes share files instead, as `evaluate` describes.
 """
 
-import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base.optional_packages import import_optional
+from .classification import accuracy, f1, matthews_correlation, pearsonr, spearmanr, top_k_accuracy
+from .entities import seqeval
+from .generation import exact_match, rouge, sacrebleu, token_perplexity
+from .squad import squad, squad_v2
 
 
 if TYPE_CHECKING:  # `evaluate` takes a second to import, most of it for scipy
     from .local_metric import LocalMetric
 
 
-class _Definition(NamedTuple):
-    """Where a metric is defined, and what it needs that not every installation has."""
+class Definition(NamedTuple):
+    """A metric.
 
-    module: str
-    class_name: str
+    Attributes:
+        compute: The function; its docstring is the metric's description.
+        predictions: Type of a prediction: a name of `datasets.Value`, a list of one type, or types by name.
+        references: Type of a reference, `(first, second)` if there are two to choose from.
+        extra: The extra of this package that installs `packages`.
+        packages: What the function imports that not every installation has.
+    """
+
+    compute: Callable[..., dict[str, Any]]
+    predictions: Any
+    references: Any
     extra: str = ""
     packages: tuple[str, ...] = ()
 
 
-#: Name of a metric -> where it is.
+_QUESTION = {"id": "string", "prediction_text": "string"}
+_ANSWERS = {"id": "string", "answers": [{"text": "string", "answer_start": "int32"}]}
+_TEXTS = (["string"], "string")
+
+#: Name of a metric -> its definition. Those of class indices have a configuration "multilabel" for lists of 0 and 1.
 METRICS = {
-    "accuracy": _Definition("classification", "Accuracy"),
-    "exact_match": _Definition("generation", "ExactMatch"),
-    "f1": _Definition("classification", "F1", "glue", ("sklearn",)),
-    "glue": _Definition("classification", "Glue", "glue", ("sklearn", "scipy")),
-    "matthews_correlation": _Definition("classification", "MatthewsCorrelation", "glue", ("sklearn",)),
-    "pearsonr": _Definition("classification", "Pearsonr", "glue", ("scipy",)),
-    "rouge": _Definition("generation", "Rouge", "seq2seq", ("rouge_score",)),
-    "sacrebleu": _Definition("generation", "Sacrebleu", "seq2seq", ("sacrebleu",)),
-    "seqeval": _Definition("entities", "Seqeval"),
-    "spearmanr": _Definition("classification", "Spearmanr", "glue", ("scipy",)),
-    "squad": _Definition("squad", "Squad"),
-    "squad_v2": _Definition("squad", "SquadV2"),
-    "token_perplexity": _Definition("language_modeling", "TokenPerplexity"),
-    "top_k_accuracy": _Definition("images", "TopKAccuracy"),
+    "accuracy": Definition(accuracy, "int64", "int64"),
+    "exact_match": Definition(exact_match, "string", "string"),
+    "f1": Definition(f1, "int64", "int64", "glue", ("sklearn",)),
+    "matthews_correlation": Definition(matthews_correlation, "int64", "int64", "glue", ("sklearn",)),
+    "pearsonr": Definition(pearsonr, "float64", "float64", "glue", ("scipy",)),
+    "rouge": Definition(rouge, "string", _TEXTS, "seq2seq", ("rouge_score",)),
+    "sacrebleu": Definition(sacrebleu, "string", _TEXTS, "seq2seq", ("sacrebleu",)),
+    "seqeval": Definition(seqeval, ["string"], ["string"]),
+    "spearmanr": Definition(spearmanr, "float64", "float64", "glue", ("scipy",)),
+    "squad": Definition(squad, _QUESTION, _ANSWERS),
+    "squad_v2": Definition(squad_v2, {**_QUESTION, "no_answer_probability": "float64"}, _ANSWERS),
+    "token_perplexity": Definition(token_perplexity, "float64", "int64"),
+    "top_k_accuracy": Definition(top_k_accuracy, ["int64"], "int64"),
 }
 
 
@@ -104,7 +119,7 @@ def load_metric(name: str, config_name: str | None = None, **options: Any) -> "L
 
     Args:
         name: A key of `METRICS`.
-        config_name: Its configuration, e.g. `"mrpc"` of `glue`.
+        config_name: `"multilabel"` for class indices of several labels in each example.
         options: Arguments of `evaluate.Metric`, e.g. `num_process`, `process_id`, `experiment_id` and `cache_dir`.
 
     Raises:
@@ -112,5 +127,6 @@ def load_metric(name: str, config_name: str | None = None, **options: Any) -> "L
         ValueError: If there is no such metric or configuration.
     """
     check_packages(name)
-    module = importlib.import_module(f".{METRICS[name].module}", __name__)
-    return getattr(module, METRICS[name].class_name)(config_name, **options)
+    from .local_metric import local_metric
+
+    return local_metric(name, METRICS[name], config_name, **options)

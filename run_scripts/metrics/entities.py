@@ -3,11 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 
-import datasets
-import evaluate
-
-from .local_metric import LocalMetric
-
 
 #: Prefixes of BILOU and BMES -> those of IOBES.
 _SAME = {"L": "E", "U": "S", "M": "I"}
@@ -46,57 +41,36 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return found
 
 
-class Seqeval(LocalMetric):
-    """Scores of entities, which count only if their type and both ends are right."""
+def seqeval(
+    predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> dict[str, float | dict[str, float]]:
+    """Precision, recall and F1 of entities, which count only if their type and both ends are right (conlleval).
 
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description="Precision, recall and F1 of entities, as CoNLL's conlleval defines them.",
-            citation="""@inproceedings{tjong-kim-sang-de-meulder-2003-introduction,
-  title={Introduction to the {CoNLL}-2003 Shared Task: Language-Independent Named Entity Recognition},
-  author={Tjong Kim Sang, Erik F. and De Meulder, Fien},
-  booktitle={CoNLL},
-  year={2003}
-}
-@misc{seqeval,
-  title={{seqeval}: A Python framework for sequence labeling evaluation},
-  author={Nakayama, Hiroki},
-  url={https://github.com/chakki-works/seqeval},
-  year={2018}
-}
-""",
-            inputs_description="""
-Args:
-    predictions: The tags of every sentence: O, B-TYPE, I-TYPE, E-TYPE or S-TYPE, one for each word.
-    references: The labels.
+    Args:
+        predictions: The tags of every sentence, one for each word: see `entities`.
+        references: The labels.
 
-Returns:
-    overall_precision, overall_recall, overall_f1: Over all entities; 0 where there are none to count.
-    overall_accuracy: Share of right tags.
-    TYPE: For every type the same as `precision`, `recall`, `f1`, and the `number` of right entities.
-""",
-            features=datasets.Features(
-                {name: datasets.Sequence(datasets.Value("string")) for name in ("predictions", "references")}
-            ),
-        )
-
-    def _compute(
-        self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
-    ) -> dict[str, float | dict[str, float]]:
-        for row, (ours, theirs) in enumerate(zip(predictions, references, strict=True)):
-            if len(ours) != len(theirs):
-                raise ValueError(f"sentence {row} has {len(theirs)} tags, but {len(ours)} are predicted.")
-        predicted = {(row, *entity) for row, tags in enumerate(predictions) for entity in entities(tags)}
-        wanted = {(row, *entity) for row, tags in enumerate(references) for entity in entities(tags)}
-        groups = (predicted & wanted, predicted, wanted)
-        right, given, number = (Counter(kind for _, kind, _, _ in group) for group in groups)
-        scores: dict[str, float | dict[str, float]] = {
-            kind: {**_scores(right[kind], given[kind], number[kind]), "number": number[kind]}
-            for kind in sorted({*given, *number})
-        }
-        overall = _scores(*map(len, groups))
-        overall["accuracy"] = _share_of_right_tags(predictions, references)
-        return scores | {f"overall_{name}": value for name, value in overall.items()}
+    Returns:
+        overall_precision, overall_recall, overall_f1: Over all entities; 0 where there are none to count.
+        overall_accuracy: Share of right tags.
+        TYPE: `precision`, `recall` and `f1` of every type, and the `number` of its right entities.
+    """
+    for row, (ours, theirs) in enumerate(zip(predictions, references, strict=True)):
+        if len(ours) != len(theirs):
+            raise ValueError(f"sentence {row} has {len(theirs)} tags, but {len(ours)} are predicted.")
+    predicted = {(row, *entity) for row, tags in enumerate(predictions) for entity in entities(tags)}
+    wanted = {(row, *entity) for row, tags in enumerate(references) for entity in entities(tags)}
+    groups = (predicted & wanted, predicted, wanted)
+    right, given, number = (Counter(kind for _, kind, _, _ in group) for group in groups)
+    scores: dict[str, float | dict[str, float]] = {
+        kind: {**_scores(right[kind], given[kind], number[kind]), "number": number[kind]}
+        for kind in sorted({*given, *number})
+    }
+    pairs = [
+        ours == theirs for row in zip(predictions, references, strict=True) for ours, theirs in zip(*row, strict=True)
+    ]
+    overall = _scores(*map(len, groups)) | {"accuracy": sum(pairs) / len(pairs) if pairs else 0.0}
+    return scores | {f"overall_{name}": value for name, value in overall.items()}
 
 
 def _scores(right: int, predicted: int, wanted: int) -> dict[str, float]:
@@ -105,10 +79,3 @@ def _scores(right: int, predicted: int, wanted: int) -> dict[str, float]:
         "recall": right / wanted if wanted else 0.0,
         "f1": 2 * right / (predicted + wanted) if predicted + wanted else 0.0,
     }
-
-
-def _share_of_right_tags(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
-    right = [
-        ours == theirs for row in zip(predictions, references, strict=True) for ours, theirs in zip(*row, strict=True)
-    ]
-    return sum(right) / len(right) if right else 0.0

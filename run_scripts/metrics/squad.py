@@ -9,11 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import datasets
-import evaluate
 import numpy as np
-
-from .local_metric import LocalMetric
 
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -148,21 +144,6 @@ def _percent(scores: Sequence[float]) -> float:
     return 100.0 * sum(scores) / len(scores)
 
 
-# --- the metrics of `evaluate` -----------------------------------------------------------------------------------
-
-_ANSWERS = datasets.Features(
-    {
-        "id": datasets.Value("string"),
-        "answers": datasets.Sequence({"text": datasets.Value("string"), "answer_start": datasets.Value("int32")}),
-    }
-)
-
-
-def _features(**more: datasets.Value) -> datasets.Features:
-    prediction = {"id": datasets.Value("string"), "prediction_text": datasets.Value("string"), **more}
-    return datasets.Features({"predictions": prediction, "references": dict(_ANSWERS)})
-
-
 def _texts_and_answers(
     predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -170,73 +151,36 @@ def _texts_and_answers(
     return texts, {row["id"]: row["answers"]["text"] for row in references}
 
 
-class Squad(LocalMetric):
-    """Exact match and F1 of SQuAD 1.1."""
+def squad(predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Exact match and F1 of SQuAD 1.1, as its official script defines them.
 
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description="Exact match and F1 of SQuAD 1.1, as its official script defines them.",
-            citation="""@inproceedings{rajpurkar2016squad,
-  title={{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
-  author={Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
-  booktitle={EMNLP},
-  year={2016}
-}
-""",
-            inputs_description="""
-Args:
-    predictions: `{"id": ..., "prediction_text": ...}` of every question.
-    references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question.
+    Args:
+        predictions: `{"id": ..., "prediction_text": ...}` of every question.
+        references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question.
 
-Returns:
-    exact_match: In percent of the questions.
-    f1: In percent.
-""",
-            features=_features(),
-        )
-
-    def _compute(
-        self, predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
-    ) -> dict[str, float]:
-        return squad_v1_metrics(*_texts_and_answers(predictions, references))
+    Returns:
+        exact_match, f1: In percent of the questions.
+    """
+    return squad_v1_metrics(*_texts_and_answers(predictions, references))
 
 
-class SquadV2(LocalMetric):
-    """Exact match and F1 of SQuAD 2.0, with a threshold for "no answer" and with the best one."""
+def squad_v2(
+    predictions: Sequence[Mapping[str, Any]],
+    references: Sequence[Mapping[str, Any]],
+    no_answer_threshold: float = 1.0,
+) -> dict[str, float]:
+    """Exact match and F1 of SQuAD 2.0, as its official script defines them.
 
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description="Exact match and F1 of SQuAD 2.0, as its official script defines them.",
-            citation="""@inproceedings{rajpurkar2018know,
-  title={Know What You Don't Know: Unanswerable Questions for {SQuAD}},
-  author={Rajpurkar, Pranav and Jia, Robin and Liang, Percy},
-  booktitle={ACL},
-  year={2018}
-}
-""",
-            inputs_description="""
-Args:
-    predictions: `{"id": ..., "prediction_text": ..., "no_answer_probability": ...}` of every question; the last in
-        any unit.
-    references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question, with empty lists
-        if it has no answer.
-    no_answer_threshold: Questions with a higher `no_answer_probability` count as answered with "no answer".
+    Args:
+        predictions: `{"id": ..., "prediction_text": ..., "no_answer_probability": ...}` of every question; the last in
+            any unit.
+        references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question, with empty
+            lists if it has no answer.
+        no_answer_threshold: Questions with a higher `no_answer_probability` count as answered with "no answer".
 
-Returns:
-    exact, f1, total: In percent of all questions, and their number.
-    HasAns_exact, HasAns_f1, HasAns_total: Of those with an answer, if there are any.
-    NoAns_exact, NoAns_f1, NoAns_total: Of those without.
-    best_exact, best_exact_thresh, best_f1, best_f1_thresh: At the threshold that gives the best score.
-""",
-            features=_features(no_answer_probability=datasets.Value("float64")),
-        )
-
-    def _compute(
-        self,
-        predictions: Sequence[Mapping[str, Any]],
-        references: Sequence[Mapping[str, Any]],
-        no_answer_threshold: float = 1.0,
-    ) -> dict[str, float]:
-        texts, answers = _texts_and_answers(predictions, references)
-        odds = {row["id"]: row["no_answer_probability"] for row in predictions}
-        return squad_v2_metrics(texts, answers, odds, no_answer_threshold)
+    Returns:
+        exact, f1, total, HasAns_*, NoAns_*, best_*: See `squad_v2_metrics`.
+    """
+    texts, answers = _texts_and_answers(predictions, references)
+    odds = {row["id"]: row["no_answer_probability"] for row in predictions}
+    return squad_v2_metrics(texts, answers, odds, no_answer_threshold)

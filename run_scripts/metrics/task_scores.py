@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from . import load_metric
+from .squad import exact_match, f1
 
 
 #: Name of a result -> the metric that computes it, and the metric's arguments.
@@ -101,8 +102,6 @@ def answer_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) 
     Returns:
         `exact_match` and `f1`, as fractions.
     """
-    from .squad import exact_match, f1  # here: it imports evaluate, which commands need for such tasks alone
-
     pairs = list(zip(predictions, answers, strict=True))
     return {
         name: sum(max(score(text, answer) for answer in right) for text, right in pairs if text) / len(pairs)

@@ -21,7 +21,7 @@ from ..base.precision import device_type
 from ..benchmarks.results import machine
 from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis, machine_name
-from .definition import Task, build_study
+from .definition import Task
 from .step_times import step_seconds
 from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions, run_of
 
@@ -92,8 +92,8 @@ class Executor:
         return [machine for i, machine in enumerate(machines) if machine not in (self._machine(), *machines[:i])]
 
     def execute(self) -> dict[str, Any]:
-        """Do all runs. Returns the report. Being terminated, or interrupted, also ends the processes of the runs."""
-        self._read_finished()
+        """Do all runs and return the report. Termination or an interruption also ends the processes of the runs."""
+        self._take_finished()
         before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:
             while self._start_runs() or self.active:
@@ -128,11 +128,6 @@ class Executor:
                     self.models[task.name][name]["step_seconds"] = seconds
         torch.set_num_threads(threads)
 
-    def _read_finished(self) -> None:
-        """Read what earlier starts have done."""
-        self._read_earlier_report()
-        self._take_finished()
-
     def _take_finished(self) -> None:
         """Take the runs that were finished here before: what is ready becomes more with each of them."""
         earlier = [] if self.earlier is None else self.earlier["runs"]
@@ -150,28 +145,6 @@ class Executor:
                 record["machine"] = machines.get(run)
             self.records |= new
 
-    def _read_earlier_report(self) -> None:
-        """Take the runs of which there is no folder here: those of another machine.
-
-        Raises:
-            UserError: If they are of another version of the study.
-        """
-        if self.earlier is None:
-            return
-        before = build_study(self.study.name, self.study.setting, self.earlier["definition"])
-        for record in self.earlier["runs"]:
-            run = run_of(record)
-            if not self._is_of_this_study(run) or self.workspace.has_folder(run):
-                continue
-            task = self.study.tasks[run.task]
-            same_data = self.earlier["data"] == self._data()
-            if not same_data or _training(before.tasks[run.task], run.contestant) != _training(task, run.contestant):
-                raise UserError(
-                    f"{self.workspace.report_file} holds results with other {'settings' if same_data else 'data'}: "
-                    f"{run} could not be compared with the others. Choose another --output_dir."
-                )
-            self.records[run] = record
-
     def _is_of_this_study(self, run: Run) -> bool:
         """Whether the study's file still has a run's task and contestant."""
         task = self.study.tasks.get(run.task)
@@ -183,22 +156,14 @@ class Executor:
         return report
 
     def ready(self) -> list[Run]:
-        """The runs that are not done and can be started now, in the order in which to do them.
-
-        A run whose model another one finetunes is done again where only its record is here.
-        """
+        """The runs that are not done and can be started now, in the order in which to do them."""
         analysis = self._analysis()
         planned = [run for task in self.study.tasks.values() for run in _planned(analysis, task)]
         waiting = [run for run in planned if run not in self.records]
         if not waiting and self.study.more_seeds:
             waiting = [run for run in self._more_runs() if run not in self.records]
-        ready = {}
-        for run in waiting:
-            start = self._start_of(run, analysis)
-            if start is not None and start not in self.records:
-                continue
-            ready[run if start is None or self.workspace.record(start) is not None else start] = None
-        return list(ready)
+        starts = {run: self._start_of(run, analysis) for run in waiting}
+        return [run for run, start in starts.items() if start is None or start in self.records]
 
     def _more_runs(self) -> list[Run]:
         # Judged by the first seeds alone: to stop as soon as a claim is decided would favour a verdict.
@@ -300,11 +265,6 @@ class Executor:
     def _print(self, text: str) -> None:
         done, left = len(self.records), self.remaining()
         print(f"{done} of {done + left} runs; {text}", flush=True)
-
-
-def _training(task: Task, contestant: str) -> Any:
-    """All that a run's result depends on, but for learning rate, seed and start."""
-    return json.loads(json.dumps([task.command, task.recipe(contestant), task.data, task.tokenizer, task.metric]))
 
 
 def _run(analysis: Analysis, task: Task, contestant: str, learning_rate: float, seed: int) -> Run:

@@ -17,7 +17,7 @@ import yaml
 from ..base.commands import module_of
 from ..base.errors import UserError
 from ..training.run_folder import finished_results, write_atomically
-from .definition import Study, Task, build_study
+from .definition import Study, Task
 from .measures import measure
 
 
@@ -81,7 +81,7 @@ class Workspace:
 
     Args:
         study: The study.
-        folder: The folder, new, of the same study, or with the study's report from another machine alone.
+        folder: The folder, new or of the same study. It may have been moved from another machine.
         data_dir: Folder of the data files; `None` for the data sets of the Hub.
 
     Raises:
@@ -94,14 +94,9 @@ class Workspace:
         self._check()
 
     def _check(self) -> None:
-        settings, file = _settings(self.study, package_versions()), self.folder / SETTINGS
-        report = self.earlier_report()
+        settings, file = _settings(self.study), self.folder / SETTINGS
         if file.is_file():
             before = json.loads(file.read_text(encoding="utf-8"))
-            before["versions"] = _without_builds(before["versions"])
-        elif report is not None and not any(path.is_dir() for path in self.folder.iterdir()):  # it was brought here
-            study = build_study(report["study"], report["setting"], report["definition"])
-            before = _settings(study, report["versions"])
         elif self.folder.is_dir() and any(self.folder.iterdir()):
             raise UserError(f"{str(self.folder)!r} is not empty and holds no study. Choose another --output_dir.")
         else:
@@ -139,7 +134,7 @@ class Workspace:
         return self.folder / f"{self.study.stem}.json"
 
     def earlier_report(self) -> dict[str, Any] | None:
-        """The report of an earlier start, here or on another machine; `None` if there is none.
+        """The report of an earlier start; `None` if there is none.
 
         Raises:
             UserError: If the file holds something else.
@@ -149,10 +144,6 @@ class Workspace:
     def run_folder(self, run: Run) -> Path:
         """The output folder of a run."""
         return self.folder / run.task / run.name
-
-    def has_folder(self, run: Run) -> bool:
-        """Whether a run was started here."""
-        return self.run_folder(run).exists() or self._failure_file(run).exists()
 
     def data_arguments(self, task: Task) -> dict[str, Any]:
         """The arguments that name the task's data. Small data sets are written first.
@@ -317,16 +308,12 @@ def read_report(file: Path) -> dict[str, Any]:
     return report
 
 
-def _settings(study: Study, versions: Mapping[str, str]) -> dict[str, Any]:
+def _settings(study: Study) -> dict[str, Any]:
     """What must be the same for all runs."""
     rules = [claim.rule for claim in study.claims]
-    versions = _without_builds(versions)
+    # Without what names a build, as in `2.13.0+cpu`.
+    versions = {package: version.partition("+")[0] for package, version in package_versions().items()}
     return {"study": study.name, "setting": study.setting, "versions": versions, "rules of the claims": rules}
-
-
-def _without_builds(versions: Mapping[str, str]) -> dict[str, str]:
-    """Versions of packages without what names a build, as in `2.13.0+cpu`."""
-    return {package: version.partition("+")[0] for package, version in versions.items()}
 
 
 def _evaluations(history: list[dict[str, Any]], metric: str, record: Mapping[str, Any]) -> list[list[float]]:

@@ -144,13 +144,6 @@ def test_generate_is_the_greedy_loop_for_left_padded_prompts(cache, model):
         assert row[6:] == greedy(model, prompt, 8)[len(prompt) :]
 
 
-def test_generate_from_embeddings(model):
-    _, ids, mask = left_padded([3, 5])
-    options = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False}
-    found = model.generate(inputs_embeds=model.get_input_embeddings()(ids), **options)
-    assert torch.equal(found, model.generate(ids, **options)[:, 5:])
-
-
 def test_beams_are_those_found_without_a_cache(model):
     _, ids, mask = left_padded([4, 2])
     options = {"max_new_tokens": 6, "num_beams": 3, "num_return_sequences": 3, "do_sample": False}
@@ -184,15 +177,6 @@ def test_prompts_can_be_read_in_chunks(model):
     whole = model.generate(ids, **options)
     for cache in ({}, {"cache_implementation": "static"}):
         assert torch.equal(model.generate(ids, prefill_chunk_size=3, **cache, **options), whole)
-
-
-def test_the_first_layers_can_draft_for_all(model):
-    _, ids, mask = left_padded([6])
-    options = {"attention_mask": mask, "max_new_tokens": 7, "do_sample": False}
-    expected = model.generate(ids, **options)
-    layers = model.config.num_hidden_layers
-    assert torch.equal(model.generate(ids, assistant_early_exit=1, **options), expected)
-    assert model.config.num_hidden_layers == layers
 
 
 @pytest.mark.fast_cases(model="amlp-toeplitz")  # which has what gMLP has; to compile takes seconds
@@ -304,25 +288,6 @@ def test_another_length_keeps_what_was_learned(randomise):
     model.resize_position_embeddings(30)
     torch.testing.assert_close(model(ids).logits, before)
     assert model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=None).shape == (1, 26)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("model_class", [GMLPForCausalLM, AMLPForCausalLM])
-def test_activation_checkpointing_changes_no_gradient(model_class, reentrant, randomise):
-    model = randomise(model_class(model_class.config_class(**SIZES, hidden_dropout_prob=0.1))).double().train()
-    _, ids, mask = left_padded([6, 4])
-
-    def gradients():
-        torch.manual_seed(1)
-        model.zero_grad()
-        model(ids, mask, labels=ids, use_cache=True).loss.backward()
-        return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-    expected, runs = gradients(), []
-    model.model.layers[0].proj_in.register_forward_hook(lambda *_: runs.append(1))
-    model.activation_checkpointing_enable({"use_reentrant": reentrant})
-    torch.testing.assert_close(gradients(), expected)
-    assert len(runs) == 2, "the first layer should have run again in the backward pass"
 
 
 @pytest.mark.parametrize("name", ["GMLPForCausalLM", "AMLPForCausalLM"])

@@ -147,61 +147,6 @@ def test_dropout_acts_in_training_only(build):
 # --- inputs and outputs ------------------------------------------------------------------------------------------
 
 
-@WEIGHT_TYPES
-@CLASSES
-def test_too_long_sequences_are_refused(weight_type, class_name, build):
-    model = build(getattr(tokenmixers, class_name), spatial_weight_type=weight_type)
-    shape = (1, 2, 12) if "MultipleChoice" in class_name else (2, 12)
-    with pytest.raises(ValueError, match=r"12 tokens.*max_position_embeddings=11.*[Tt]runcat"):
-        model(torch.ones(shape, dtype=torch.long))
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ({}, "either `input_ids` or `inputs_embeds`"),
-        ({"input_ids": (2, 4), "inputs_embeds": (2, 4, 10)}, "either `input_ids` or `inputs_embeds`"),
-        ({"input_ids": (2, 4), "attention_mask": (2, 5)}, r"`attention_mask` has shape \(2, 5\), expected \(2, 4\)"),
-        ({"input_ids": (2, 4), "attention_mask": (2, 1, 4, 4)}, r"`attention_mask` has shape \(2, 1, 4, 4\)"),
-        ({"input_ids": (2, 4), "attention_mask": (1, 4)}, r"`attention_mask` has shape \(1, 4\), expected \(2, 4\)"),
-        ({"input_ids": (2, 4), "position_ids": (2, 3)}, r"`position_ids` has shape \(2, 3\), expected \(2, 4\)"),
-        ({"input_ids": (2, 4), "position_ids": (3, 4)}, r"`position_ids` has shape \(3, 4\), expected \(2, 4\)"),
-    ],
-)
-def test_inputs_of_the_wrong_shape_are_refused(inputs, message, build):
-    tensors = {
-        name: torch.ones(shape, dtype=torch.float if name == "inputs_embeds" else torch.long)
-        for name, shape in inputs.items()
-    }
-    with pytest.raises(ValueError, match=message):
-        build()(**tensors)
-
-
-@CLASSES
-def test_embeddings_stand_in_for_token_ids(class_name, build):
-    model = build(getattr(tokenmixers, class_name))
-    input_ids = torch.randint(37, (2, 3, 5) if "MultipleChoice" in class_name else (2, 5))
-    from_embeddings = model(inputs_embeds=model.get_input_embeddings()(input_ids))
-    assert torch.equal(from_embeddings[0], model(input_ids)[0])
-
-
-@CLASSES
-def test_tuples_hold_what_the_dictionary_holds(class_name, build):
-    model = build(getattr(tokenmixers, class_name))
-    input_ids = torch.randint(37, (2, 3, 5) if "MultipleChoice" in class_name else (2, 5))
-    outputs = model(input_ids, output_hidden_states=True)
-    as_tuple = model(input_ids, output_hidden_states=True, return_dict=False)
-    assert type(as_tuple) is tuple
-    assert len(as_tuple) == len(outputs)
-    for one, other in zip(as_tuple, outputs.values(), strict=True):
-        if isinstance(other, tuple):
-            assert all(map(torch.equal, one, other))
-            assert len(other) == 3
-        else:
-            assert torch.equal(one, other)
-    assert "hidden_states" not in model(input_ids)
-
-
 # --- parameters --------------------------------------------------------------------------------------------------
 
 # num_hidden_layers, hidden_size, intermediate_size, max_position_embeddings, parameters (papers' Tables 3 and 5, with
@@ -368,27 +313,6 @@ def test_token_embeddings_can_be_resized(tied, new_size, build, tmp_path):
     loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
     torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
     torch.testing.assert_close(loaded(input_ids).logits, after.logits)
-
-
-@WEIGHT_TYPES
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_activation_checkpointing_changes_no_gradient(weight_type, reentrant, build):
-    model = build(GMLPForMaskedLM, spatial_weight_type=weight_type, hidden_dropout_prob=0.1).train()
-    input_ids, mask = torch.randint(37, (2, 6)), torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
-
-    def gradients():
-        torch.manual_seed(1)
-        model.zero_grad()
-        model(input_ids, mask, labels=input_ids).loss.backward()
-        return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-    expected = gradients()
-    runs = []
-    model.model.layers[0].proj_in.register_forward_hook(lambda *_: runs.append(1))
-    model.activation_checkpointing_enable({"use_reentrant": reentrant})
-    for name, gradient in gradients().items():
-        torch.testing.assert_close(gradient, expected[name], msg=lambda text, name=name: f"{name}: {text}")
-    assert len(runs) == 2, "the first layer should have run again in the backward pass"
 
 
 def test_can_be_built_without_memory_and_filled_later(tiny_config, randomise):

@@ -14,7 +14,6 @@ from tokenmixers.modeling.mixins.grid_interpolation import grid_interpolation
 
 
 TEXT_MODELS = sorted({name for name in FAMILIES["mlp_mixer"].models.values() if not re.search("Image|Backbone", name)})
-CLASSES = pytest.mark.parametrize("class_name", TEXT_MODELS)
 
 
 @pytest.fixture(scope="session")
@@ -113,23 +112,6 @@ def _inputs(class_name: str, ids: torch.Tensor, mask: torch.Tensor | None = None
     return {name: tensor[None] for name, tensor in inputs.items()} if "MultipleChoice" in class_name else inputs
 
 
-@pytest.mark.fast_cases
-@CLASSES
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@given(data=st.data())
-def test_heads_do_not_depend_on_padding(class_name, pooling, data, build, pad, padded_layouts):
-    lengths, padded, offsets = data.draw(padded_layouts())
-    ids, mask = pad([torch.randint(1, 37, (length,)) for length in lengths], padded, offsets)
-    model = build(getattr(tokenmixers, class_name), classifier_pooling=pooling, num_labels=3)
-    together = model(**_inputs(class_name, ids, mask))[0]
-    per_token = "Sequence" not in class_name and "MultipleChoice" not in class_name
-    if "MultipleChoice" in class_name:
-        together = together.mT  # the scores of one question's choices, one choice per row
-    for row, real in enumerate(mask.bool()):
-        alone = model(**_inputs(class_name, ids[row : row + 1, real]))[0]
-        torch.testing.assert_close(together[row, real] if per_token else together[row], alone[0])
-
-
 @pytest.mark.parametrize("class_name", [name for name in TEXT_MODELS if name != "MLPMixerModel"])
 def test_every_head_trains_every_parameter(class_name, tiny_config):
     model = getattr(tokenmixers, class_name)(tiny_config(MLPMixerConfig, num_labels=3))
@@ -213,14 +195,6 @@ def test_another_image_size_resamples_the_token_axes(build, pooling):
     assert model(torch.randn(2, 3, 16, 20, dtype=torch.float64)).logits.shape == (2, 2)
 
 
-def test_weights_at_the_start(tiny_config):
-    model = MLPMixerModel(tiny_config(MLPMixerConfig, max_position_embeddings=200, spatial_initializer_range=0.05))
-    mixing = model.layers[0].token_mixing
-    for weight in (mixing.weight_in, mixing.weight_out):
-        assert weight.std().item() == pytest.approx(0.05, rel=0.1)
-    assert not mixing.bias_in.any() and not mixing.bias_out.any()
-
-
 def test_parameter_count_of_the_baseline():
     # vocabulary; per block two norms, the token MLP over 128 tokens, the channel MLP; the final norm
     block = 4 * 768 + (2 * 128 * 384 + 384 + 128) + (2 * 768 * 3072 + 3072 + 768)
@@ -232,40 +206,3 @@ def test_parameter_count_of_mixer_b16():
     config = MLPMixerConfig(num_hidden_layers=12, image_size=224, num_labels=1000)
     with torch.device("meta"):
         assert MLPMixerForImageClassification(config).num_parameters() == 59_880_472
-
-
-@CLASSES
-def test_saving_and_loading_changes_no_bit(class_name, tmp_path, build):
-    model = build(getattr(tokenmixers, class_name)).float()
-    model.save_pretrained(tmp_path)
-    loaded, report = type(model).from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], tensor), name
-    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
-
-
-@pytest.mark.parametrize("missing", ["weight_in", "bias_in", "weight_out", "bias_out"])
-def test_missing_weights_get_their_initial_values(missing, build, tmp_path):
-    """They alone: all others keep what was loaded."""
-    model = build().float()
-    missing = f"layers.1.token_mixing.{missing}"
-    kept = {name: tensor for name, tensor in model.state_dict().items() if name != missing}
-    model.save_pretrained(tmp_path, state_dict=kept)
-    loaded, report = MLPMixerModel.from_pretrained(tmp_path, output_loading_info=True)
-    state = loaded.state_dict()
-    assert set(report["missing_keys"]) == {missing}
-    assert all(torch.equal(state[name], tensor) for name, tensor in kept.items())
-    assert not state[missing].any() if "bias" in missing else 0 < state[missing].std() < 0.03
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype, build):
-    model = build(MLPMixerForMaskedLM).float()
-    ids, mask = torch.randint(1, 37, (2, 6)), torch.tensor([[1] * 6, [0, 0, 1, 1, 1, 1]])
-    expected = model(ids, mask).logits
-    found = model.to(dtype)(ids, mask, labels=ids)
-    assert found.logits.dtype == dtype
-    assert (found.logits.float() - expected).abs().max() < 0.05 * expected.abs().max()
-    found.loss.backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -129,18 +129,6 @@ def test_padding_changes_nothing_in_seq2seq(components, left):
             torch.testing.assert_close(together[index][decoder_mask[index].bool()], alone, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("components", ALL_COMPONENTS)
-def test_decoder_does_not_look_ahead(components):
-    model = causal_lm(components)
-    ids = tokens(2, 11)
-    changed = ids.clone()
-    changed[:, 6:] = tokens(2, 5, seed=9)
-    with torch.no_grad():
-        first, second = model(ids).logits, model(changed).logits
-    torch.testing.assert_close(first[:, :6], second[:, :6])
-    assert (first[:, 6:] - second[:, 6:]).abs().max() > 1e-2
-
-
 @pytest.mark.parametrize("is_decoder", [False, True])
 @pytest.mark.parametrize("components", ALL_COMPONENTS)
 def test_implementations_agree(components, is_decoder):
@@ -198,11 +186,6 @@ def test_too_long(components):
     else:
         with pytest.raises(ValueError, match=f"has {N + 1} tokens.*`max_position_embeddings={N}`.*Truncate"):
             model(tokens(1, N + 1))
-
-
-def test_too_long_while_generating():
-    with pytest.raises(ValueError, match=f"has {N + 1} tokens"):
-        causal_lm(["random"]).generate(tokens(1, N - 2), max_new_tokens=10)
 
 
 @pytest.mark.fast_cases
@@ -323,15 +306,6 @@ def test_assisted_decoding_crops_the_cache(components):
     assert torch.equal(looked_up, assisted)
 
 
-def test_sampling_with_and_without_cache():
-    model = causal_lm(["random"])
-    results = []
-    for use_cache in (True, False):
-        torch.manual_seed(3)
-        results.append(model.generate(tokens(3, 4), max_new_tokens=8, do_sample=True, use_cache=use_cache))
-    assert torch.equal(*results)
-
-
 def cache_bytes(cache):
     storages = [t.untyped_storage() for layer in cache.layers for t in (layer.keys, layer.values)]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
@@ -407,30 +381,6 @@ def test_fixed_random_is_saved_and_not_trained(tmp_path):
     assert torch.equal(loaded.state_dict()[name], model.state_dict()[name])
 
 
-def test_initial_deviations():
-    torch.manual_seed(0)
-    names = ["random", "factorized_random", "mesh_factorized", "fixed_random", "vanilla"]
-    config = SynthesizerConfig(
-        **{**TINY, "max_position_embeddings": 64, "hidden_size": 64}, attention_components=names, is_decoder=True
-    )
-    model = SynthesizerModel(config)
-    attention = model.decoder.layers[0].self_attn
-    layout_free = {
-        "random": attention.components["random"].weight,
-        "fixed_random": attention.components["fixed_random"].weight,
-    }
-    factorized, mesh = attention.components["factorized_random"], attention.components["mesh_factorized"]
-    layout_free["product"] = factorized.query_factor @ factorized.key_factor.transpose(1, 2)
-    layout_free["mesh"] = (mesh.first_factor * mesh.second_factor).sum(-1)
-    for weight in layout_free.values():
-        assert weight.std().item() == pytest.approx(1, abs=0.25)
-    assert attention.q_proj.weight.std().item() == pytest.approx((64 * 6) ** -0.5, rel=0.1)
-    assert attention.v_proj.weight.std().item() == pytest.approx(64**-0.5, rel=0.1)
-    assert attention.o_proj.weight.std().item() == pytest.approx(12**-0.5, rel=0.1)
-    assert model.shared.weight.std().item() == pytest.approx(1, rel=0.1)
-    assert (attention.mixture.logits == 0).all()
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_embeddings_are_shared_by_both_sides(tied, tmp_path):
     model = seq2seq(["random"], tie_word_embeddings=tied)
@@ -461,29 +411,6 @@ def test_the_configuration_switches_the_cache_off():
     assert model(tokens(2, 5), decoder_input_ids=tokens(2, 4)).past_key_values is not None
     model.config.use_cache = False
     assert model(tokens(2, 5), decoder_input_ids=tokens(2, 4)).past_key_values is None
-
-
-def test_reentrant_checkpointing_changes_no_gradient():
-    model = seq2seq(["random", "vanilla"], hidden_dropout_prob=0.0, attention_dropout=0.0).double().train()
-    ids, labels = tokens(2, 5), tokens(2, 4, seed=1)
-
-    def gradients():
-        model.zero_grad()
-        model(ids, labels=labels, use_cache=False).loss.backward()
-        return {name: weight.grad for name, weight in model.named_parameters()}
-
-    expected = gradients()
-    model.activation_checkpointing_enable({"use_reentrant": True})
-    torch.testing.assert_close(gradients(), expected)
-
-
-def test_embeddings_of_segments_can_be_offloaded(tmp_path):
-    model = build(SynthesizerForMaskedLM, attention_components=["random"], type_vocab_size=2)
-    model.save_pretrained(tmp_path / "model")
-    places = {"device_map": {"": "disk"}, "offload_folder": tmp_path / "disk"}
-    loaded = SynthesizerForMaskedLM.from_pretrained(tmp_path / "model", **places)
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(tokens(2, 5)).logits, model(tokens(2, 5)).logits)
 
 
 @pytest.mark.parametrize("components", ALL_COMPONENTS)
@@ -529,24 +456,6 @@ def test_head_and_architecture_must_fit(model_class, kwargs, message):
         model_class(SynthesizerConfig(**{**TINY, **kwargs}))
 
 
-def test_mask_of_the_wrong_length():
-    with pytest.raises(ValueError, match=r"shape \(1, 4\), expected \(1, 5\)"):
-        build(SynthesizerModel)(tokens(1, 5), torch.ones(1, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("components", [["random"], ["dense", "vanilla"]])
-def test_compiles_as_one_graph(components):
-    model = causal_lm(components)
-    ids, mask = pad([tokens(5), tokens(7, seed=1)], left=True)
-    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
-    with torch.no_grad():
-        for length in (7, 6, 5):
-            expected = model(ids[:, -length:], mask[:, -length:], use_cache=False).logits
-            actual = compiled(ids[:, -length:], mask[:, -length:], use_cache=False).logits
-            torch.testing.assert_close(actual[mask[:, -length:].bool()], expected[mask[:, -length:].bool()])
-
-
 @pytest.mark.fast_cases(components=[["random", "vanilla"]])  # one, as to compile takes seconds
 @pytest.mark.parametrize("components", ALL_COMPONENTS)
 def test_decoding_with_a_static_cache_compiles_once(components):
@@ -567,18 +476,6 @@ def test_decoding_with_a_static_cache_compiles_once(components):
             output = compiled(token, mask_so_far, past_key_values=cache)
     assert torch.equal(sequence, greedy(model, ids, 5, mask))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-
-
-def test_export():
-    model = causal_lm(["random"])
-    ids, mask = pad([tokens(5), tokens(7, seed=1)], left=True)
-    program = torch.export.export(model, (ids, mask), {"use_cache": False})
-    left = pad([tokens(3), tokens(7, seed=1)], left=True)
-    for inputs in ((ids, mask), left):  # other padding than in the example
-        real = inputs[1].bool()
-        torch.testing.assert_close(
-            program.module()(*inputs, use_cache=False).logits[real], model(*inputs).logits[real]
-        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -1,4 +1,3 @@
-import csv
 import json
 import statistics
 import subprocess
@@ -13,17 +12,6 @@ from tokenmixers.run_scripts import benchmark
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import experiments, timing, workloads
 from tokenmixers.run_scripts.benchmarks.timing import Group, model_candidate
-
-
-@pytest.fixture
-def with_pictures():
-    """For tests that look at them."""
-
-
-@pytest.fixture(autouse=True)
-def _without_pictures(request, monkeypatch):
-    if "with_pictures" not in request.fixturenames:
-        monkeypatch.setattr(benchmark, "plot_results", lambda output, rows: None)
 
 
 def run(tmp_path, *cells, **options):
@@ -68,7 +56,6 @@ def test_timm_runs_with_the_same_weights(tmp_path):
 
 
 # Slow where the processor has no bfloat16.
-@pytest.mark.usefixtures("with_pictures")
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_report(dtype, tmp_path, capsys):
     (tmp_path / "short.txt").write_text("5\n9\n30\n1\n")
@@ -76,10 +63,7 @@ def test_report(dtype, tmp_path, capsys):
     report = json.loads((tmp_path / "results" / "results.json").read_text())
     assert report["results"] == results
     assert report["machine"]["threads"] == torch.get_num_threads()
-    with (tmp_path / "results" / "results.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["model"] for row in rows] == [row["model"] for row in results]
-    assert json.loads(rows[0]["operators"]) == results[0]["operators"] != {}
+    assert results[0]["operators"] != {}
     for row in results:
         assert row["milliseconds_q1"] <= row["milliseconds"] <= row["milliseconds_q3"]
         assert row["peak_bytes"] > 0
@@ -92,7 +76,6 @@ def test_report(dtype, tmp_path, capsys):
     for ours, peer in zip(layers[::2], layers[1::2], strict=True):
         assert ours["length"] == peer["length"]
         assert abs(ours["parameters"] / peer["parameters"] - 1) < 0.02
-    assert {path.name for path in (tmp_path / "results").glob("*.png")} == {"cell_5.png", "cell_6.png"}
 
 
 @pytest.mark.parametrize("options", [{"dtypes": "bfloat16"}, {"modes": "training"}])
@@ -236,12 +219,6 @@ def test_what_a_gpu_measures(tmp_path, monkeypatch):
     assert "left_out" not in recorded
 
 
-def test_a_gpu_is_needed_for_that(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="--gpu needs a GPU that this PyTorch can use"):
-        run(tmp_path, 6, gpu=True)
-
-
 def test_what_fails_on_a_gpu_is_left_out_and_said(tmp_path, monkeypatch):
     without_a_gpu(monkeypatch)
     monkeypatch.setitem(experiments.PEERS, 2, "no_such_peer")
@@ -275,15 +252,7 @@ def test_most_experiments_do_without_the_packages_that_read_data():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_mistakes(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="--cells 13 is unknown"):
-        run(tmp_path, 13)
-    with pytest.raises(UserError, match="--dtypes float16 is unknown"):
-        run(tmp_path, 6, dtypes="float16")
-    with pytest.raises(UserError, match="--rounds must be at least 1"):
-        run(tmp_path, 6, rounds=0)
-    with pytest.raises(UserError, match="--texts must be at least 1"):
-        run(tmp_path, 5, texts=0)
+def test_a_missing_peer_is_named_before_anything_is_measured(tmp_path, monkeypatch):
     monkeypatch.setitem(experiments.PEERS, 6, "no_such_peer")
     with pytest.raises(UserError, match=r"--cells 6 needs no_such_peer.*pip install '\.\[bench\]'"):
         run(tmp_path, 6)

@@ -117,15 +117,6 @@ def test_wrong_names_of_classes(content, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_card_of_the_folder_that_one_is_in(tmp_path, monkeypatch):
-    source = write_source(tmp_path, "squad_output")
-    (tmp_path / "answers").mkdir()
-    monkeypatch.chdir(tmp_path / "answers")
-    convert(source, ".")
-    text = Path("README.md").read_text(encoding="utf-8")
-    assert "\n# answers\n" in text and text.count('from_pretrained(".")') == 2
-
-
 def test_the_card_of_a_classifier_that_a_user_has_trained(tmp_path, capsys):
     source = write_source(tmp_path, "output")
     convert(source, tmp_path / "out")
@@ -156,14 +147,6 @@ def test_other_places_of_vocabulary_and_emoji(source, tmp_path):
         (source.parent / name).rename(tmp_path / name)
     convert(source, tmp_path / "out", "--vocabulary", tmp_path / "amlp.txt", "--emoji", tmp_path / "emoji.json")
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == len(VOCABULARY)
-
-
-def test_paths_in_the_home_folder(source, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("amlp.txt", "emoji.json"):
-        (source.parent / name).rename(tmp_path / name)
-    convert("~/theirs/amlp.pt", tmp_path / "out", "--vocabulary", "~/amlp.txt", "--emoji", "~/emoji.json")
-    assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
 def cut(path):
@@ -207,44 +190,31 @@ def test_any_changed_byte_is_found_or_changes_nothing(source, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: (folder / "amlp.pt").unlink(), "is no file or folder here"),
         (
             lambda folder: (folder / "amlp.pt").write_bytes(b""),
             "no .pt file of aMLP-japanese: it is no file that torch",
         ),
-        (lambda folder: (folder / "amlp.pt").write_text("no tensors"), "no .pt file of aMLP-japanese"),
         (lambda folder: cut(folder / "amlp.pt"), "no .pt file of aMLP-japanese: .*written completely"),
         (lambda folder: flip(folder / "amlp.pt"), r"amlp.pt' is damaged \(in 'amlp/data/\d+'\): copy or download it"),
-        (lambda folder: torch.save({1: torch.ones(1)}, folder / "amlp.pt"), "no mapping of names to tensors"),
         (write_integers, "amlp.pt' cannot be converted: '.*' is a tensor of torch.int32"),
-        (
-            lambda folder: ((folder / "amlp.pt").write_text("text"), (folder / "emoji.json").unlink()),
-            "amlp.pt' is no .pt file of aMLP-japanese",
-        ),
         (
             lambda folder: write_emoji(folder, emoji_inv={"<X>": 3}),
             "'emoji_inv' must map .*, got '<X>': 3",
         ),
         (lambda folder: write_emoji(folder, emoji={"x": ["y"]}), r"'emoji' must map texts .* got 'x': \['y'\]"),
-        (lambda folder: write_emoji(folder, emoji={"": "<X>"}), "'emoji' must map texts to texts, got '': '<X>'"),
-        (lambda folder: torch.save([1, 2], folder / "amlp.pt"), "it holds no mapping of names to tensors"),
-        (lambda folder: torch.save({"a": 1}, folder / "amlp.pt"), "it holds no mapping of names to tensors"),
         (lambda folder: torch.save({"fc.w": torch.ones(1)}, folder / "amlp.pt"), "'fc.w' is no tensor of an aMLP"),
         (lambda folder: torch.save({"a": Trap()}, folder / "amlp.pt"), "no .pt file of aMLP-japanese: Weights only"),
         (lambda folder: (folder / "amlp.pt").write_bytes(pickle.dumps(Trap())), "no .pt file of aMLP-japanese"),
         (lambda folder: (folder / "amlp.txt").unlink(), r"there is no '.*amlp.txt', .*: give --vocabulary"),
         (lambda folder: (folder / "emoji.json").unlink(), r"there is no '.*emoji.json', .*: give --emoji"),
-        (lambda folder: (folder / "emoji.json").write_text("[]"), "emoji.json' holds no mapping"),
         (lambda folder: (folder / "emoji.json").write_text("{}"), "lacks 'emoji' or 'emoji_inv'"),
         (lambda folder: (folder / "amlp.txt").write_text("a\nb"), r"\d+ tokens, but the vocabulary .* has 2 lines"),
-        (lambda folder: (folder / "amlp.txt").write_bytes(b"\xff"), "the vocabulary '.*' cannot be read"),
         (
             lambda folder: (folder / "amlp.txt").write_text("\n".join(map(str, range(len(VOCABULARY))))),
             "amlp.txt' cannot be converted: The vocabulary lacks",
         ),
         (lambda folder: (folder / "amlp.json").write_text("{"), "amlp.json' cannot be read"),
         (lambda folder: (folder / "amlp.json").write_text('{"type": "transformer"}'), "of the type 'transformer'"),
-        (lambda folder: (folder / "amlp.json").write_text('{"dropout_prob": 7}'), "hidden_dropout_prob.* got 7"),
     ],
 )
 def test_wrong_sources(source, tmp_path, change, message):

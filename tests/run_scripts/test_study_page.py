@@ -208,31 +208,3 @@ def test_the_tables_follow_from_the_runs(report):
             steps = {run["steps"] * fastest / facts["step_seconds"] for run in runs.values()}
             at_that_time = [result_at(run, step) for run in runs.values() for step in steps]
             assert numbers(same_time) == pytest.approx([statistics.fmean(at_that_time)], rel=2e-3)
-
-
-@pytest.mark.parametrize("report", REPORTS)
-def test_the_tables_of_measures_and_power_laws_follow_from_the_runs(report):
-    stats = pytest.importorskip("scipy.stats")
-    settings, (task, *others) = report["definition"], report["models"]
-    members: dict[str, list[str]] = {}
-    for contestant in report["models"][task]:
-        members.setdefault(contestant.partition("/")[0], []).append(contestant)
-    whole = {name: chosen_runs(report, settings, task, name) for name in report["models"][task] if not others}
-    if "measures" in settings:
-        text = section_of(report).partition("| measured at the end")[2]
-        for name, runs in whole.items():
-            for measure, cell in zip(settings["measures"], cells(text, name), strict=True):
-                last = [run["measures"][measure][-1][1] for run in runs.values()]
-                assert numbers(cell) == pytest.approx([statistics.fmean(last), statistics.stdev(last)], rel=0.05)
-    if any("/" in name for name in whole):
-        text = section_of(report).partition("| power law over parameters")[2]
-        for variant, names_of_sizes in members.items():
-            sizes = [math.log(report["models"][task][name]["parameters"]) for name in names_of_sizes]
-            seeds = set.intersection(*(set(whole[name]) for name in names_of_sizes))
-            slopes = [
-                stats.linregress(sizes, [math.log(whole[name][seed]["result"]) for name in names_of_sizes]).slope
-                for seed in seeds
-            ]
-            slope, count = cells(text, variant)
-            expected_cell = [statistics.fmean(slopes), statistics.stdev(slopes)]
-            assert numbers(slope) == pytest.approx(expected_cell, rel=0.05) and int(count) == len(seeds)

@@ -78,22 +78,6 @@ def test_views_of_one_result_count_once():
     assert floor.tensors == {4 * 4 * 8: 1, 4 * 4 * 24: 1, 4 * 4 * 4: 1}
 
 
-def test_copies_are_of_all_tensors():
-    floor = floor_of(perceptron(), [{"input": torch.randn(ROWS, WIDTH)}])
-    copied = []
-
-    class Copies(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.aten.copy_.default:
-                copied.append(args[0].nbytes)
-            return func(*args, **(kwargs or {}))
-
-    with Copies():
-        floor.copies()
-    assert sorted(copied) == [4 * ROWS * WIDTH] * 2 + [4 * ROWS * HIDDEN] * 2
-    assert sum(copied) == floor.bytes
-
-
 def test_recording_leaves_no_gradients_and_no_graph():
     model = perceptron()
     floor = floor_of(model, [{"input": torch.randn(ROWS, WIDTH)}], "training")

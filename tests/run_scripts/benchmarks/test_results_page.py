@@ -121,12 +121,6 @@ def test_folders_of_the_same_machine_are_refused(folder):
         results_page.read_machines(folder)
 
 
-def test_machines_are_named_by_what_decides_their_speed(tmp_path):
-    write(tmp_path, "one", "images", [], bfloat16=True)
-    write(tmp_path, "two", "images", [], accelerator="H1", device="cuda")
-    assert list(results_page.read_machines(tmp_path)) == ["x, AVX9 with bfloat16", "H1"]
-
-
 def test_what_was_measured_of_the_first_model_of_a_group(folder):
     """On a GPU also throughput, share of the peak and memory."""
     figures = {"dtype": "bfloat16", "utilisation": 0.5, "per_second": 2000.4, "peak_bytes": 3e6, "floor": 0.625}
@@ -152,11 +146,6 @@ def test_what_was_measured_of_the_first_model_of_a_group(folder):
     floors = sections["Share of the floor"]
     assert floors[0] == ["", "model", column, "y, AVX9: float32, inference"]
     assert floors[2:] == [[*of_gpu, "62% / 62%", "80%"]]
-
-
-def test_an_installed_package_has_no_pages(folder):
-    with pytest.raises(UserError, match=r"there is no .*nowhere.md: the pages are in a checkout"):
-        benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "nowhere.md")])
 
 
 def test_no_results_are_refused(tmp_path):

@@ -2,7 +2,6 @@ import os
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import sentences
@@ -64,15 +63,6 @@ def test_both_models_have_minilms_shape():
     assert bert.config.num_attention_heads == 12
 
 
-def test_batches_are_padded_to_their_longest(sizes):
-    tokenizer = AutoTokenizer.from_pretrained(sizes.tokenizer)
-    first, second = sentences._tokenized(tokenizer, TEXTS[:3], 2)
-    alone = [tokenizer(text)["input_ids"] for text in TEXTS]
-    assert first["input_ids"].shape == (2, max(map(len, alone[:2])))
-    assert first["attention_mask"].sum(dim=1).tolist() == [len(alone[0]), len(alone[1])]
-    assert second["input_ids"].tolist() == [alone[2]]
-
-
 def test_onnx_runtime_computes_the_same(sizes):
     pytest.importorskip("transformers.exporters")
     pytest.importorskip("onnxruntime")
@@ -109,10 +99,3 @@ def test_finetuning_counts_rows(sizes):
     for candidate in group.candidates:
         assert candidate.floor.flops > 0
         candidate.call()
-
-
-def test_each_experiment_has_its_mode():
-    inference, training = (Case(mode, torch.float32, False, CPU) for mode in ("inference", "training"))
-    for experiment in (sentences.sentence_embeddings, sentences.one_sentence_at_a_time):
-        assert list(experiment(training, None)) == []
-    assert list(sentences.finetuning(inference, None)) == []

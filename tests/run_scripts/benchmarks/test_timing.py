@@ -142,23 +142,6 @@ def test_disagreement_is_refused(case):
         check_agreement(candidates(), 1e-3)
 
 
-def test_only_the_same_weights_are_compared():
-    outputs = {"a": 1.0, "b": 1.0, "c": 5.0, "d": 6.0}
-    weights = {"a": "x", "b": "x", "c": None, "d": "y"}
-    candidates = [
-        Candidate(name, print, lambda value=value: [torch.tensor(value)], weights[name])
-        for name, value in outputs.items()
-    ]
-    assert check_agreement(candidates, 1e-6) == {"b": 0}
-
-
-def test_a_training_step_moves_the_weights():
-    model = gmlp()
-    before = [parameter.clone() for parameter in model.parameters()]
-    model_candidate("gMLP", model, [{"input_ids": torch.randint(1, 50, (2, 8))}], TRAINING).call()
-    assert all(not torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
-
-
 def test_peak_memory_is_what_is_held_at_once():
     def call():
         first = torch.ones(1000)  # 4000 bytes
@@ -167,18 +150,6 @@ def test_peak_memory_is_what_is_held_at_once():
         return second.sum()
 
     assert 12_000 <= profiled(call, CPU)[0] < 14_000
-
-
-def test_shares_of_operators():
-    small, large = torch.randn(16, 16), torch.randn(512, 512)
-
-    def call():
-        return small.mul(small), large @ large
-
-    _, shares = profiled(call, CPU)
-    assert {"mm", "mul"} <= shares.keys() and min(shares.values()) > 0
-    assert list(shares.values()) == sorted(shares.values(), reverse=True)
-    assert sum(shares.values()) == pytest.approx(1)
 
 
 def test_shares_of_known_times(monkeypatch):

@@ -47,9 +47,3 @@ def test_a_pattern_finds_names_with_brackets(tmp_path):
         (tmp_path / name).write_text(name)
     assert find_files([str(tmp_path / "a[[]1].txt")]) == [str(tmp_path / "a[1].txt")]
     assert sorted(load_texts([str(tmp_path / "a*.txt")], "text", "train")["text"]) == ["a1.txt", "a[1].txt"]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_byte_order_mark_is_no_text(streaming, tmp_path):
-    (tmp_path / "a.txt").write_text("one\ntwo", encoding="utf-8-sig")
-    assert [row["text"] for row in load_texts([str(tmp_path / "a.txt")], "text", "train", streaming)] == ["one", "two"]

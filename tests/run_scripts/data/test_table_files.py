@@ -1,7 +1,4 @@
-import bz2
-import gzip
 import json
-import lzma
 
 import datasets
 import pytest
@@ -39,18 +36,6 @@ def test_broken_lines_fail_unless_they_are_expected(tmp_path, capsys):
         texts_of(read_table(path))
     assert [row for _, row in read_table(path, drop_incomplete=True).rows] == [{"a": "1", "b": "2"}]
     assert "1 incomplete lines left out" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("ending", ["gz", "BZ2", "xz"])
-@pytest.mark.parametrize("name", ["a.tsv", "a.v2.csv"])
-def test_compressed_tables_are_those_in_them(name, ending, tmp_path):
-    compress = {"gz": gzip, "BZ2": bz2, "xz": lzma}[ending].compress
-    content = "text,label\na b,1\n".replace(",", "\t" if name == "a.tsv" else ",").encode()
-    path = write(tmp_path, f"{name}.{ending}", compress(b"\xef\xbb\xbf" + content))
-    assert read_table(path).rows == [(2, {"text": "a b", "label": "1"})]
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(UserError, match=rf"^error: the file '.*{path.name}' cannot be read: "):
-        read_table(path)
 
 
 def test_compressed_tables_of_unknown_kinds(tmp_path):

@@ -56,15 +56,6 @@ def test_line_parallel_files(tmp_path, ending, split):
     assert loaded(split, **files) == PAIRS
 
 
-def test_only_line_feeds_end_lines(tmp_path):
-    odd = ["one\u2028still one", "two\x0cstill two\x85"]
-    files = {
-        "train_source_file": write_lines(tmp_path, "source", odd),
-        "train_target_file": write_lines(tmp_path, "target", odd),
-    }
-    assert len(loaded(**files)) == 2
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "json.gz", "csv", "parquet"])
 def test_files_with_columns(tmp_path, kind):
     file = tmp_path / f"data.{kind}"

@@ -7,7 +7,7 @@ from tokenmixers.run_scripts.demos.checkpoints import TASK_NAMES, Checkpoint
 
 
 LENGTH = 24
-KINDS = {task.name: task.endings[0] for task in TASK_NAMES}
+KINDS = {task: endings[0] for task, (_, endings) in TASK_NAMES.items()}
 
 
 @pytest.fixture(scope="session")

@@ -225,7 +225,7 @@ def test_the_page_searches_in_chromium_without_a_server(dtype, space, exported, 
 def test_what_a_static_space_needs(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "texts.txt").write_text("one\ntwo\n")
-    arguments = ["--source", str(tmp_path), "--repo_id", "me/my-search", "--dry_run", "--space"]
+    arguments = ["--source", str(tmp_path), "--repo_id", "me/my-search", "--dry_run"]
     texts = ["--space_texts", str(tmp_path / "texts.txt")]
 
     def refused(*more: str) -> str:
@@ -233,16 +233,16 @@ def test_what_a_static_space_needs(tmp_path):
             push_to_hub.main([*arguments, *more])
         return str(error.value)
 
-    assert "is no sentence transformer that tokenmixers export has written" in refused("static", *texts)
-    assert "--space static and --space_texts go together" in refused("static")
+    assert "is no sentence transformer that tokenmixers export has written" in refused("--space", "static", *texts)
+    assert "--space static and --space_texts go together" in refused("--space", "static")
     assert "--space static and --space_texts go together" in refused(*texts)
-    assert "--space 'docker' is unknown" in refused("docker")
+    assert "--space 'docker' is unknown" in refused("--space", "docker")
     (tmp_path / "modules.json").write_text("[]")
     (tmp_path / "onnx").mkdir()
     (tmp_path / "onnx" / "model.onnx").write_bytes(b"")
     (tmp_path / "texts.txt").write_text("\n \n")
-    assert "has no texts: write one on each line" in refused("static", *texts)
-    assert "cannot be read as UTF-8: " in refused("static", "--space_texts", str(tmp_path / "nope"))
+    assert "has no texts: write one on each line" in refused("--space", "static", *texts)
+    assert "cannot be read as UTF-8: " in refused("--space", "static", "--space_texts", str(tmp_path / "nope"))
 
 
 def test_weights_of_openvino_are_pushed(tmp_path):
@@ -251,3 +251,21 @@ def test_weights_of_openvino_are_pushed(tmp_path):
     names, left = push_to_hub.select_files(tmp_path)
     assert names == ["openvino_model.bin", "openvino_model.xml"]
     assert list(left) == ["pytorch_model.bin"]
+
+
+def test_a_space_is_pushed_and_overwrites_nothing(hub, online, tmp_path, capsys):
+    for name in ("onnx/model.onnx", "modules.json", "config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).write_text("{}")
+    (tmp_path / "out" / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    arguments = ["--source", str(tmp_path / "out"), "--repo_id", "me/my-search", "--space", "static"]
+    arguments += ["--space_texts", str(tmp_path / "texts.txt")]
+    push_to_hub.main(arguments)
+    state, address = hub
+    assert f"pushed: {address}/spaces/me/my-search/commit/" in capsys.readouterr().out
+    files = state.commits[state.branches["spaces/me/my-search"]["main"]]
+    assert {"index.html", "model/onnx/model.onnx", "README.md"} <= set(files)
+    assert yaml.safe_load(files["README.md"].decode().split("---")[1])["license"] == "mit"
+    with pytest.raises(UserError, match="'me/my-search' exists: give --update"):
+        push_to_hub.main(arguments)

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 
 import pytest
+import torch
 
 from tokenmixers.run_scripts.metrics import load_metric
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
@@ -87,15 +88,6 @@ def test_bleu_is_its_formula_and_sacrebleu_s_own(max_order, references_each):
             assert ours[name] == getattr(theirs, name)
 
 
-def test_bleu_penalises_brevity_and_knows_perfection():
-    texts = sentences(10, seed=1)
-    assert corpus_bleu(texts, [[text] for text in texts])[0] == pytest.approx(100.0)
-    halves = [text.rsplit(" ", 2)[0] for text in sentences(10, seed=1, least=8)]
-    wholes = [[text] for text in sentences(10, seed=1, least=8)]
-    assert corpus_bleu(halves, wholes)[0] == pytest.approx(bleu_written_out(halves, wholes, 4))
-    assert corpus_bleu(halves, wholes)[0] < 90
-
-
 def test_bleu_with_numbers_of_references_that_differ():
     predictions, first, second = (sentences(60, seed) for seed in (1, 2, 3))
     references = [[a, b] if i % 2 else [b] for i, (a, b) in enumerate(zip(first, second, strict=True))]
@@ -167,15 +159,6 @@ def test_rouge_is_a_mean_of_fractions_without_stemmer():
     assert found == {"rouge1": pytest.approx((first + 2 * 3 / (9 + 3)) / 2)}
 
 
-def test_rouge_of_sentences_on_lines():
-    first, second = "the gate mixes tokens.", "a cat saw the sun!"
-    pairs = {"predictions": [f"{first}\n{second}"], "references": [f"{second}\n{first}"]}
-    assert load_metric("rouge").compute(**pairs)["rougeLsum"] == pytest.approx(1.0)
-    pairs = {name: [texts[0].replace("\n", " ")] for name, texts in pairs.items()}
-    assert load_metric("rouge").compute(**pairs)["rougeLsum"] == pytest.approx(5 / 9)
-    assert load_metric("rouge").compute(**pairs, split_sentences=True)["rougeLsum"] == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("options", "right"),
     [
@@ -202,3 +185,29 @@ def test_examples_must_belong_together(name):
         load_metric(name).compute(predictions=["a", "b"], references=[["a"]])
     with pytest.raises(ValueError, match="every prediction needs a reference, but example 1 has none"):
         load_metric(name).compute(predictions=["a", "b"], references=[["a"], []])
+
+
+def test_perplexity_is_the_inverse_geometric_mean_of_probabilities():
+    probabilities = [[0.5, 0.1, 0.25], [0.125], [0.9, 0.3]]
+    losses = [sum(-math.log(p) for p in row) for row in probabilities]
+    product = math.prod(p for row in probabilities for p in row)
+    scores = load_metric("token_perplexity").compute(predictions=losses, references=[3, 1, 2])
+    assert scores == {"perplexity": pytest.approx(product ** (-1 / 6))}
+
+
+def test_perplexity_of_torch_s_cross_entropy():
+    logits, labels = torch.randn(4, 7, 11), torch.randint(0, 11, (4, 7))
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none").sum(dim=1)
+    scores = load_metric("token_perplexity").compute(predictions=losses, references=[7] * 4)
+    mean = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    assert scores["perplexity"] == pytest.approx(math.exp(mean))
+
+
+def test_what_no_float_holds_is_infinite():
+    metric = load_metric("token_perplexity")
+    assert metric.compute(predictions=[1e5], references=[2]) == {"perplexity": math.inf}
+    for loss in (699.0, 709.7):  # the largest number is e^709.78
+        assert metric.compute(predictions=[loss], references=[1]) == {"perplexity": pytest.approx(math.exp(loss))}
+    assert metric.compute(predictions=[709.8], references=[1]) == {"perplexity": math.inf}
+    with pytest.raises(ValueError, match="needs at least one token, got 0 in 2 texts"):
+        metric.compute(predictions=[0.0, 0.0], references=[0, 0])

@@ -63,7 +63,7 @@ def test_punctuation_goes_before_articles():
     assert f1("the big red apple", "a big apple pie big") == pytest.approx(2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_v1(seed):
     predictions, answers, _ = random_case(seed, unanswerable=False)
     exact = [max(words(predictions[key]) == words(text) for text in texts) for key, texts in answers.items()]
@@ -74,7 +74,7 @@ def test_v1(seed):
     }
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_v2(seed):
     predictions, answers, odds = random_case(seed, unanswerable=True)
 
@@ -161,14 +161,6 @@ def references_of(answers: dict) -> list[dict]:
     return [
         {"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in answers.items()
     ]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_metric_v1(seed):
-    predictions, answers, _ = random_case(seed, unanswerable=False)
-    rows = [{"id": key, "prediction_text": text} for key, text in reversed(predictions.items())]
-    scores = load_metric("squad").compute(predictions=rows, references=references_of(answers))
-    assert scores == squad_v1_metrics(predictions, answers)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.claims import HOLDS
 from tokenmixers.run_scripts.studies.definition import build_study, merge
 from tokenmixers.run_scripts.studies.runs import Executor
-from tokenmixers.run_scripts.studies.workspace import Run, Workspace
+from tokenmixers.run_scripts.studies.workspace import Workspace
 
 
 #: Writes what a training command writes. Its results follow from the recipe: `plain` has perplexity 20 + seed, ...
@@ -148,33 +147,6 @@ def test_a_contestant_can_be_removed(execute):
     assert all("step_seconds" in facts for facts in report["models"]["fake"].values())
 
 
-def elsewhere(folder: Path, report: dict, **changes) -> Path:
-    """A folder with nothing but a report, as if it came from another machine."""
-    folder.mkdir()
-    (folder / "fake.json").write_text(json.dumps({**report, "machine": {"processor": "Other"}, **changes}))
-    return folder
-
-
-def test_the_report_is_enough_to_go_on_elsewhere(execute, trainer, tmp_path, capsys):
-    whole = execute()
-    before = len(calls(trainer))
-    folder = elsewhere(tmp_path / "there", whole, runs=whole["runs"][:3])
-    capsys.readouterr()
-    report = execute(folder=folder)
-    assert capsys.readouterr().out.startswith("3 of 6 runs; started")
-    assert calls(trainer)[before:] == [
-        "tokenizer",
-        "wide_net_lr0.01_seed1",
-        "plain_lr0.01_seed2",
-        "wide_net_lr0.01_seed2",
-    ]
-    assert report["runs"] == whole["runs"]
-    assert report["machine"] == whole["machine"] and report["earlier_machines"] == [{"processor": "Other"}]
-    again = execute(folder=folder)
-    assert again["runs"] == report["runs"] and again["earlier_machines"] == report["earlier_machines"]
-    assert len(calls(trainer)) == before + 4
-
-
 def test_a_learning_rate_can_be_added(execute, trainer, tmp_path):
     """Which rate the further seeds have is known again when the new one was tried: they are not repeated."""
     execute({"seeds": [1, 2, 3]})
@@ -196,26 +168,6 @@ def test_runs_with_what_was_the_best_learning_rate_stay_in_the_report(execute, t
         execute({**changes, **only})
 
 
-def test_models_that_others_finetune_are_trained_again_elsewhere(execute, trainer, tmp_path):
-    changes = {
-        "tasks": {"pretrain": {}, "finetune": {"starts_from": "pretrain"}},
-        "claims": [{**DEFINITION["claims"][0], "task": "finetune"}],
-    }
-    whole = execute(changes)
-    before = len(calls(trainer))
-    report = execute(changes, folder=elsewhere(tmp_path / "there", whole))
-    assert report["runs"] == whole["runs"] and len(calls(trainer)) == before  # nothing is left to do
-    last = whole["runs"][-1]
-    assert (last["task"], last["contestant"], last["seed"]) == ("finetune", "wide net", 2)
-    folder = elsewhere(tmp_path / "part", whole, runs=whole["runs"][:-1])
-    report = execute(changes, folder=folder)
-    last_two = "wide_net_lr0.01_seed2", "wide_net_lr0.01_from_lr0.01_seed2"
-    assert calls(trainer)[before:] == ["tokenizer", last_two[0], "tokenizer", last_two[1]]
-    assert sorted(map(json.dumps, report["runs"])) == sorted(map(json.dumps, whole["runs"]))
-    recipe = yaml.safe_load((folder / "finetune" / f"{last_two[1]}.yaml").read_text())
-    assert recipe["model_name_or_path"] == str(folder / "pretrain" / last_two[0])
-
-
 def test_models_are_finetuned_again_if_an_added_learning_rate_is_the_best_of_pretraining(execute, trainer, tmp_path):
     second = {"starts_from": "first", "learning_rates": [0.1]}
     claims = [{**DEFINITION["claims"][0], "task": "second"}]
@@ -233,34 +185,6 @@ def test_models_are_finetuned_again_if_an_added_learning_rate_is_the_best_of_pre
     analysis = Analysis(report)
     used = analysis.runs(analysis.study.tasks["second"], "plain")
     assert {seed: run["start_learning_rate"] for seed, run in used.items()} == {1: 0.01, 2: 0.01}
-
-
-def test_another_build_of_the_same_versions_goes_on(execute, tmp_path):
-    report = execute()
-    torch = report["versions"]["torch"].partition("+")[0]
-    folder = elsewhere(tmp_path / "there", report, versions={**report["versions"], "torch": f"{torch}+cu130"})
-    assert execute(folder=folder)["runs"] == report["runs"]
-    assert execute(folder=folder)["runs"] == report["runs"]
-
-
-@pytest.mark.parametrize(
-    ("facts", "changes", "message"),
-    [
-        ({"versions": {"torch": "1.0"}}, {}, "holds results with versions {'torch': '1.0'}, now it is"),
-        ({"setting": "quick"}, {}, "holds results with setting quick, now it is default"),
-        ({"data": "files"}, {}, "other data: fake: plain, learning rate 0.1, seed 1 could not be compared"),
-        ({}, {"arguments": {"max_steps": 5}}, "other settings: fake: plain, learning rate 0.1, seed 1 could not be"),
-        ({}, {"tokenizer": 61}, "other settings: fake: plain"),
-    ],
-)
-def test_reports_from_elsewhere_that_do_not_fit_are_refused(execute, trainer, tmp_path, facts, changes, message):
-    report = execute()
-    definition = merge(report["definition"], {"settings": {"quick": {}}})
-    before, folder = len(calls(trainer)), elsewhere(tmp_path / "there", {**report, "definition": definition}, **facts)
-    content = (folder / "fake.json").read_text()
-    with pytest.raises(UserError, match=re.escape(message)):
-        execute(changes, folder=folder)
-    assert (folder / "fake.json").read_text() == content and len(calls(trainer)) == before
 
 
 @pytest.mark.parametrize(("text", "message"), [("{}", "is not a report of a study"), ("{", "is not JSON")])
@@ -375,19 +299,6 @@ def test_data_of_files_and_of_the_hub(tmp_path):
         Workspace(only_files, tmp_path / "none", None).data_arguments(only_files.tasks["fake"])
 
 
-def test_small_data_are_written_once(tmp_path):
-    files = {"train_source_file": "{made}/train.digits.txt"}
-    counts = {"train_count": 3, "validation_count": 1}
-    made = {"data": {"made_by": "number_names", "made_with": counts, "files": files}}
-    study = build_study("fake", "default", DEFINITION | made)
-    place = Workspace(study, tmp_path / "out", None)
-    (file,) = place.data_arguments(study.tasks["fake"]).values()
-    assert len(Path(file).read_text().splitlines()) == 3
-    Path(file).write_text("mine")
-    place.data_arguments(study.tasks["fake"])
-    assert Path(file).read_text() == "mine"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks that processes inherit")
 def test_runs_that_outlive_the_study_lock_its_folder(tmp_path):
     study = build_study("fake", "default", DEFINITION)
@@ -412,8 +323,3 @@ def test_processes_end_with_the_study(execute, trainer, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         execute({"arguments": {"logging_steps": 60}, "tokenizer": None})
     assert [process.poll() for process in started] == [-15]
-
-
-def test_names_of_runs():
-    assert Run("t", "gmlp/s", 0.001, 2).name == "gmlp_s_lr0.001_seed2"
-    assert str(Run("t", "wide net", 1e-5, 2)) == "t: wide net, learning rate 1e-05, seed 2"
