@@ -3,8 +3,8 @@
     cp outputs/images/results.json model_cards/benchmarks/MACHINE/images.json
     tokenmixers benchmark_page
 
-Each folder beside the page holds the results of one machine. The page's text before its first `## ` is written by hand
-and stays. In the README, the lines between the two comments that name this command are replaced.
+Each folder next to the page holds the results of one machine. The text before the page's first `## ` is written by
+hand and stays. In the README, the lines between the two comments that name this command are replaced.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class PageArguments:
         default=str(MODEL_CARDS / "benchmarks"), metadata={"help": "Folder of the page, with a folder per machine."}
     )
     readme: str | None = field(
-        default=None, metadata={"help": "File with the summary; the README beside model_cards by default."}
+        default=None, metadata={"help": "File with the summary; the README next to model_cards by default."}
     )
 
 

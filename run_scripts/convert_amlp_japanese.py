@@ -106,11 +106,11 @@ class ConvertAMLPJapaneseArguments:
     output_dir: str = field(metadata={"help": "New or empty folder for the checkpoint."})
     vocabulary: str | None = field(
         default=None,
-        metadata={"help": "Their vocabulary; by default the .txt beside the .pt, or vocabulary.txt in the folder."},
+        metadata={"help": "Their vocabulary; by default the .txt next to the .pt, or vocabulary.txt in the folder."},
     )
     emoji: str | None = field(
         default=None,
-        metadata={"help": "emoji.json of their repository; by default the one beside the source or in its folder."},
+        metadata={"help": "emoji.json of their repository; by default the one next to the source or in its folder."},
     )
     source_license: str | None = field(
         default=None,
@@ -149,7 +149,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _find(arguments: ConvertAMLPJapaneseArguments) -> Source:
-    """The files beside the .pt, or in the folder."""
+    """The files next to the .pt, or in the folder."""
     weights = Path(arguments.source).expanduser()
     if weights.is_dir():
         if not (weights / "variables" / "variables.index").is_file():

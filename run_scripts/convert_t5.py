@@ -80,7 +80,7 @@ class ConvertT5Arguments:
         },
     )
     decoder_attention_components: list[str] | None = field(
-        default=None, metadata={"help": "The same for the decoder, if it is to differ."}
+        default=None, metadata={"help": "Components of the decoder, if they differ."}
     )
     mixture: str = field(default="softmax", metadata={"help": "How components are mixed: softmax, sigmoid or sum."})
     max_length: int | None = field(

@@ -102,7 +102,7 @@ class ConvertTimmArguments:
 
 
 def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None, Path | None]:
-    """The weights, and beside them, if there are any, the config.json and the model card."""
+    """The weights, and the config.json and the model card next to them, if there are any."""
     path = Path(arguments.source)
     if path.exists():
         weights = path / "model.safetensors" if path.is_dir() else path
@@ -197,13 +197,13 @@ def image_processor(size: int | list[int], preprocessing: dict[str, Any]) -> Tim
         preprocessing: `crop_pct`, `crop_mode`, `interpolation`, `mean` and `std` as in timm's `pretrained_cfg`.
 
     Raises:
-        UserError: If the crop mode or the interpolation is none of `CROP_MODES` and `INTERPOLATIONS`, `crop_pct` is
+        UserError: If the crop mode or the interpolation is not in `CROP_MODES` or `INTERPOLATIONS`, `crop_pct` is
             no positive number, or mean or deviation are no numbers.
     """
     for name, allowed in (("crop_mode", CROP_MODES), ("interpolation", INTERPOLATIONS)):
         if preprocessing[name] not in allowed:
             raise UserError(
-                f"the source prepares images with `{name}` {preprocessing[name]!r}, which is none of "
+                f"the source prepares images with `{name}` {preprocessing[name]!r}, which is unknown; there are "
                 f"{', '.join(allowed)}: change it in the `pretrained_cfg` of its config.json."
             )
     for name in ("mean", "std"):

@@ -90,7 +90,7 @@ class Scorer:
             if self.tokenizer.mask_token is None:
                 raise UserError(f"the tokenizer of {name!r} has no mask token: give a masked language model.")
         if arguments.within_word_l2r and not self.tokenizer.is_fast:
-            raise UserError(f"--within_word_l2r needs a fast tokenizer, and that of {name!r} is none.")
+            raise UserError(f"--within_word_l2r needs a fast tokenizer, which {name!r} does not have.")
 
     def __call__(self, texts: list[tuple[str, str]]) -> list[Score]:
         """Scores of texts; each comes with its place, for messages.

@@ -371,7 +371,7 @@ def list_files(arguments: PushArguments, files: dict[str, Path | bytes]) -> None
     for name, reason in select_files(source_folder(arguments.source))[1].items():
         print(f"{'stays behind':>21}  {name} ({reason})")
     if not any(name.endswith(".safetensors") for name in files):
-        print("there are no weights: the repository gets the configuration and what is beside it")
+        print("there are no weights: the repository gets the configuration and the files next to it")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -65,7 +65,7 @@ class StudyArguments:
 
 
 def write_report(report: dict[str, Any], folder: Path, study: Any = None) -> None:
-    """Write the table and the picture of a study beside its JSON file, and print the table and the verdicts."""
+    """Write the table and the picture of a study next to its JSON file, and print the table and the verdicts."""
     analysis = Analysis(report, study)
     text = study_report(analysis)
     folder.mkdir(parents=True, exist_ok=True)

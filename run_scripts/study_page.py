@@ -3,8 +3,8 @@
     cp outputs/studies/gates/gates.json outputs/studies/gates/gates.png model_cards/studies/
     tokenmixers study_page
 
-The page's text before its first `## ` is written by hand and stays, and `conclusions.yaml` beside it holds a paragraph
-for each study.
+The text before the page's first `## ` is written by hand and stays. `conclusions.yaml` next to the page holds a
+paragraph for each study.
 """
 
 from dataclasses import dataclass, field

@@ -55,7 +55,7 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Changes to the configuration, e.g. hidden_size=128,image_size=[112,448],gate_type=additive; they "
-            "are added to those of a recipe, or with an empty text replace them. Of a checkpoint the dropout rates "
+            "are added to those of a recipe, or with an empty text replace them. For a checkpoint the dropout rates "
             "can be changed, e.g. hidden_dropout_prob=0.1."
         },
     )

@@ -53,7 +53,7 @@ def merge_overrides(recipe: Any, command_line: str | None) -> str | None:
 
 
 def _read_value(text: str) -> Any:
-    """A value in YAML, `_UNFINISHED` if it is none. Numbers such as 1e-5, which YAML reads as text, are numbers."""
+    """A value in YAML, or `_UNFINISHED`. Numbers such as 1e-5, which YAML reads as text, are numbers."""
 
     def number(value: Any) -> Any:
         if isinstance(value, list):

@@ -37,7 +37,7 @@ def write_pages(
 
     Args:
         folder: With the results and the page, `README.md`.
-        readme: The file with the table; the README beside `model_cards` if `None`.
+        readme: The file with the table; the README next to `model_cards` if `None`.
         page: Makes the page of the folder.
         table: Makes the table of the folder.
         marks: The comments around the table.

@@ -115,7 +115,7 @@ class Floor(TorchDispatchMode):
 
     @property
     def bytes(self) -> int:
-        """Of all operands and results but weights."""
+        """Bytes of all operands and results except weights."""
         return sum(size * count for size, count in self.tensors.items())
 
     def copies(self) -> None:

@@ -52,7 +52,7 @@ from .timing import Candidate, Case, Group, model_candidate
 
 
 IMAGE_MODELS = ("ti16", "s16", "b16")
-#: Of a ModernBERT without tokenizer. Some versions would compile parts of it by themselves on a GPU.
+#: Fields of a ModernBERT without tokenizer. Some versions would compile parts of it by themselves on a GPU.
 MODERN_BERT = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "reference_compile": False}
 
 
@@ -62,7 +62,7 @@ TORCHVISION += (".transforms.functional", ".utils")
 
 
 def import_peer(package: str, cell: int) -> ModuleType:
-    """A package to compare with. timm comes without torchvision too, which none of its models needs.
+    """A package to compare with. timm is also imported without torchvision, which its models do not need.
 
     Raises:
         UserError: If it cannot be imported.

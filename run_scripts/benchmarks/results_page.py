@@ -272,11 +272,11 @@ def case_table(
     text: str = "{:.2f}",
     cases: Sequence[bool] = (False, True),
 ) -> str:
-    """A table of the page: eager / compiled, a column per machine, type and mode. Empty if none of it was measured.
+    """A table of the page: eager / compiled, a column per machine, type and mode. Empty if nothing of it was measured.
 
     Args:
-        title: Of its section.
-        head: Of the two columns of names.
+        title: Title of the section.
+        head: Titles of the two columns of names.
         lines: The names of each row, and its figures.
         machines: The results.
         text: Format of a figure.

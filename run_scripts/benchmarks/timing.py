@@ -478,9 +478,9 @@ def floor_of(
 
     Args:
         floor: Products and bytes.
-        seconds: Of each call of the candidate.
-        products: Of the products in the same rounds.
-        copies: Of the copies in the same rounds.
+        seconds: Seconds of each call of the candidate.
+        products: Seconds of its products in these rounds.
+        copies: Seconds of the copies in these rounds.
 
     Returns:
         `floor`, the share of the candidate's time, with its quartiles; both times; the numbers of products and bytes;

@@ -10,7 +10,7 @@ from .files import COMPRESSIONS, ending, find_files, iterate_lines
 from .table_files import BadRowError, Row, Table, join_tables
 
 
-#: Endings of files that are read as CoNLL's; `""` is none.
+#: Endings of files that are read as CoNLL's; `""` stands for no ending.
 CONLL_KINDS = (".conll", ".conllu", ".conllup", ".conll03", ".txt", ".tsv", ".iob", ".iob2", ".bio", ".bio2", ".bioes")
 CONLL_KINDS += (".iobes", ".bilou", ".ner", ".pos", ".tags", ".tagged", ".data", ".train", ".dev", ".valid", ".test")
 CONLL_KINDS += (".testa", ".testb", "")

@@ -223,7 +223,7 @@ def paste_box(
 
     Args:
         pixel_values: Shape `(batch, channels, height, width)`.
-        others: Of the same shape.
+        others: Images of the same shape.
         share: Share of the area to keep. The box has the image's aspect ratio and is clipped to the image.
         centre_y: Vertical centre of the box, as a share of the height.
         centre_x: Horizontal centre of the box, as a share of the width.

@@ -78,7 +78,7 @@ class SentencePairArguments(DatasetArguments):
     def __post_init__(self):
         super().__post_init__()
         if (self.label_column is None) != (self.positive_labels is None):
-            raise UserError("--label_column and --positive_labels belong together: give both, or none of them.")
+            raise UserError("--label_column and --positive_labels belong together: give both, or neither.")
 
     @property
     def pair_columns(self) -> list[str]:

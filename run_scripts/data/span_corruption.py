@@ -158,7 +158,7 @@ class DataCollatorForSpanCorruption:
         mean_noise_span_length: Mean length of the hidden spans, in tokens.
         input_length: Pad inputs to this length rather than to the longest of the batch. With rows of as many tokens as
             `span_corruption_lengths` says, nothing is padded.
-        target_length: The same for targets.
+        target_length: Length of the targets, likewise.
         generators: One for each row of the next batch, see `SeededCollator`; new ones by default.
 
     Raises:

@@ -170,7 +170,7 @@ class Table:
         )
 
     def check_texts(self, number: int, texts: Sequence[Any]) -> None:
-        """Check a row's texts, of which some may be empty.
+        """Check a row's texts; some may be empty.
 
         Raises:
             UserError: If one is no text, or all are empty.
@@ -501,7 +501,7 @@ def parse_json(text: str, checked: bool = True) -> Any:
         checked: Whether to check its strings, see `check_strings`.
 
     Raises:
-        BadRowError: If it is not valid JSON, an object has two values for one name, or a string is none.
+        BadRowError: If it is not valid JSON, an object has two values for one name, or a string has a lone surrogate.
     """
     try:
         value = json.loads(text, object_pairs_hook=_object)

@@ -49,9 +49,9 @@ class Seq2SeqDataArguments(DatasetArguments):
         metadata={"help": "Text files, one source a line, with any ending; train_target_file has the targets."},
     )
     train_target_file: list[str] | None = field(default=None, metadata={"help": "The targets, line by line."})
-    validation_source_file: list[str] | None = field(default=None, metadata={"help": "The same for --do_eval."})
+    validation_source_file: list[str] | None = field(default=None, metadata={"help": "Sources for --do_eval."})
     validation_target_file: list[str] | None = field(default=None, metadata={"help": "Its targets."})
-    test_source_file: list[str] | None = field(default=None, metadata={"help": "The same for --do_predict."})
+    test_source_file: list[str] | None = field(default=None, metadata={"help": "Sources for --do_predict."})
     test_target_file: list[str] | None = field(
         default=None, metadata={"help": "Its targets; without them texts are written, not scored."}
     )
@@ -61,7 +61,7 @@ class Seq2SeqDataArguments(DatasetArguments):
     )
     target_column: str = field(
         default="target",
-        metadata={"help": "Column of the targets. Of a list the first is trained, and all are references."},
+        metadata={"help": "Column of the targets. The first text of a list is trained on, all are references."},
     )
     source_prefix: str = field(
         default="", metadata={"help": "Text put before every source, e.g. 'summarize: ' for T5."}
@@ -72,7 +72,7 @@ class Seq2SeqDataArguments(DatasetArguments):
     max_source_length: int | None = field(
         default=None, metadata={"help": "Longer sources are cut to this many tokens; the model's maximum by default."}
     )
-    max_target_length: int | None = field(default=None, metadata={"help": "The same for targets."})
+    max_target_length: int | None = field(default=None, metadata={"help": "Most tokens of a target."})
     source_truncation_side: Literal["left", "right"] | None = field(
         default=None,
         metadata={"help": "End at which sources are cut; by default left in ParlAI dialogues, else right."},

@@ -123,7 +123,7 @@ class TextToTextTask:
 
         Args:
             row: With the Hub's column names.
-            position: Index of the row, where it has none of its own.
+            position: Index of the row, unless the row has its own.
             labelled: Whether to read the label.
 
         Raises:
@@ -208,7 +208,7 @@ class ReferentTask(TextToTextTask):
 
 
 class AnswerTask(TextToTextTask):
-    """Free texts with right answers, of which the best counts: base of ReCoRD and SQuAD."""
+    """Free texts with several right answers; the best match counts. Base of ReCoRD and SQuAD."""
 
     compares_texts = True
 
@@ -360,7 +360,7 @@ class TextToTextArguments:
     max_source_length: int | None = field(
         default=None, metadata={"help": "Longer sources are cut to this many tokens; the model's maximum by default."}
     )
-    max_target_length: int | None = field(default=None, metadata={"help": "The same for targets."})
+    max_target_length: int | None = field(default=None, metadata={"help": "Most tokens of a target."})
     max_train_samples: int | None = field(
         default=None, metadata={"help": "Use this many training rows of each task only."}
     )

@@ -85,7 +85,7 @@ def add_maps(found: Answer, checkpoint: Checkpoint, inputs: BatchEncoding, **dec
 
 
 def mark(text: str, marks: list[tuple[int, int, str]]) -> list[tuple[str, str | None]]:
-    """Cut a text into pieces, of which those from a start to an end have a label; they are in order."""
+    """Cut a text into pieces. `marks` are start, end and label of the labelled ones, in order."""
     pieces, done = [], 0
     for start, end, label in marks:
         start += len(text[start:end]) - len(text[start:end].lstrip())  # a token may begin with the space before it

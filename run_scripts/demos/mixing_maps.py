@@ -57,13 +57,13 @@ def collect_maps(
 
     Args:
         model: In evaluation mode, with eager attention.
-        inputs: Of `forward`, a batch of one without padding.
+        inputs: Arguments of `forward`, a batch of one without padding.
         tokens: The texts of `input_ids`; empty for images.
         decoder_tokens: The texts of `decoder_input_ids`.
 
     Returns:
         Spatial weights, for the positions of the input; token mixing (see `token_mixing_slopes`); and attention of
-        every kind. Empty if the model has none of them, or is an image model whose patches are not known.
+        every kind. Empty if the model has nothing of these, or is an image model whose patches are not known.
     """
     mixers = [module for module in model.modules() if isinstance(module, TokenMixingMLP)]
     projections = [module for module in model.modules() if isinstance(module, SpatialProjection)]

@@ -87,7 +87,7 @@ def load_embedder(
         else:
             dtype = getattr(torch, kind)
             model = SentenceTransformer(name, model_kwargs={"dtype": dtype}, trust_remote_code=trust_remote_code)
-            model = model.to(dtype)  # modules beside the one of Transformers too
+            model = model.to(dtype)  # also modules other than that of Transformers
     model.eval()
     model.register_forward_hook(_to_float32)
     config = getattr(model[0], "config", None)

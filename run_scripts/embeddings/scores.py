@@ -25,10 +25,10 @@ from ..training.sentence_embeddings import AllEvaluators
 from .tasks import FOLDS, METRICS, EmbeddingTask
 
 
-#: Of folds, and of the first centres of clusters.
+#: Seed of the folds, and of the first centres of clusters.
 SEED = 0
 
-#: Starts of k-means, of which the one with the least distances counts.
+#: Starts of k-means; the one with the least distances counts.
 STARTS = 10
 
 #: Most iterations of the logistic regression.

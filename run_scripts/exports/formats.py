@@ -156,7 +156,7 @@ def write(graph: Any, kind: str, path: Path) -> None:
 def _in_float16(program: Any) -> Any:
     """A graph that computes in float16, but for what becomes an integer.
 
-    Such are the buckets of distances in T5's relative positions: rounding would move a distance to the next bucket.
+    An example are the buckets of T5's relative positions: rounding would move a distance to the next bucket.
     """
     from onnx import TensorProto
     from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -239,5 +239,5 @@ class Program:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of an exported file, with OpenVINO's weights in the file beside it."""
+    """Bytes of an exported file, including the separate file of OpenVINO's weights."""
     return sum(os.path.getsize(part) for part in (path, path.with_suffix(".bin")) if part.is_file())

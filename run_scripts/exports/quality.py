@@ -132,7 +132,7 @@ def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str
         for key in (metric, f"eval_{metric}"):
             if key in results:
                 return "perplexity" if metric == PERPLEXITY else metric, results[key]
-    raise UserError(f"{command} {' '.join(arguments)} reports none of {', '.join(metrics)}.")
+    raise UserError(f"{command} {' '.join(arguments)} does not report {' or '.join(metrics)}.")
 
 
 def quality_loss(metric: str, reference: float, value: float) -> float:

@@ -1,4 +1,4 @@
-"""Checkpoints to export: their task, inputs as users have them, and the files that stand beside a graph."""
+"""Checkpoints to export: their task, inputs as users have them, and the files that go with a graph."""
 
 import inspect
 import json
@@ -59,7 +59,7 @@ def find_task(name: str) -> str:
         name: Folder or Hub id.
 
     Raises:
-        UserError: If it cannot be loaded, or the model's task is none of `TASKS`.
+        UserError: If it cannot be loaded, or the model's task is not in `TASKS`.
     """
     check_folder(name)
     if _has_modules(name):

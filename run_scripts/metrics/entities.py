@@ -22,7 +22,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
         Type, first word and the word after the last, of each.
 
     Raises:
-        ValueError: If a tag is none of these.
+        ValueError: If a tag has another form.
     """
     found, kind, start = set(), None, 0
     for index, tag in enumerate([*tags, "O"]):

@@ -75,7 +75,7 @@ def rouge(
 
     Args:
         predictions: Texts.
-        references: The right text of each, or a list of right texts, of which the best counts.
+        references: The right text of each, or a list of right texts; the best match counts.
         rouge_types: "rouge1" and other n-grams, "rougeL" (longest common subsequence of the texts), "rougeLsum" (of
             their sentences, each a line); by default "rouge1", "rouge2", "rougeL" and "rougeLsum".
         use_aggregator: Whether to return the mean over all texts; otherwise the list.

@@ -38,7 +38,7 @@ def encode(
 
     Args:
         text: The text.
-        tokenizer: Of the model.
+        tokenizer: The model's tokenizer.
         longest: Most tokens that the model takes; `None` for no limit.
         with_words: Whether to number the words.
         place: Where the text is from, for messages.

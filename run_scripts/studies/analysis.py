@@ -172,7 +172,7 @@ def at_equal_time(runs: Mapping[int, Mapping[str, Any]], step: float, seconds: f
     """The mean over seeds of the results after the same training time, between evaluations by a straight line.
 
     Args:
-        runs: Of one contestant, by seed.
+        runs: Runs of one contestant, by seed.
         step: The contestant's seconds of a step.
         seconds: The time; `None` is returned if it is not within the evaluations of all runs.
     """

@@ -259,7 +259,7 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
         if key not in keys:
             raise UserError(f"{where} needs {key!r}.")
     if keys["command"] not in COMMANDS:
-        raise UserError(f"{where}: {keys['command']!r} is none of {', '.join(COMMANDS)}.")
+        raise UserError(f"{where}: {keys['command']!r} is unknown; there are {', '.join(COMMANDS)}.")
     if keys["better"] not in ("lower", "higher") or keys.get("compared_as", "value") not in ("log", "value"):
         raise UserError(f"{where}: `better` is lower or higher, and `compared_as` log or value.")
     keys["learning_rates"] = [_number(where, "learning_rates", rate) for rate in keys["learning_rates"]]
@@ -289,7 +289,7 @@ def _check_data(where: str, data: Mapping[str, Any]) -> None:
     if not data.get("files") and not data.get("hub"):
         raise UserError(f"{where}: `data` needs `files` or `hub`.")
     if data.get("made_by") not in (None, *SMALL_DATA):
-        raise UserError(f"{where}: `made_by` {data['made_by']!r} is none of {', '.join(SMALL_DATA)}.")
+        raise UserError(f"{where}: `made_by` {data['made_by']!r} is unknown; there are {', '.join(SMALL_DATA)}.")
 
 
 def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -356,9 +356,9 @@ def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, Task]) -
 
 def _check_place(place: str, keys: Mapping[str, Any], task: Task) -> None:
     if keys.get("at") not in (None, task.steps, *task.budgets):
-        raise UserError(f"{place}: `at` {keys['at']} is none of the budgets {', '.join(map(str, task.budgets))}.")
+        raise UserError(f"{place}: `at` {keys['at']} is not one of the budgets {', '.join(map(str, task.budgets))}.")
     if keys.get("of") not in (None, SLOPE, *task.measures):
-        raise UserError(f"{place}: `of` {keys['of']!r} is none of {', '.join((SLOPE, *task.measures))}.")
+        raise UserError(f"{place}: `of` {keys['of']!r} is unknown; there are {', '.join((SLOPE, *task.measures))}.")
 
 
 def _as_list(value: str | list[str]) -> list[str]:

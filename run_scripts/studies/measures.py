@@ -42,7 +42,7 @@ def check_measures(names: Sequence[str]) -> None:
     """Check names of measures.
 
     Raises:
-        UserError: If there is none of this name.
+        UserError: If a name is unknown.
     """
     for name in names:
         if name not in MEASURES:

@@ -21,7 +21,7 @@ from .workspace import read_report
 #: Columns of the tables of claims, after the claim itself.
 CLAIM_COLUMNS = ("difference, 95 % interval", "of", "margin", "seeds", "verdict")
 
-#: File beside the page with what the results mean, written by hand: name of a study -> a paragraph.
+#: File next to the page with conclusions written by hand: name of a study -> a paragraph.
 CONCLUSIONS = "conclusions.yaml"
 
 

@@ -1,4 +1,4 @@
-"""Which runs of a study are to do, and doing them: one process each, several beside each other."""
+"""Choose and execute the runs of a study: a process for each, several at a time."""
 
 import datetime
 import json

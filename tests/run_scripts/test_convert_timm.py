@@ -143,7 +143,7 @@ def test_weights_without_a_classifier(tmp_path):
         (lambda folder: (folder / "config.json").write_text("{"), "config.json' cannot be read"),
         (
             lambda folder: change_settings(folder, interpolation="random"),
-            "`interpolation` 'random', which is none of ne",
+            "`interpolation` 'random', which is unknown; there are ne",
         ),
         (lambda folder: change_settings(folder, crop_pct="all"), "`crop_pct` must be a positive number, got 'all'"),
         (lambda folder: change_settings(folder, input_size=[3, 32, 64]), "mixes 16 tokens, but images of 32 x 64"),

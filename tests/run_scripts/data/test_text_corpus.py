@@ -3,13 +3,11 @@ import gzip
 import datasets
 import pytest
 
-from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.text_corpus import (
     TextDataArguments,
     load_documents,
     load_texts,
     read_texts,
-    text_only,
 )
 
 
@@ -95,14 +93,6 @@ def test_mistakes_are_named(tmp_path):
     assert "--max_eval_samples" in refusal(train_file=[file], streaming=True)
     assert "percentage" in refusal(train_file=[file], validation_split_percentage=0.1)
     assert "nowhere" in refusal(dataset_name=str(tmp_path / "nowhere"))
-
-
-def test_a_column_of_mixed_values_names_the_one_that_is_no_text():
-    rows = datasets.Dataset.from_list(
-        [{"text": "a"}, {"text": None}, {"text": 3}], features=datasets.Features({"text": datasets.Json()})
-    )
-    with pytest.raises(UserError, match="must hold strings, got 3"):
-        text_only(rows, "text", "train")
 
 
 WRAPPED = "\ufeffIt was the best\r\nof times,\r\n  it was the worst. \r\n \t\r\n\r\nA second\rparagraph\n\n\n\n"
