@@ -8,8 +8,8 @@ All candidates of a group run in this process, and their calls alternate. Candid
 the same outputs, otherwise there is no report. The experiments, by their numbers in `--cells`:
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
-with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length; 7. start-up;
-8. masked language modelling, and the overhead of the Trainer; 9. our models with and without kernels; 10. sentence
+with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length;
+8. masked language modelling; 9. our models with and without kernels; 10. sentence
 embeddings of real sentences; 11. one sentence at a time; 12. finetuning. 10 to 12 are against a BERT of equal shape.
 
 Each row has its floor: the time of its own matrix products alone, and of passing once over what they read and write.
@@ -234,7 +234,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     if not run.results and "left_out" not in report:
         raise UserError(
             f"--cells {' '.join(map(str, arguments.cells))} measure nothing in --modes {' '.join(arguments.modes)} "
-            f"--dtypes {' '.join(arguments.dtypes)}: 7 is inference in float32, and 8 is training."
+            f"--dtypes {' '.join(arguments.dtypes)}: 8 and 12 are training, 10 and 11 inference."
         )
     print(f"results in {output}")
     if "left_out" in report:

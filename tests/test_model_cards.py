@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, AutoModelForSeq2SeqLM
 
 import tokenmixers
-from tokenmixers.modeling.conversion.t5 import convert_t5_config
 from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES
 from tokenmixers.run_scripts.training.model_card import CITATIONS, GLU_VARIANTS
 
@@ -22,18 +20,6 @@ ALL_CARDS = sorted(path.parent.name for path in FOLDER.glob("*/config.json") if 
 SIZES = {"tiny": 1, "mini": 6, "small": 25}
 STARTERS = [name for name in ALL_CARDS if name.rpartition("-")[2] in (*SIZES, "32", "64")]
 CARDS = [name for name in ALL_CARDS if name not in STARTERS]
-
-
-def test_there_are_cards():
-    assert {"gmlp-base", "gmlp-large", "gmlp-xlarge", "amlp-base", "amlp-large", "gmlp-ti16-224"} <= set(CARDS)
-
-
-def test_the_guides_count_the_cards():
-    guides = [(FOLDER.parent / name).read_text() for name in ("README.md", "model_cards/README.md")]
-    assert re.search(r"(\d+) configurations of the papers", guides[0])[1] == str(len(CARDS))
-    synthesizers = [name for name in CARDS if name.startswith("synthesizer-")]
-    assert re.search(r"and (\d+) \[`synthesizer-\*`\]", guides[1])[1] == str(len(synthesizers))
-    assert all(f"(`{name}`)" in guides[1] or f"[`{name}`]" in guides[1] for name in {*CARDS} - {*synthesizers})
 
 
 def table(name: str) -> dict[str, str]:
@@ -69,11 +55,6 @@ def test_the_text_cards_of_encoders_without_attention_are_true(name):
     text = (FOLDER / name / "README.md").read_text()
     assert f"adds {masked / 1e9:.1f} B, {(model.forward_flops(1, length) + masked) / 1e9:.1f} B together" in text
     assert f"the {100 * (1 - (model.forward_flops(1, length) + masked) / paper):.1f} % between" in text
-
-
-def test_there_are_sizes_to_start_from():
-    text = {f"{family}-{size}" for family in ("gmlp", "amlp", "synthesizer") for size in SIZES}
-    assert {*STARTERS} == text | {"gmlp-ti4-32", "gmlp-s4-32", "gmlp-ti8-64", "gmlp-s8-64"}
 
 
 @pytest.mark.parametrize("name", STARTERS)
@@ -213,44 +194,6 @@ def test_the_feed_forward_cards_quote_whole_rows(kind):
         if len(scores) == 8:
             mean = sum(sum(score) / len(score) for score in scores) / 8
             assert 0 < mean - average[0] < 2.5
-
-
-def equivalents() -> dict[str, list[str]]:
-    """The table of the vanilla card: what it is like -> class, configuration, model of Transformers, counts, words."""
-    text = (FOLDER / "synthesizer-vanilla" / "README.md").read_text()
-    rows = re.findall(r"^\| (\S+) \| `(.+?)` \| `(.+?)` \| `(.+?)` \| (.+?) \| (.+?) \|$", text, flags=re.MULTILINE)
-    return {like: cells for like, *cells in rows}
-
-
-def test_the_vanilla_card_names_its_equivalents():
-    assert [*equivalents()] == ["T5-base", "BERT-base", "GPT-2", "ViT-B/16"]
-
-
-@pytest.mark.parametrize("like", equivalents())
-def test_the_equivalents_of_the_vanilla_card(like):
-    """Both models are built: their parameters are those stated, and their weight matrices are equally many."""
-    kind, configuration, theirs, counts, words = equivalents()[like]
-    with torch.device("meta"):
-        ours = getattr(tokenmixers, kind)(eval(configuration, {"SynthesizerConfig": tokenmixers.SynthesizerConfig}))
-        their_model = eval(theirs, {name: getattr(transformers, name) for name in re.findall(r"(\w+)\(", theirs)})
-    assert counts == f"{ours.num_parameters() / 1e6:.1f} M, {their_model.num_parameters() / 1e6:.1f} M"
-    models = {"ours": ours, like.partition("-")[0]: their_model}
-    matrices = {name: sum(p.numel() for p in model.parameters() if p.ndim > 1) for name, model in models.items()}
-    if more := re.match(r"(\w+) has one more, (\d+) x (\d+), ", words):
-        matrices[more[1]] -= int(more[2]) * int(more[3])
-    assert len(set(matrices.values())) == 1 and (more is None) == (words == "the same")
-    vectors = {name for name, p in ours.named_parameters() if p.ndim == 1 and ".layers." in name}
-    assert all(name.endswith("norm.weight") for name in vectors)
-    assert ours.config.attention_components == ["vanilla"]
-
-
-def test_t5_is_the_equivalent_whose_outputs_are_the_same():
-    """Converted from T5, whose outputs tests/modeling/conversion compares, the configuration is that of the table."""
-    _, configuration, theirs, *_ = equivalents()["T5-base"]
-    written = eval(configuration, {"SynthesizerConfig": tokenmixers.SynthesizerConfig})
-    t5 = eval(re.search(r"T5Config\(.+?\)", theirs)[0], {"T5Config": transformers.T5Config})
-    converted = convert_t5_config(t5)
-    assert converted.to_diff_dict() == written.to_diff_dict()
 
 
 @pytest.mark.parametrize("name", ALL_CARDS)

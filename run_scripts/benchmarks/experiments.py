@@ -15,7 +15,6 @@ from .model_comparisons import (
     growth,
     images_against_timm,
     sequence_to_sequence,
-    start_up,
     text_against_g_mlp_pytorch,
     with_and_without_kernels,
 )
@@ -32,7 +31,6 @@ EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
     4: sequence_to_sequence,
     5: real_lengths,
     6: growth,
-    7: start_up,
     8: masked_language_modelling,
     9: with_and_without_kernels,
     10: sentence_embeddings,

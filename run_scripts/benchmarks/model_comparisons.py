@@ -1,17 +1,14 @@
 """Experiments that compare models and layers: one function each, which yields its groups for one `Case`."""
 
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial, update_wrapper, wraps
+from functools import update_wrapper, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 from unittest.mock import MagicMock
@@ -437,33 +434,6 @@ def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
             for name, model in {"gMLP, 6 layers": ours, "ModernBERT, 3 layers": peer}.items()
         ]
         yield Group(f"layers, {length} tokens", candidates, {"batch": 1, "length": length})
-
-
-def start_up(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """7: fresh processes, from the interpreter's start: imports, and the first prediction of a saved checkpoint."""
-    if case.training or case.compiled or case.dtype != torch.float32:
-        return  # start-up does not depend on the case
-
-    def process(name: str, code: str) -> Candidate:
-        call = partial(subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True)
-        return Candidate(name, call, is_profiled=False)
-
-    ours = process("with tokenmixers", "import transformers, tokenmixers")
-    yield Group("import", [ours, process("transformers alone", "import transformers")])
-    gmlp = AutoModel.from_config(shipped_config("gmlp-base", **sizes.shrunk))
-    predict = (
-        "import sys, torch{}; from transformers import AutoModel; model = AutoModel.from_pretrained({!r}).eval(); "
-        "torch.inference_mode()(model)(torch.full((1, 16), 5))"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        candidates = []
-        for name, model, also in (
-            ("gMLP-base", gmlp, ", tokenmixers"),
-            ("BERT", transformers_for(gmlp, sizes)["BERT"], ""),
-        ):
-            model.save_pretrained(Path(folder) / name)
-            candidates.append(process(name, predict.format(also, str(Path(folder) / name))))
-        yield Group("first prediction", candidates)
 
 
 def use_kernels(model: nn.Module, enabled: bool = True) -> None:

@@ -61,7 +61,7 @@ class Candidate:
 
     Args:
         name: Name in the report.
-        call: The function to time. If it returns a float, these are the seconds that count.
+        call: The function to time.
         outputs: Outputs that must be equal for candidates with the same `weights`.
         weights: Name of the weights; `None` if no other candidate has the same.
         items: Tokens or images per call, without padding.
@@ -284,7 +284,7 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Seconds of each call in each round. The order rotates, so that no call always follows the same one.
 
-    If a call returns a float, these are its seconds. A GPU's own clock times short calls several at a time.
+    A GPU's own clock times short calls several at a time.
     """
     names, seconds = list(calls), {name: [] for name in calls}
     repeats = dict.fromkeys(names, 1)
@@ -304,9 +304,9 @@ def _seconds(call: Callable[[], Any], repeats: int, device: torch.device) -> flo
     if device.type == "cuda":
         return _seconds_of_events(call, repeats)
     start = time.perf_counter()
-    counted = call()
+    call()
     synchronise(device)
-    return counted if isinstance(counted, float) else time.perf_counter() - start
+    return time.perf_counter() - start
 
 
 def _seconds_of_events(call: Callable[[], Any], repeats: int) -> float:
@@ -314,9 +314,7 @@ def _seconds_of_events(call: Callable[[], Any], repeats: int) -> float:
     torch.cuda.synchronize()
     start.record()
     for _ in range(repeats):
-        counted = call()
-        if isinstance(counted, float):
-            return counted
+        call()
     end.record()
     end.synchronize()
     return start.elapsed_time(end) / 1000 / repeats

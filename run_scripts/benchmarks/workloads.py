@@ -1,23 +1,11 @@
 """Experiments that measure whole jobs: texts of real lengths, and masked language modelling."""
 
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    TrainerCallback,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
@@ -25,7 +13,7 @@ from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_bad_data
 from ..data.files import iterate_lines
 from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
-from .timing import Candidate, Case, Group, Inputs, model_candidate, synchronise
+from .timing import Case, Group, Inputs, model_candidate
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -177,7 +165,7 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 
 def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """8: masked language modelling: logits of masked tokens or of all, and the Trainer against bare steps."""
+    """8: masked language modelling: logits of masked tokens, or of all."""
     if not case.training:
         return
     config = shipped_config("gmlp-base", **sizes.shrunk)
@@ -201,93 +189,3 @@ def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
             for kind, model in by_kind.items()
         ]
         yield Group(name, candidates, facts)
-    if not case.compiled:
-        small = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "vocab_size": 4096}
-        many = 3 if sizes.shrunk else 21
-        for name, changes, rows, length, steps in (
-            ("small gMLP", small | sizes.shrunk, 16 * sizes.batch_size, min(64, sizes.text_lengths[-1]), many),
-            ("gmlp-base", sizes.shrunk, sizes.batch_size, sizes.text_lengths[-1], 3),
-        ):
-            with tempfile.TemporaryDirectory() as folder:
-                candidates = _trainer_and_bare_steps(changes, rows, length, steps, case, folder)
-                yield Group(f"{name}, {steps - 1} steps", candidates, {"batch": rows, "length": length})
-
-
-class _StepClock(TrainerCallback):
-    """Records when the first and the last step of a run end."""
-
-    def __init__(self, device: torch.device):
-        self.device = device
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if state.global_step in (1, state.max_steps):
-            synchronise(self.device)
-        if state.global_step == 1:
-            self.start = time.perf_counter()
-        self.seconds = time.perf_counter() - self.start
-
-
-def _trainer_and_bare_steps(
-    changes: dict[str, int], batch_size: int, length: int, steps: int, case: Case, folder: str
-) -> list[Candidate]:
-    """`run_mlm`'s Trainer with its data, and the same steps on precomputed batches.
-
-    The first step of each run does not count: it fills the pipeline.
-    """
-    # Imported here, as in `_packed_batches`.
-    from datasets import Dataset
-
-    from ..data.masking import MaskingArguments, MaskingCollator
-    from ..data.row_seeds import SeededCollator, number_rows
-    from ..training.language_modeling import build_trainer
-
-    config = shipped_config("gmlp-base", sparse_prediction=True, **changes)
-    special = {name: f"[{name[:-6].upper()}]" for name in ("pad_token", "mask_token")}
-    vocabulary = {token: number for number, token in enumerate(special.values())}
-    vocabulary |= {str(number): number for number in range(len(vocabulary), config.vocab_size)}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary)), **special)
-    rows = tokens(config.vocab_size, batch_size * steps, length)
-    data = Dataset.from_dict({"input_ids": rows.tolist(), "special_tokens_mask": torch.zeros_like(rows).tolist()})
-    model = AutoModelForMaskedLM.from_config(config)
-    args = TrainingArguments(
-        folder,
-        max_steps=steps,
-        per_device_train_batch_size=batch_size,
-        learning_rate=1e-6,
-        bf16=case.dtype == torch.bfloat16,
-        use_cpu=case.device.type == "cpu",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        include_num_input_tokens_seen="non_padding",
-        logging_strategy="no",
-    )
-    data = number_rows(data)
-    mask = SeededCollator(MaskingCollator(tokenizer, **MaskingArguments().collator_options()), args.seed)
-    trainer = build_trainer(model, tokenizer, args, data, data, mask)
-    batches = [
-        {name: tensor.to(case.device) for name, tensor in batch.items()} for batch in trainer.get_train_dataloader()
-    ]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
-    clock = _StepClock(case.device)
-    trainer.add_callback(clock)
-
-    def all_but_the_first() -> float:
-        trainer.train()
-        return clock.seconds
-
-    def bare_steps() -> None:
-        model.train()
-        for batch in batches[1:]:
-            with torch.autocast(case.device.type, case.dtype, enabled=case.dtype != torch.float32):
-                loss = model(**batch).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-            optimizer.step()
-            optimizer.zero_grad()
-
-    common = {"items": rows.numel() // steps * (steps - 1), "is_profiled": False}
-    return [
-        Candidate("bare steps", bare_steps, **common),
-        Candidate("run_mlm's Trainer and data", all_but_the_first, **common),
-    ]

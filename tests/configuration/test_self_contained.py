@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from transformers import AutoConfig, AutoModelForMaskedLM
 
@@ -21,20 +19,3 @@ def test_a_saved_configuration_has_the_code_that_it_names(model_class, tiny_conf
 def test_a_configuration_without_a_map_has_no_code(tmp_path):
     GMLPConfig().save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-
-
-def test_code_of_others_is_not_written(tmp_path):
-    config = GMLPConfig()
-    config.auto_map = {"AutoConfig": "me/model--configuration_gmlp.GMLPConfig", "AutoTokenizer": [None, "mine.Mine"]}
-    config.save_pretrained(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
-    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == config.auto_map
-
-
-def test_files_of_others_are_not_replaced(tiny_config, tmp_path):
-    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path / "model")
-    config = AutoConfig.from_pretrained(tmp_path / "model")
-    (tmp_path / "modeling_gmlp.py").write_text("mine = True\n")
-    with pytest.raises(FileExistsError, match=r"its own modeling_gmlp\.py.*Nothing was written"):
-        config.save_pretrained(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"model", "modeling_gmlp.py"}

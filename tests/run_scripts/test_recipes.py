@@ -13,8 +13,6 @@ import yaml
 from transformers import (
     Adafactor,
     AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     TrainingArguments,
@@ -243,46 +241,12 @@ def test_everything_is_built_before_training_starts(name, corpus, tmp_path, monk
         assert trainer.compute_loss(trainer.model, batch).isfinite()
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_papers_recipes_name_a_tiny_twin_of_the_same_script(path):
-    head = "".join(line for line in path.read_text().splitlines(keepends=True) if line.startswith("#"))
-    if "arXiv" not in head and "Pay Attention" not in head:
-        assert "two CPU cores" in head or "processor time" in head, "a small recipe says how long it takes"
-        return
-    (twin,) = re.findall(r"Tiny twin, for two CPU cores: (\w+\.yaml)", head)
-    assert "Tiny twin" not in (RECIPES / twin).read_text()
-    assert script_of(twin) is script_of(path.name)
-
-
-#: Recipe and row -> parameters in millions that follow from the paper's sizes, and are its own where it gives them.
-PAPERS_COUNTS = {
-    ("realnews_mlm_ablations.yaml", "Z1 * f(Z2), split"): 102,
-    ("realnews_mlm_ablations.yaml", "gMLP, 18 layers"): 59,
-    ("realnews_mlm_ablations.yaml", "gMLP, 36 layers"): 102,
-    ("realnews_mlm_ablations.yaml", "gMLP, 72 layers"): 187,
-    ("realnews_mlm_ablations.yaml", "gMLP, 144 layers"): 357,
-    ("realnews_mlm_bert.yaml", "BERT-base"): 110,
-    ("realnews_mlm_transformer.yaml", "relative positions"): 110,
-    ("realnews_mlm_transformer.yaml", "6+6"): 67,
-    ("realnews_mlm_transformer.yaml", "12+12"): 110,
-    ("realnews_mlm_transformer.yaml", "24+24"): 195,
-    ("realnews_mlm_transformer.yaml", "48+48"): 365,
-    ("c4_mlm_bert.yaml", "BERT-base, 110M in the paper"): 110,
-    ("c4_mlm_bert.yaml", "BERT-large, 336M in the paper"): 336,
-    ("imagenet_vit_b16.yaml", "ViT-B/16, DeiT-B"): 86,
-    ("imagenet_vit_b16.yaml", "ViT-S/16, DeiT-S"): 22,
-}
 #: Recipe, name of the row, its arguments, and the parameters in millions, as the heads of the recipes say.
 ROWS = [
     pytest.param(path.name, *row, id=f"{path.stem}, {row[0]}")
     for path in sorted(RECIPES.glob("*.yaml"))
     for row in re.findall(r"^#   (.+?): (--\S.*) -> ([\d.]+)M$", path.read_text(), flags=re.MULTILINE)
 ]
-
-
-def test_rows_of_papers_are_found():
-    assert {row.values[:2] for row in ROWS} >= PAPERS_COUNTS.keys()
-    assert len(ROWS) > 20
 
 
 def config_of(name: str, arguments: str):
@@ -292,25 +256,6 @@ def config_of(name: str, arguments: str):
     Path("model.json").write_text(json.dumps(fields))
     (chosen,) = parse_arguments((ModelArguments,), ["model.json", *arguments.split()])
     return load_config(chosen)
-
-
-@pytest.mark.parametrize(("name", "row", "arguments", "millions"), ROWS)
-def test_rows_of_papers_have_their_parameters(name, row, arguments, millions):
-    images, config = script_of(name) is run_image_classification, config_of(name, arguments)
-    if images:
-        config.num_labels = 1000
-    with torch.device("meta"):
-        model = (AutoModelForImageClassification if images else AutoModelForMaskedLM).from_config(config)
-    count = model.num_parameters() / 1e6
-    assert f"{count:.1f}" == millions
-    if not images:
-        assert config.vocab_size == 32000
-        length = yaml.safe_load((RECIPES / name).read_text())["max_seq_length"]
-        assert config.max_position_embeddings == length
-    dropout = [value for key, value in config.to_dict().items() if "drop" in key and value is not None]
-    assert not any(dropout), "pretraining has none"
-    # What the paper leaves open, biases and output layers, is less than one percent.
-    assert count == pytest.approx(PAPERS_COUNTS.get((name, row), count), rel=0.01)
 
 
 def test_rows_of_papers_are_of_the_kinds_that_they_name():
@@ -326,14 +271,6 @@ def test_rows_of_papers_are_of_the_kinds_that_they_name():
         assert config.hidden_size == config.num_attention_heads * config.head_dim and not config.is_encoder_decoder
         assert config.position_embedding_type == "none" and config.mixture == "sum"
     assert [config.attention_components for config in transformers].count(["relative"]) == 1
-
-
-@pytest.mark.parametrize("model", ["gmlp_ti", "gmlp_s", "gmlp_b", "vit_b"])
-def test_imagenet_recipes_are_300_epochs_of_4096_pictures(model):
-    recipe = yaml.safe_load((RECIPES / f"imagenet_{model}16.yaml").read_text())
-    rows = recipe["per_device_train_batch_size"] * recipe["gradient_accumulation_steps"]
-    assert rows == 4096
-    assert recipe["max_steps"] * rows / 1_281_167 == pytest.approx(300, abs=1e-2)
 
 
 def arguments_of(recipe: str, *own: type, **changes: str) -> list:
@@ -401,18 +338,6 @@ def test_the_glu_recipe_has_the_papers_models_without_dropout(kind):
     assert (config.feed_forward_type, config.hidden_dropout_prob, config.attention_dropout) == (kind, 0, 0)
     short, deviation, long = re.search(rf" {kind} ([\d.]+) \(([\d.]+)\), ([\d.]+)", head_of(C4[0])).groups()
     assert f"| {short} ({deviation}) | {long} |" in (MODEL_CARDS / name / "README.md").read_text()
-
-
-def test_the_rows_of_the_synthesizers_c4_table_are_built_as_they_are_quoted():
-    rows = re.findall(r"^#   (\S+) +(synthesizer-\S+) +(?:([\d.]+)  (\d+)M|no figure)", head_of(C4[1]), re.MULTILINE)
-    assert [row for row, *_ in rows] == ["V", "R", "D", "R+V", "D+V", "FD", "FR"]
-    for row, name, loss, millions in rows:
-        model, *_ = arguments_of(C4[1], SpanCorruptionArguments, config_name=name)
-        parameters = built(AutoModelForSeq2SeqLM, load_config(model)).num_parameters()
-        if loss:
-            assert abs(parameters / 1e6 - int(millions)) < 1
-            card = (MODEL_CARDS / ("synthesizer-mesh-dense" if row == "V" else name) / "README.md").read_text()
-            assert (f"(Transformer: {loss}," if row == "V" else f"| Synthesizer ({row}) | {loss} |") in card
 
 
 def test_the_language_modelling_recipe_builds_every_row_of_the_papers_table():

@@ -90,20 +90,6 @@ def test_both_names_of_the_cache(name, padded, randomise):
         model(ids, cache=cache, past_key_values=cache)
 
 
-@torch.no_grad()
-def test_both_names_of_the_cache_of_an_encoder_decoder(padded, randomise):
-    sizes = {**SIZES, **HEADS, "is_decoder": False, "is_encoder_decoder": True, "max_position_embeddings": LENGTH}
-    config = SynthesizerForConditionalGeneration.config_class(**sizes)
-    model, (ids, _) = randomise(SynthesizerForConditionalGeneration(config)).eval(), padded
-    expected = model(ids, decoder_input_ids=ids).logits[:, -1]
-    for argument in ("cache", "past_key_values"):
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        model(ids, decoder_input_ids=ids[:, :4], **{argument: cache})
-        found = model(ids, decoder_input_ids=ids[:, 4:], **{argument: cache})
-        assert found[CACHE_NAME] is cache and cache.get_seq_length() == 6
-        torch.testing.assert_close(found.logits[:, -1], expected, rtol=1e-4, atol=1e-4)
-
-
 @EVERY_KIND
 def test_a_checkpointed_layer_gets_no_cache(name, padded, randomise):
     """It runs twice, and would store its tokens twice."""

@@ -241,28 +241,6 @@ def test_compiled(every_kernel, gradients):
     assert "tokenmixers.linear" in graphs[0].code
 
 
-def test_compiled_transforms(every_kernel):
-    bound, reference = layers()
-    inputs = torch.randn(*MANY, 8)
-    torch.compiler.reset()
-    for transform in (torch.func.vmap, lambda layer: torch.func.grad(lambda x: layer(x).square().sum())):
-        found = torch.compile(transform(bound), backend="aot_eager", fullgraph=True)(inputs)
-        assert_close(found, transform(reference)(inputs))
-
-
-@pytest.mark.parametrize("rows", [FEW, MANY])
-def test_second_derivatives_of_a_graph_that_is_not_compiled_further(every_kernel, rows):
-    pair, inputs, found = layers(), torch.randn(*rows, 8), []
-    torch.compiler.reset()
-    for layer in (torch.compile(pair[0], backend="eager", fullgraph=True), pair[1]):
-        leaf = inputs.clone().requires_grad_()
-        outputs = layer(leaf)
-        (of_inputs,) = torch.autograd.grad(outputs.square().sum(), leaf, create_graph=True)
-        of_inputs.square().sum().backward()
-        found.append([outputs, of_inputs, leaf.grad, layer.weight.grad, layer.bias.grad])
-    assert_close(*found, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("trained", list(itertools.product([True, False], repeat=3))[:-1])
 @pytest.mark.parametrize("rows", [FEW, MANY])
 def test_compiled_with_frozen_weights(every_kernel, rows, trained):

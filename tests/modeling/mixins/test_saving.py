@@ -403,18 +403,6 @@ def test_folders_of_others_stay(tiny_config, tmp_path):
     assert (tmp_path / ".incomplete" / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    "left", [b"", b"# Part", b"# Part of tokenmixers 0.1.0, gener"], ids=["empty", "some", "more"]
-)
-def test_code_that_a_kill_cut_off_is_replaced(left, tiny_config, tmp_path):
-    (tmp_path / "configuration_gmlp.py").write_bytes(left)
-    (tmp_path / "modeling_gmlp.py").write_bytes(left)
-    (tmp_path / "empty.py").write_bytes(b"")
-    GMLPForMaskedLM(tiny_config()).save_pretrained(tmp_path)
-    assert all(text.endswith("\n") for name, text in saved_code(tmp_path).items() if name != "empty.py")
-    assert set(saved_code(tmp_path)) == {"configuration_gmlp.py", "modeling_gmlp.py", "empty.py"}
-
-
 @pytest.mark.parametrize("distributed", [False, True])
 def test_code_is_the_old_or_the_new_whenever_a_save_is_interrupted(distributed, tiny_config, tmp_path, monkeypatch):
     """Every write is cut off in turn, as a kill would, until a save needs no further one."""
