@@ -137,8 +137,8 @@ def _check_archive(path: Path) -> None:
     try:
         if not zipfile.is_zipfile(path):
             raise UserError(
-                f"{str(path)!r} is no .pt file of aMLP-japanese: it is no file that torch.save of PyTorch 1.6 or "
-                "later has written completely."
+                f"{str(path)!r} is not a .pt file of aMLP-japanese: it is not a file that torch.save of PyTorch 1.6 "
+                "or later has written completely."
             )
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -153,7 +153,7 @@ def _find(arguments: ConvertAMLPJapaneseArguments) -> Source:
     weights = Path(arguments.source).expanduser()
     if weights.is_dir():
         if not (weights / "variables" / "variables.index").is_file():
-            raise UserError(f"{str(weights)!r} is no model of aMLP-japanese: it has no variables/variables.index.")
+            raise UserError(f"{str(weights)!r} is not a model of aMLP-japanese: it has no variables/variables.index.")
         beside = {"vocabulary": "vocabulary.txt", "settings": "hparams.json", "labels": "idmap.json"}
         found = {role: weights / name for role, name in beside.items()}
     elif weights.is_file():
@@ -162,7 +162,7 @@ def _find(arguments: ConvertAMLPJapaneseArguments) -> Source:
         found = {role: weights.with_name(weights.stem + ending) for role, ending in endings.items()}
     else:
         raise UserError(
-            f"--source {arguments.source!r} is no file or folder here: give a .pt file, or a model's folder."
+            f"--source {arguments.source!r} is not a file or folder here: give a .pt file, or a model's folder."
         )
     found["vocabulary"] = Path(arguments.vocabulary or found["vocabulary"]).expanduser()
     places = [*([weights] if weights.is_dir() else []), weights.parent]
@@ -189,11 +189,11 @@ def _read_emoji(path: Path) -> dict[str, dict[str, str]]:
     content = _read_json(path)
     for name in ("emoji", "emoji_inv"):
         if not isinstance(content.get(name), dict):
-            raise UserError(f"{str(path)!r} is no emoji.json of aMLP-japanese: it lacks 'emoji' or 'emoji_inv'.")
+            raise UserError(f"{str(path)!r} is not an emoji.json of aMLP-japanese: it lacks 'emoji' or 'emoji_inv'.")
         for key, value in content[name].items():
             if not key or not isinstance(value, str):
                 raise UserError(
-                    f"{str(path)!r} is no emoji.json of aMLP-japanese: its {name!r} must map texts to texts, got "
+                    f"{str(path)!r} is not an emoji.json of aMLP-japanese: its {name!r} must map texts to texts, got "
                     f"{key!r}: {value!r}."
                 )
     return content
@@ -229,9 +229,9 @@ def _read_torch(path: Path) -> dict[str, torch.Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).partition("\n")[0]
-        raise UserError(f"{str(path)!r} is no .pt file of aMLP-japanese: {reason.rstrip('.')}.") from error
+        raise UserError(f"{str(path)!r} is not a .pt file of aMLP-japanese: {reason.rstrip('.')}.") from error
     if not isinstance(content, dict) or not content or not all(map(_is_named_tensor, content.items())):
-        raise UserError(f"{str(path)!r} is no .pt file of aMLP-japanese: it holds no mapping of names to tensors.")
+        raise UserError(f"{str(path)!r} is not a .pt file of aMLP-japanese: it holds no mapping of names to tensors.")
     return content
 
 
@@ -253,7 +253,7 @@ def _read_tensorflow(folder: Path) -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(reader.get_tensor(key)) for name, key in names.items()}
     except (tensorflow.errors.OpError, RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise UserError(f"{str(folder)!r} is no model of aMLP-japanese: {reason.rstrip('.')}.") from error
+        raise UserError(f"{str(folder)!r} is not a model of aMLP-japanese: {reason.rstrip('.')}.") from error
 
 
 def _is_weight(name: str) -> bool:

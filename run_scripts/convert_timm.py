@@ -121,7 +121,7 @@ def _files(arguments: ConvertTimmArguments) -> tuple[Path, Path | None, Path | N
         return weights, config, card
     except (HfHubHTTPError, LocalEntryNotFoundError, ValueError, OSError) as error:
         raise UserError(
-            f"{arguments.source!r} is no file or folder here, and cannot be had from the Hub: {error}"
+            f"{arguments.source!r} is not a file or folder here, and cannot be had from the Hub: {error}"
         ) from error
 
 
@@ -173,7 +173,7 @@ def _description(config_file: Path | None) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{str(config_file)!r} cannot be read: {error}") from error
     if not isinstance(description, dict) or not isinstance(description.get("pretrained_cfg", {}), dict):
-        raise UserError(f"{str(config_file)!r} is no description of a timm model.")
+        raise UserError(f"{str(config_file)!r} is not a description of a timm model.")
     return description
 
 

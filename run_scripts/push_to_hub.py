@@ -229,7 +229,7 @@ def source_folder(source: str) -> Path:
     folder = Path(source) if Path(source).is_dir() else MODEL_CARDS / source
     if not (folder / "config.json").is_file():
         shipped = ", ".join(sorted(path.parent.name for path in MODEL_CARDS.glob("*/config.json")))
-        raise UserError(f"{source!r} is no folder with a config.json. Shipped configurations: {shipped}.")
+        raise UserError(f"{source!r} is not a folder with a config.json. Shipped configurations: {shipped}.")
     return folder
 
 

@@ -38,7 +38,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
             overrides[key], begun = found, ""
     if begun:
         raise UserError(
-            f"--config_overrides: {value!r} is no value for {key!r}; lists are [a,b], all brackets closed."
+            f"--config_overrides: {value!r} is not a value for {key!r}; lists are [a,b], all brackets closed."
         )
     return overrides
 

@@ -63,7 +63,7 @@ def check_repo_id(repo_id: str) -> None:
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise UserError(f"{repo_id!r} is no name for a repository: {error}") from error
+        raise UserError(f"{repo_id!r} is not a name for a repository: {error}") from error
 
 
 def check_token(token: str | None, repo_id: str, argument: str = "--token") -> str:

@@ -143,7 +143,7 @@ class ScriptTrainingArguments(TrainingArguments):
                 try:
                     json.loads(value)
                 except ValueError as error:
-                    raise UserError(f"--{name} {value!r} is no valid JSON: {error}.") from error
+                    raise UserError(f"--{name} {value!r} is not valid JSON: {error}.") from error
         for argument in (self.optim_args or "").split(","):
             if self.optim_args and "=" not in argument:
                 raise UserError(f"--optim_args has {argument!r}; expected name=value[,name=value ...].")

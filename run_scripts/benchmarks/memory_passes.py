@@ -3,8 +3,8 @@
     python -m tokenmixers.run_scripts.benchmarks.memory_passes
     python -m tokenmixers.run_scripts.benchmarks.memory_passes --models gmlp-base --masks none --operators
 
-Every operator of PyTorch that is no view passes once over its operands and its result. The bytes of the operators that
-are no matrix products are the passes that a model could do without; on fast processors they take most of a step. They
+Every operator of PyTorch except views passes once over its operands and its result. The bytes of the operators that
+are not matrix products are the passes that a model could do without; on fast processors they take most of a step. They
 depend on the code and not on the machine, and nothing is timed. A layer is what a model with two layers has beyond a
 model with one, so that the gradients' additions at the residuals are included.
 """

@@ -73,7 +73,7 @@ def find_files(patterns: str | Sequence[str], endings: Sequence[str] | None = No
 
 
 def _with_literal_folder(pattern: str) -> str:
-    """The pattern, in which the folder that it begins with, if there is one of this name, is no pattern."""
+    """The pattern, whose first part is taken literally if there is a folder of this name."""
     folder = next((parent for parent in Path(pattern).parents if parent.is_dir()), Path())
     return str(Path(escape(str(folder))) / Path(pattern).relative_to(folder))
 

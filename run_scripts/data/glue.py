@@ -482,7 +482,7 @@ def find_task(name: str) -> GlueTask:
         UserError: If there is none.
     """
     if name.lower() not in TASKS:
-        raise UserError(f"--task_name {name!r} is no task. Tasks: {', '.join(CLASSIFIED)}.")
+        raise UserError(f"--task_name {name!r} is not a task. Tasks: {', '.join(CLASSIFIED)}.")
     if TASKS[name.lower()].varying_choices:
         raise UserError(
             f"--task_name {name!r} has another number of choices in every row, which no classifier here takes: use "

@@ -134,7 +134,7 @@ def find_images(folder: Path) -> list[Path]:
 def _print_left_out(name: str, endings: Counter[str]) -> None:
     if endings:
         kinds = ", ".join(f"{count:,} with {ending}" for ending, count in sorted(endings.items()))
-        print(f"{name}: files that are no images are left out: {kinds}", flush=True)
+        print(f"{name}: files that are not images are left out: {kinds}", flush=True)
 
 
 def _read_test_folder(folder: Path, classes: Sequence[str] | None) -> datasets.Dataset:

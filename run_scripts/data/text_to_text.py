@@ -180,7 +180,7 @@ class ReferentTask(TextToTextTask):
         # A few rows of the published data are one word off.
         found = [number for number, word in enumerate(words) if pronoun.fullmatch(word)]
         if not found:
-            raise ValueError(f"the pronoun {row['span2_text']!r} is no word of the text.")
+            raise ValueError(f"the pronoun {row['span2_text']!r} is not a word of the text.")
         nearest = min(found, key=lambda number: abs(number - index))
         before, word, after = pronoun.fullmatch(words[nearest]).groups()
         words[nearest] = f"{before}*{word}*" + (f" {after}" if after else "")
@@ -391,7 +391,7 @@ def find_tasks(names: Sequence[str]) -> list[TextToTextTask]:
     found: dict[str, TextToTextTask] = {}
     for name in names:
         if name.lower() not in {*GROUPS, *TEXT_TASKS}:
-            raise UserError(f"--tasks {name!r} is no task. {known}")
+            raise UserError(f"--tasks {name!r} is not a task. {known}")
         for member in GROUPS.get(name.lower(), (name.lower(),)):
             found[member] = TEXT_TASKS[member]
     return list(found.values())

@@ -47,7 +47,7 @@ def static_space_files(
     kinds = [kind for kind in DTYPES if (folder / FILES[kind]).is_file()]
     if not kinds or not (folder / "modules.json").is_file():
         raise UserError(
-            f"{source!r} is no sentence transformer that tokenmixers export has written, which --space static needs."
+            f"{source!r} is not a sentence transformer that tokenmixers export has written: --space static needs one."
         )
     try:
         content = Path(texts).read_text(encoding="utf-8-sig")

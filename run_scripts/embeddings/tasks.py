@@ -337,9 +337,9 @@ def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTas
         query, text, score = (str(table.value(number, row, key)) for key in ("query-id", "corpus-id", "score"))
         for value, known, file in ((query, queries, "queries"), (text, corpus, "corpus")):
             if value not in known:
-                raise BadRowError(f"{value!r} is no _id of {files[file].name}.")
+                raise BadRowError(f"{value!r} is not an _id of {files[file].name}.")
         if not score.lstrip("-").isdigit():
-            raise BadRowError(f"the score {score!r} is no whole number.")
+            raise BadRowError(f"the score {score!r} is not a whole number.")
         if int(score) > 0:
             relevant.setdefault(query, set()).add(text)
 

@@ -130,7 +130,7 @@ class Checkpoint:
         self.model = getattr(self.modules[0], "auto_model", None)
         if not isinstance(self.model, PreTrainedModel):
             raise UserError(
-                f"{self.name!r} begins with a {type(self.modules[0]).__name__}, which is no model of Transformers: "
+                f"{self.name!r} begins with a {type(self.modules[0]).__name__}, which is not a model of Transformers: "
                 "there is no graph to export."
             )
         self.processor = self.modules.tokenizer

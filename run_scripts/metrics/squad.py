@@ -1,6 +1,6 @@
 """Exact match and F1 of SQuAD 1.1 and 2.0, equal to those of the official evaluation scripts.
 
-Computed here because the official scripts are no package, and Transformers has dropped its own.
+Computed here because the official scripts are not a package, and Transformers has dropped its own.
 """
 
 import re

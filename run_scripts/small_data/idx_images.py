@@ -48,7 +48,9 @@ def read_idx(path: Path) -> np.ndarray:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} cannot be decompressed: {error}. Fetch it again.") from error
     if len(content) < 4 or content[:3] != bytes([0, 0, UNSIGNED_BYTES]):
-        raise UserError(f"{path} is no idx file of bytes: it begins with {content[:4].hex(' ')}, not with 00 00 08.")
+        raise UserError(
+            f"{path} is not an idx file of bytes: it begins with {content[:4].hex(' ')}, not with 00 00 08."
+        )
     start = 4 + 4 * content[3]
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4)]
     if len(content) != start + math.prod(shape):
@@ -81,7 +83,7 @@ def write(arguments: Arguments, folder: Path) -> None:
     for split, (images, labels) in arrays.items():
         if images.ndim != 3 or images.size == 0 or labels.shape != images.shape[:1]:
             raise UserError(
-                f"the {split} files are no images with classes: shapes {images.shape} and {labels.shape}; "
+                f"the {split} files are not images with classes: shapes {images.shape} and {labels.shape}; "
                 "expected are (images, height, width) and (images,)."
             )
     num_labels = 1 + max(int(labels.max()) for _, labels in arrays.values())

@@ -1,6 +1,6 @@
 """Write texts with short summaries: Python's docstrings and their modules.
 
-A summary is the path of the docstring's module as words ("email mime text"). This is no useful summary, but a small
+A summary is the path of the docstring's module as words ("email mime text"). It is not a useful summary, but a small
 model learns it within a minute. The sources are read with `ast`: nothing is executed.
 
     tokenmixers make_data python_docs_summaries --output_dir outputs/summaries

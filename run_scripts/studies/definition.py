@@ -208,7 +208,7 @@ def build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Study
         tasks[part] = _build_task(f"{where}, task {part}", part, merge(common, changes or {}))
         start = tasks[part].starts_from
         if start is not None and start not in tasks:
-            raise UserError(f"{where}: {part} starts from {start!r}, which is no task before it.")
+            raise UserError(f"{where}: {part} starts from {start!r}, which is not a task before it.")
     for key in ("title", "seeds", "claims"):
         if not definition.get(key):
             raise UserError(f"{where} needs {key!r}.")
@@ -272,14 +272,14 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
             raise UserError(f"{where}: the name {variant!r} has a /, which stands between variant and size.")
     for variant in chosen or ():
         if variant not in variants:
-            raise UserError(f"{where}: {variant!r} is no variant; there are {', '.join(variants)}.")
+            raise UserError(f"{where}: {variant!r} is not a variant; there are {', '.join(variants)}.")
     contestants = _expand({variant: variants[variant] or {} for variant in chosen or variants})
     _check_arguments(where, keys["arguments"], contestants)
     _check_budgets(where, keys.get("budgets", ()), keys["arguments"])
     baseline = keys.get("baseline")
     if baseline is not None and baseline not in (chosen or variants):
         raise UserError(
-            f"{where}: the baseline {baseline!r} is no variant; there are {', '.join(chosen or variants)}."
+            f"{where}: the baseline {baseline!r} is not a variant; there are {', '.join(chosen or variants)}."
         )
     return Task(name=name, contestants=contestants, **keys)
 
@@ -370,7 +370,9 @@ def _pairs(place: str, task: Task, a: str, b: str, whole: bool) -> list[tuple[st
     sides = [task.members(name) for name in (a, b)]
     for name, members in zip((a, b), sides, strict=True):
         if not members:
-            raise UserError(f"{place} names {name!r}, which is no variant; there are {', '.join(task.contestants)}.")
+            raise UserError(
+                f"{place} names {name!r}, which is not a variant; there are {', '.join(task.contestants)}."
+            )
     if whole:
         return [(a, b)]
     if len(sides[0]) == len(sides[1]):

@@ -95,7 +95,7 @@ TEXTS = [
     (ONE, "--evaluation-strategy steps", "For --evaluation_strategy, did you mean --eval_strategy"),
     (("run_image_classification",), "--do_train --train_tokenizer 9", "a model of images has no tokenizer, leave it"),
     (ONE, "--optim_args lr", "--optim_args has 'lr'; expected name=value"),
-    (ONE, "--lr_scheduler_kwargs {", "--lr_scheduler_kwargs '{' is no valid JSON"),
+    (ONE, "--lr_scheduler_kwargs {", "--lr_scheduler_kwargs '{' is not valid JSON"),
     (
         ONE,
         '--do_train --lr_scheduler_kwargs {"a":1}',
@@ -131,7 +131,7 @@ TEXTS = [
         for given, sentence in (
             ("a", "--config_overrides has 'a'; expected name=value"),
             ("a=1,a=2", "--config_overrides sets 'a' twice"),
-            ("a=[1,2", r"--config_overrides: '\[1,2' is no value for 'a'"),
+            ("a=[1,2", r"--config_overrides: '\[1,2' is not a value for 'a'"),
             ("{a:", "cannot be read: expected {name: value, ...}"),
         )
     ],
@@ -168,7 +168,7 @@ TEXTS = [
         "'hidden_sizes', which is no field of BertConfig",
     ),
     (FINETUNE, "--do_train --config_name gmlp-base", "give the data as"),
-    (("run_glue",), "--task_name nope --config_name gmlp-base --do_train", "--task_name 'nope' is no task"),
+    (("run_glue",), "--task_name nope --config_name gmlp-base --do_train", "--task_name 'nope' is not a task"),
     (ONE, "--seeds 1 1", "--seeds takes different numbers; got "),
     (ONE, "--seeds 1 2 --do_train", "--seeds, --learning_rates and --batch_sizes need --do_train and --do_eval"),
     (
@@ -221,7 +221,7 @@ TEXTS = [
     (
         ("run_text_to_text",),
         "--do_train --config_name synthesizer-random --tasks rte nope",
-        "--tasks 'nope' is no task. Groups: glue, super_glue. Tasks: cola, ",
+        "--tasks 'nope' is not a task. Groups: glue, super_glue. Tasks: cola, ",
     ),
     (
         ("run_text_to_text",),
@@ -293,7 +293,7 @@ TEXTS = [
     (("convert_t5",), "--source bert --dtype nope", "--dtype 'nope' is not a floating point type"),
     (("convert_t5",), "--source bert --config_overrides a", "expected name=value"),
     (("convert_timm",), "--source folder", "'folder' holds no safetensors weights"),
-    (("push_to_hub",), "--source folder --repo_id a/b", "'folder' is no folder with a config.json"),
+    (("push_to_hub",), "--source folder --repo_id a/b", "'folder' is not a folder with a config.json"),
     (("push_to_hub",), "--source negative_size --repo_id a/b", "`hidden_size` must be at least 1, got -3"),
     (("data_rate",), "nope", "argument command: invalid choice: 'nope'"),
     (("data_rate",), "run_mlm", "there is nothing to do: give --do_train or --do_eval"),

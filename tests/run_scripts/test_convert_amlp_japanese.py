@@ -192,9 +192,9 @@ def test_any_changed_byte_is_found_or_changes_nothing(source, tmp_path):
     [
         (
             lambda folder: (folder / "amlp.pt").write_bytes(b""),
-            "no .pt file of aMLP-japanese: it is no file that torch",
+            "not a .pt file of aMLP-japanese: it is not a file that torch",
         ),
-        (lambda folder: cut(folder / "amlp.pt"), "no .pt file of aMLP-japanese: .*written completely"),
+        (lambda folder: cut(folder / "amlp.pt"), "not a .pt file of aMLP-japanese: .*written completely"),
         (lambda folder: flip(folder / "amlp.pt"), r"amlp.pt' is damaged \(in 'amlp/data/\d+'\): copy or download it"),
         (write_integers, "amlp.pt' cannot be converted: '.*' is a tensor of torch.int32"),
         (
@@ -203,8 +203,11 @@ def test_any_changed_byte_is_found_or_changes_nothing(source, tmp_path):
         ),
         (lambda folder: write_emoji(folder, emoji={"x": ["y"]}), r"'emoji' must map texts .* got 'x': \['y'\]"),
         (lambda folder: torch.save({"fc.w": torch.ones(1)}, folder / "amlp.pt"), "'fc.w' is no tensor of an aMLP"),
-        (lambda folder: torch.save({"a": Trap()}, folder / "amlp.pt"), "no .pt file of aMLP-japanese: Weights only"),
-        (lambda folder: (folder / "amlp.pt").write_bytes(pickle.dumps(Trap())), "no .pt file of aMLP-japanese"),
+        (
+            lambda folder: torch.save({"a": Trap()}, folder / "amlp.pt"),
+            "not a .pt file of aMLP-japanese: Weights only",
+        ),
+        (lambda folder: (folder / "amlp.pt").write_bytes(pickle.dumps(Trap())), "not a .pt file of aMLP-japanese"),
         (lambda folder: (folder / "amlp.txt").unlink(), r"there is no '.*amlp.txt', .*: give --vocabulary"),
         (lambda folder: (folder / "emoji.json").unlink(), r"there is no '.*emoji.json', .*: give --emoji"),
         (lambda folder: (folder / "emoji.json").write_text("{}"), "lacks 'emoji' or 'emoji_inv'"),
@@ -291,7 +294,7 @@ def test_a_folder_that_tensorflow_cannot_read(stand_in, tmp_path):
         raise stand_in.errors.OpError("Unable to open table file\nmore")
 
     stand_in.train.load_checkpoint = fail
-    with pytest.raises(SystemExit, match=r"is no model of aMLP-japanese: Unable to open table file\.$"):
+    with pytest.raises(SystemExit, match=r"is not a model of aMLP-japanese: Unable to open table file\.$"):
         convert(folder, tmp_path / "out")
     (folder / "variables" / "variables.index").unlink()
     with pytest.raises(SystemExit, match=r"it has no variables/variables\.index"):

@@ -515,8 +515,8 @@ RETRIEVAL = {"a/corpus.jsonl": '{"_id": "1", "text": "x"}', "a/queries.jsonl": '
 QRELS = "query-id|corpus-id|score"
 BAD_SETS += [
     (RETRIEVAL, "has a corpus and queries, but no qrels"),
-    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|2|1")}, "line 2: '2' is no _id of corpus.jsonl"),
-    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|yes")}, "line 2: the score 'yes' is no whole number"),
+    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|2|1")}, "line 2: '2' is not an _id of corpus.jsonl"),
+    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|yes")}, "line 2: the score 'yes' is not a whole number"),
     (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|0")}, "has no score above 0: no text is relevant"),
     (
         RETRIEVAL | {"a/corpus.jsonl": '{"_id": 1, "text": ""}\n{"_id": "1", "text": ""}', "a/qrels.tsv": "x"},

@@ -525,7 +525,7 @@ def test_a_dry_run_lists_what_a_push_sends(hub, online, checkpoint, capsys):
 @pytest.mark.parametrize("repo_id", ["me/my model", "me/a/b", "me/-model", "me/a--b", ""])
 def test_a_name_that_the_hub_refuses(repo_id, checkpoint):
     message = refused("--source", checkpoint, "--repo_id", repo_id, "--dry_run")
-    assert f"{repo_id!r} is no name for a repository" in message
+    assert f"{repo_id!r} is not a name for a repository" in message
 
 
 def test_unknown_sources(tmp_path):

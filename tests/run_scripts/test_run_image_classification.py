@@ -348,7 +348,7 @@ def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tm
     found = run_image_classification.main(command(**start, test_dir=mixed, output_dir=tmp_path / "unlabelled"))
     out = capsys.readouterr().out
     assert "accuracy" not in out and "test_accuracy" not in found
-    assert "3 images without classes" in out and "files that are no images are left out: 1 with .txt" in out
+    assert "3 images without classes" in out and "files that are not images are left out: 1 with .txt" in out
     with (tmp_path / "unlabelled" / "predictions_test.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["file"], row["prediction"]) for row in rows] == [

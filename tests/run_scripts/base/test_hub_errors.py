@@ -42,7 +42,7 @@ def train(command, online):
         ("bad", "me/model", r"the Hub refused the token for 'me/model' \(status 401\)"),
         ("fine", "me/model", r"the Hub refused the token for 'me/model' \(status 403\)"),
         ("reader", "me/model", "the Hub token of 'me' can only read, not write to 'me/model'"),
-        ("good", "me/my model", "'me/my model' is no name for a repository"),
+        ("good", "me/my model", "'me/my model' is not a name for a repository"),
     ],
 )
 def test_a_script_that_could_not_push_does_not_train(token, name, complaint, train, hub, online, tmp_path):

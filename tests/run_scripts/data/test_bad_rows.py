@@ -326,7 +326,7 @@ def test_folders_of_classes_without_images_are_refused(split, files, message, pi
 def test_other_files_are_counted(pictures, capsys):
     folder = pictures(cat=["a.png", "b.heic", "c.heic", "notes.txt", ".DS_Store"], dog=["a.png"])
     assert len(load_images(ImageDataArguments(train_dir=str(folder)), ["train"])["train"]) == 2
-    assert "files that are no images are left out: 2 with .heic, 1 with .txt" in capsys.readouterr().out
+    assert "files that are not images are left out: 2 with .heic, 1 with .txt" in capsys.readouterr().out
 
 
 def test_validation_images_may_lack_classes(pictures):

@@ -237,7 +237,7 @@ def test_impossible_labels(name, value, message):
 
 
 def test_mistakes():
-    with pytest.raises(UserError, match=r"'sst' is no task. Tasks: cola, sst2"):
+    with pytest.raises(UserError, match=r"'sst' is not a task. Tasks: cola, sst2"):
         find_task("sst")
     row = json.loads(OFFICIAL["wsc"][1].splitlines()[0])
     with pytest.raises(ValueError, match="span2_index 9 lies outside the 6 words"):

@@ -198,7 +198,7 @@ class TestWSC:
         assert self.noun("Tom", span2_text="He.").source == self.noun("Tom").source
 
     def test_a_pronoun_that_is_not_there(self):
-        with pytest.raises(UserError, match=r"file.jsonl, line 7: the pronoun 'she' is no word of the text"):
+        with pytest.raises(UserError, match=r"file.jsonl, line 7: the pronoun 'she' is not a word of the text"):
             self.noun("Tom", span2_text="she")
 
 
@@ -238,7 +238,7 @@ def test_groups_and_names():
     assert GROUPS["glue"] == ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
     assert set(GROUPS["super_glue"]) == {"boolq", "cb", "copa", "multirc", "record", "superglue_rte", "wic", "wsc"}
     assert len(find_tasks(["glue", "rte", "super_glue", "squad"])) == 17
-    with pytest.raises(UserError, match=r"--tasks 'sst' is no task. Groups: glue, super_glue. Tasks: cola"):
+    with pytest.raises(UserError, match=r"--tasks 'sst' is not a task. Groups: glue, super_glue. Tasks: cola"):
         find_tasks(["rte", "sst"])
     with pytest.raises(UserError, match="give the tasks of the mixture with --tasks"):
         find_tasks([])

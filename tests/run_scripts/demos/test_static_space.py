@@ -233,7 +233,7 @@ def test_what_a_static_space_needs(tmp_path):
             push_to_hub.main([*arguments, *more])
         return str(error.value)
 
-    assert "is no sentence transformer that tokenmixers export has written" in refused("--space", "static", *texts)
+    assert "is not a sentence transformer that tokenmixers export has written" in refused("--space", "static", *texts)
     assert "--space static and --space_texts go together" in refused("--space", "static")
     assert "--space static and --space_texts go together" in refused(*texts)
     assert "--space 'docker' is unknown" in refused("--space", "docker")

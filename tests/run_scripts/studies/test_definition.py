@@ -115,7 +115,7 @@ def test_merging_replaces_data_as_a_whole():
         (("variants",), ["plain", "wide"], "'variants' must be a mapping of mappings, got ['plain', 'wide']"),
         (("command",), "run_all", "'run_all' is unknown; there are run_mlm, "),
         (("better",), "faster", "`better` is lower or higher"),
-        (("baseline",), "deep", "the baseline 'deep' is no variant; there are plain, wide"),
+        (("baseline",), "deep", "the baseline 'deep' is not a variant; there are plain, wide"),
         (("variants", "wide", "seed"), 3, "wide: seed is set by the study itself"),
         (
             ("arguments", "config_overrides"),
@@ -124,8 +124,12 @@ def test_merging_replaces_data_as_a_whole():
         ),
         (("data",), {"made_by": "magic", "files": {"train_file": "x"}}, "`made_by` 'magic' is unknown; there are "),
         (("data",), {}, "`data` needs `files` or `hub`"),
-        (("tasks",), {"first": {"starts_from": "zeroth"}}, "first starts from 'zeroth', which is no task before it"),
-        (("claims", 0, "than"), "deep", "names 'deep', which is no variant; there are plain, wide"),
+        (
+            ("tasks",),
+            {"first": {"starts_from": "zeroth"}},
+            "first starts from 'zeroth', which is not a task before it",
+        ),
+        (("claims", 0, "than"), "deep", "names 'deep', which is not a variant; there are plain, wide"),
         (("claims", 0, "task"), "other", "needs `task`, one of gates"),
         (("claims", 0, "worse"), "plain", "unknown key 'worse'"),
     ],
