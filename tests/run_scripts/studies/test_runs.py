@@ -187,14 +187,13 @@ def test_models_are_finetuned_again_if_an_added_learning_rate_is_the_best_of_pre
     assert {seed: run["start_learning_rate"] for seed, run in used.items()} == {1: 0.01, 2: 0.01}
 
 
-@pytest.mark.parametrize(("text", "message"), [("{}", "is not a report of a study"), ("{", "is not JSON")])
-def test_other_files_with_the_reports_name_are_kept(execute, trainer, tmp_path, text, message):
+def test_other_files_with_the_reports_name_are_kept(execute, trainer, tmp_path):
     file = tmp_path / "out" / "fake.json"
     file.parent.mkdir()
-    file.write_text(text)
-    with pytest.raises(UserError, match=f"fake.json {message}"):
+    file.write_text("{}")
+    with pytest.raises(UserError, match="is not empty and holds no study"):
         execute()
-    assert file.read_text() == text and list(file.parent.iterdir()) == [file] and not calls(trainer)
+    assert file.read_text() == "{}" and list(file.parent.iterdir()) == [file] and not calls(trainer)
 
 
 def test_several_jobs_do_the_same(execute, tmp_path):
