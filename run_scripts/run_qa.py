@@ -1,4 +1,4 @@
-"""Finetune a model on SQuAD 1.1 or 2.0, report exact match and F1, and answer other questions.
+"""Finetune a model on SQuAD 1.1 or 2.0, report exact match and F1, and answer questions.
 
     tokenmixers run_qa recipe.yaml --model_name_or_path outputs/mlm --output_dir outputs/run
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_qa ...
