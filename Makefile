@@ -55,7 +55,7 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@echo 'Pictures: $(OUT)/pictures/spatial_filters.png, $(OUT)/gmlp/history.png'
 	@echo 'Try next:'
 	@echo '  $(VENV)/bin/tokenmixers fill_mask --model $(OUT)/gmlp --text "Raise an [MASK] if the list is empty."'
-	@echo '  $(VENV)/bin/tokenmixers run_mlm quickstart.yaml --output_dir outputs/amlp --config_name amlp-base'
+	@echo '  $(VENV)/bin/tokenmixers run_mlm quickstart.yaml --output_dir outputs/amlp --config_name amlp-tiny'
 	@echo '  $(VENV)/bin/tokenmixers push_to_hub --source $(OUT)/gmlp --repo_id me/my-gmlp --dry_run'
 
 test: $(VENV)/.installed  ## the fast tests

@@ -2,7 +2,7 @@ r"""Train a model of sentence embeddings on pairs, or on the embeddings of a tea
 
     tokenmixers run_sentence_embeddings --model_name_or_path ... --train_file pairs.tsv --validation_file dev.tsv \
         --output_dir outputs/embeddings --do_train --do_eval
-    tokenmixers run_sentence_embeddings --config_name gmlp-base --teacher sentence-transformers/all-MiniLM-L6-v2 \
+    tokenmixers run_sentence_embeddings --config_name gmlp-mini --teacher sentence-transformers/all-MiniLM-L6-v2 \
         --train_file 'texts/*.txt.gz' --validation_file dev.tsv --output_dir outputs/student --do_train --do_eval
     tokenmixers run_sentence_embeddings recipe.yaml --seeds 1 2 3
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_sentence_embeddings ...
