@@ -274,11 +274,6 @@ TEXTS = [
     (("fill_mask",), "--model bert --text x", "'bert' cannot be loaded: Error no file named model.safetensors"),
     (("classify_images",), "--model bert", "give the images as either --images or --data"),
     (("classify_images",), "--model bert --images nope.png", "there is no file 'nope.png'"),
-    (
-        ("classify_images",),
-        "--model bert --images file.txt",
-        "cannot be read: cannot identify image file",
-    ),
     (("classify_images",), "--model bert --data file.txt", "cannot be read as parquet"),
     (("plot_spatial_weights",), "--model folder", "'folder' cannot be loaded: Unrecognized model"),
     (("plot_spatial_weights",), "--model bert --format gif", "--format 'gif' is unknown"),
