@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, CLIPImageProcesso
 import tokenmixers
 from tokenmixers.run_scripts import export
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
 from tokenmixers.run_scripts.exports import formats
 from tokenmixers.run_scripts.exports.quality import (
     answered_by,
@@ -26,6 +27,7 @@ from tokenmixers.run_scripts.exports.quality import (
     quality_loss,
 )
 from tokenmixers.run_scripts.exports.tasks import Checkpoint, find_task
+from tokenmixers.run_scripts.training.trial_step import try_arguments
 
 
 WORDS = ["gate", "token", "channel", "mixes", "splits", "learns", "layer", "norm", "a", "the", "if", "or", "and"]
@@ -276,6 +278,16 @@ def labelled(checkpoint, tokenizer, tmp_path):
     rows = [{"text": text, "label": f"LABEL_{label}"} for text, label in zip(texts, labels, strict=True)]
     (tmp_path / "dev.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return folder, tmp_path / "dev.jsonl"
+
+
+def test_a_program_answers_for_checkpoints_alone(checkpoint, tmp_path):
+    """Before it reads data, a command tries its arguments with a tiny model, which may be of the same class."""
+    folder, model = checkpoint("GMLPForSequenceClassification")
+    args = ScriptTrainingArguments(str(tmp_path / "run"), do_eval=True, use_cpu=True)
+    with answered_by(lambda inputs: {"logits": torch.full((1, 2), 7.0)}, type(model)):
+        try_arguments(args)
+        answer = type(model).from_pretrained(folder)(input_ids=torch.ones(1, 3, dtype=torch.long))
+    assert answer.logits.tolist() == [[7.0, 7.0]]
 
 
 @exporting

@@ -349,6 +349,7 @@ def test_a_run_pushes_what_it_saves(hub, online, command, tmp_path):
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_processes, tmp_path):
     options = {"max_steps": 2, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.01}
+    options["precision"] = "fp32"  # the other process's choice may be another than that of tests
     run_sentence_embeddings.main(command(**options))
     arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
     in_two_processes("run_sentence_embeddings", arguments)
@@ -386,7 +387,7 @@ def test_pairs_that_fill_no_batch_without_a_repeated_text_are_an_error(command, 
 @library
 @pytest.mark.slow
 def test_a_killed_run_ends_as_if_it_had_not_been(command, tmp_path):
-    options = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
+    options = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2, "precision": "fp32"}
     whole = run_sentence_embeddings.main(command(**options))
     arguments = command(**options, output_dir=tmp_path / "killed")
     process = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=dict(os.environ), check=False)
