@@ -132,7 +132,7 @@ class QuestionAnswering(Task):
         return load_questions(run.data_args, wanted_splits(run.args), run.model_args.token)
 
     def texts(self, run: Run) -> Iterable[str]:
-        return question_texts(run.data["train"]) if run.model_args.train_tokenizer is not None else ()
+        return question_texts(run.data["train"])
 
     def load_tokenizer(self, run: Run, resume_from: str | None) -> Any:
         """The tokenizer, which must be able to pad."""

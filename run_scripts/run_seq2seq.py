@@ -177,7 +177,7 @@ class SequenceToSequence(TextGeneration):
         return {split: load_pairs(run.data_args, split, run.model_args.token) for split in wanted_splits(run.args)}
 
     def texts(self, run: Run) -> Iterable[str]:
-        return iterate_pair_texts(run.data["train"][0]) if run.model_args.train_tokenizer is not None else ()
+        return iterate_pair_texts(run.data["train"][0])
 
     def encode(self, run: Run) -> dict[str, datasets.Dataset]:
         lengths, workers = run.lengths.values(), run.data_args.preprocessing_num_workers

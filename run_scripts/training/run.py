@@ -113,12 +113,13 @@ class Task:
         return None
 
     def texts(self, run: "Run") -> Iterable[str]:
-        """The texts for a new tokenizer; read for `--train_tokenizer` alone."""
+        """The training texts; asked for with `--train_tokenizer` alone."""
         return ()
 
     def load_tokenizer(self, run: "Run", resume_from: str | None) -> Any:
         """`run.tokenizer`; of a model of images its image processor."""
-        texts, kind = self.texts(run), self.tokenizer_kind
+        texts = () if run.model_args.train_tokenizer is None else self.texts(run)
+        kind = self.tokenizer_kind
         return fitting_tokenizer(run.model_args, run.config, run.data_args, texts, run.args, resume_from, kind)
 
     def lengths(self, run: "Run") -> dict[str, int]:

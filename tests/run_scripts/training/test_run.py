@@ -1,5 +1,8 @@
+from types import SimpleNamespace
+
 import torch.distributed as dist
 
+from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.training import run as training_run
 
 
@@ -14,3 +17,20 @@ def test_leaving_the_processes_does_not_free_their_group(monkeypatch):
     assert kept == [group]
     training_run.leave_processes()  # as in a single process
     assert kept == [group]
+
+
+def test_a_run_that_only_evaluates_asks_for_no_training_texts(monkeypatch):
+    """Its data have no training examples."""
+    given = []
+    monkeypatch.setattr(training_run, "fitting_tokenizer", lambda *arguments: given.append(arguments[3]))
+
+    class TextsTask(training_run.Task):
+        def texts(self, run):
+            return run.data["train"]
+
+    for size, expected in ((None, ()), (60, ["a text"])):
+        model_args = ModelArguments(config_name="gmlp-base", train_tokenizer=size)
+        data = {} if size is None else {"train": ["a text"]}
+        run = SimpleNamespace(model_args=model_args, config=None, data_args=None, args=None, data=data)
+        TextsTask().load_tokenizer(run, None)
+        assert given.pop() == expected
