@@ -3,12 +3,14 @@
 A process that has imported everything reads requests from its input, one JSON object a line, forks for each, and
 answers with one JSON object a line. A request has `script` and `arguments`, the `folder` whose operations count, and
 `at`, the number of the operation at which the child kills itself, or `seconds`, after which it is killed. The answer
-has the `status` (`killed` or the exit status), the `operations` before the end, the `seconds` and the `output`.
+has the `status` (`killed` or the exit status), the `operations` before the end, the `seconds`, the `output`, and of a
+run that is not killed the `states`: for each operation a hash of what was on the disk before it.
 
 Every operation is a point in time: what Python has not yet written to a file is lost, and files that libraries write
 at once are also left half written.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -37,6 +39,7 @@ class KillAt:
     def __init__(self, folder: str, at: int | None, record: Path):
         self.folder, self.at, self.record = os.path.realpath(folder), at, record
         self.operations: list[str] = []
+        self.states: list[str] = []
 
     def count(self, name: str, path: object, directory: int | None = None) -> None:
         """Count an operation on a path; die if it is the one."""
@@ -50,8 +53,18 @@ class KillAt:
         if not self.watches(path):
             return
         self.operations.append(f"{name} {os.path.relpath(path, self.folder)}")
+        if self.at is None:
+            self.states.append(self.state())
         if len(self.operations) == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def state(self) -> str:
+        """A hash of the names and contents of all files."""
+        digest = hashlib.blake2b()
+        for path in sorted(Path(self.folder).rglob("*")):
+            digest.update(f"{path.relative_to(self.folder)}\0".encode())
+            digest.update(path.read_bytes() if path.is_file() else b"folder")
+        return digest.hexdigest()
 
     def watches(self, path: str | os.PathLike) -> bool:
         """Whether a path is the folder or lies in it: a temporary file elsewhere is not cut off."""
@@ -116,7 +129,7 @@ def child(request: dict, record: Path) -> None:
     try:
         module.main(request["arguments"])
     finally:
-        record.write_text(json.dumps(killer.operations))
+        record.write_text(json.dumps({"operations": killer.operations, "states": killer.states}))
 
 
 def run(request: dict, folder: Path) -> dict:
@@ -151,7 +164,7 @@ def run(request: dict, folder: Path) -> dict:
     return {
         "status": "killed" if status == -signal.SIGKILL else status,
         "seconds": time.monotonic() - before,
-        "operations": json.loads(record.read_text()) if record.is_file() else None,
+        **(json.loads(record.read_text()) if record.is_file() else {}),
         "output": log.read_text(errors="replace")[-3000:],
     }
 
