@@ -87,7 +87,7 @@ $(DEMO)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 test-demo: $(DEMO)/.installed  ## the demo in a headless Chromium, which has to be there
-	$(DEMO)/bin/python -m pytest -m "slow or not slow" tests/run_scripts/test_demo.py tests/run_scripts/demos
+	$(DEMO)/bin/python -m pytest -m "slow or not slow" tests/run_scripts/demos
 
 test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
 	$(RUN) -m pytest $(if $(INSTALLED)$(call HAS,xdist),-n auto --maxprocesses 8 --dist worksteal) \
