@@ -11,6 +11,7 @@ It is evaluated on STS-B, on other pairs with a similarity, or by retrieval. Wor
 loads, and for checkpoints of Sentence Transformers. Needs the extra `embeddings`.
 """
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -323,7 +324,7 @@ class EmbeddingDistillation(SentenceEmbeddings):
         """The teacher's, if the student from scratch has none of its own."""
         if not run.teacher.gives_tokenizer(run.model_args):
             return super().load_tokenizer(run, resume_from)
-        tokenizer = run.teacher.tokenizer
+        tokenizer = copy.deepcopy(run.teacher.tokenizer)  # its length is the student's
         fit_vocabulary(run.config, tokenizer, new_tokenizer=False)
         tokenizer.model_max_length = longest_sequence(run.config)
         return tokenizer

@@ -50,7 +50,7 @@ from .trial_step import try_arguments
 
 
 #: Endings of the names of measured times, which are not among the results of test data.
-TIMES = ("_runtime", "_per_second")
+TIMES = ("_runtime", "_per_second", "_preparation_time")
 
 Arguments = TypeVar("Arguments")
 

@@ -377,7 +377,8 @@ def test_a_format_below_the_bound_is_refused_and_nothing_is_written(labelled, tm
 
 
 def test_commands_are_answered_by_the_program(checkpoint):
-    _, model = checkpoint("GMLPForSequenceClassification")
+    folder, model = checkpoint("GMLPForSequenceClassification")
+    model = type(model).from_pretrained(folder).eval()
     inputs = {"input_ids": torch.tensor([[2, 6, 3]])}
     seen = {}
 

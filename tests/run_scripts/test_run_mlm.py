@@ -26,7 +26,7 @@ from transformers import (
 from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.collators import precompute_labels
-from tokenmixers.run_scripts.training import teacher_cache
+from tokenmixers.run_scripts.training import language_modeling, teacher_cache
 from tokenmixers.run_scripts.training.distillation import TokenDistillation
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
@@ -212,7 +212,7 @@ def test_isolated_documents_are_learned_as_well_as_separate_rows(model, command,
         return rows["validation"]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_mlm, "precompute_labels", keep)
+        patch.setattr(language_modeling, "precompute_labels", keep)
         evaluation = {"do_train": None, "config_name": None, "train_tokenizer": None, "config_overrides": None}
         evaluated = run_mlm.main(
             command(

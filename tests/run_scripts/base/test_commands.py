@@ -36,7 +36,7 @@ def test_the_commands_that_train_are_those_with_the_prefix():
 def test_modules_and_descriptions(command):
     spec = importlib.util.find_spec(module_of(command))
     assert spec is not None and Path(spec.origin) == file_of(command)
-    assert file_of(command).read_text().startswith(f'"""{describe(command)}\n')
+    assert file_of(command).read_text().removeprefix("r").startswith(f'"""{describe(command)}\n')
 
 
 def test_modules_by_name():

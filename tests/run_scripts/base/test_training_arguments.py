@@ -19,7 +19,7 @@ from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.shipped_files import RECIPES
 from tokenmixers.run_scripts.base.training_arguments import GenerationTrainingArguments, ScriptTrainingArguments
-from tokenmixers.run_scripts.training import language_modeling, model_card
+from tokenmixers.run_scripts.training import model_card, run
 
 
 #: Machine -> what PyTorch says of its processor, and whether its GPU computes bfloat16; `None` without a GPU.
@@ -84,10 +84,6 @@ class _ParsedError(Exception):
     """Carries what a script parsed out of it."""
 
 
-def _module_that_parses(script):
-    return script if hasattr(script, "parse_arguments") else language_modeling
-
-
 @pytest.mark.parametrize("recipe", sorted(path.name for path in RECIPES.glob("*.yaml")))
 def test_every_recipe_starts_on_every_machine(recipe, machine, parse, monkeypatch):
     text = (RECIPES / recipe).read_text()
@@ -98,7 +94,7 @@ def test_every_recipe_starts_on_every_machine(recipe, machine, parse, monkeypatc
     def parse_only(types, argv):
         raise _ParsedError(parse_arguments(types, argv)[-1])
 
-    monkeypatch.setattr(_module_that_parses(script), "parse_arguments", parse_only)
+    monkeypatch.setattr(run, "parse_arguments", parse_only)
     task = ["--task_name", "sst2"] if recipe == "glue_gmlp.yaml" else []
     for name, (_, gpu) in MACHINES.items():
         machine(name)
@@ -257,7 +253,7 @@ def test_every_script_has_these_arguments(name, monkeypatch):
     def parse_nothing(types, argv):
         raise _ParsedError(*types)
 
-    monkeypatch.setattr(_module_that_parses(script), "parse_arguments", parse_nothing)
+    monkeypatch.setattr(run, "parse_arguments", parse_nothing)
     with pytest.raises(_ParsedError) as parsed:
         script.main([])
     *others, last = parsed.value.args
