@@ -90,7 +90,7 @@ class ResultFile:
 
 
 def summarise(tasks: Sequence[EmbeddingTask], columns: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """Scores, means over the sets of each kind, and the mean of these, for several models.
+    """Scores of several models; for more than one set also the means over the sets of each kind, and the mean of these.
 
     Args:
         tasks: The sets, in the order of their kinds.
@@ -108,6 +108,8 @@ def summarise(tasks: Sequence[EmbeddingTask], columns: Mapping[str, Sequence[flo
         shares = [score / scores[0] if scores[0] > 0 else None for score in scores]
         row = {"name": task.title, "kind": task.kind, "metric": METRICS[task.kind]}
         rows.append(row | {"scores": scores, "shares": shares})
+    if len(rows) == 1:
+        return rows
     means = []
     for kind in METRICS:
         if found := [row for row in rows if row["kind"] == kind]:

@@ -132,7 +132,7 @@ def picture(table: Mapping[str, Any], speeds: Sequence[dict[str, Any]]) -> "Figu
     """Quality against sentences per second, with a panel for each number of threads.
 
     A line in a model's colour joins its formats. The quality is the last row of the table: the mean over the kinds of
-    sets, or over the sets of one kind.
+    sets, or over the sets of one kind, or the score on a single set.
 
     Args:
         table: Names of the models, and rows of the summary, as in results.json.

@@ -171,6 +171,9 @@ def test_models_stand_side_by_side_with_shares_and_means(command, model, tmp_pat
     assert overall["name"] == "mean of 4 kinds"
     for part in ("scores", "shares"):
         assert overall[part] == pytest.approx(np.mean([row[part] for row in rows[:4]], axis=0))
+    # A single set has no mean.
+    (row,) = evaluate_embeddings.main(command(model, tasks=["pairs"], output_dir=tmp_path / "alone"))
+    assert (row["name"], row["scores"]) == ("pairs", pytest.approx([BY_HAND["pairs"]]))
 
 
 def test_an_interrupted_evaluation_goes_on_where_it_stopped(command, model, data, tmp_path, monkeypatch):
