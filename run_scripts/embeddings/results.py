@@ -90,7 +90,7 @@ class ResultFile:
 
 
 def summarise(tasks: Sequence[EmbeddingTask], columns: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """Scores of several models; for more than one set also the means over the sets of each kind, and the mean of these.
+    """Scores of several models; of several sets also the means over each kind, and the mean of these.
 
     Args:
         tasks: The sets, in the order of their kinds.
