@@ -22,7 +22,11 @@ def machine(device: torch.device) -> dict[str, Any]:
     processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").is_file():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), processor)
+        facts = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in reversed(lines)}
+        if "model name" in facts:
+            processor = facts["model name"]
+        if "cpu family" in facts:  # virtual machines call several generations of a processor by one name
+            processor += f" (family {facts['cpu family']}, model {facts['model']})"
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": versions(),

@@ -25,6 +25,9 @@ class Comparison(NamedTuple):
     peers: tuple[str, ...]
 
 
+#: BERTs of as many layers as gMLP, and of as many operations and parameters.
+SENTENCE_PEERS = ("BERT of equal shape", "BERT, 3 layers")
+
 #: The tables of the page. If `ours` ends in `*`, there is a row for each model whose name starts like this.
 COMPARISONS = (
     Comparison(1, "Images: the same weights in timm", "tokenmixers", ("timm",)),
@@ -40,14 +43,14 @@ COMPARISONS = (
     ),
     Comparison(8, "Masked language modelling: sparse logits", "logits of masked tokens", ("logits of all tokens",)),
     Comparison(9, "Our models with kernels and without", "with kernels", ("without",)),
-    Comparison(10, "Sentence embeddings: a BERT of equal shape, MiniLM's", "gMLP", ("BERT of equal shape",)),
+    Comparison(10, "Sentence embeddings: BERTs of MiniLM's shape", "gMLP", SENTENCE_PEERS),
     Comparison(
         11,
-        "One sentence at a time: a BERT of equal shape, MiniLM's",
+        "One sentence at a time: BERTs of MiniLM's shape",
         "gMLP",
-        ("BERT of equal shape", "gMLP, ONNX Runtime", "BERT of equal shape, ONNX Runtime"),
+        (*SENTENCE_PEERS, *(f"{name}, ONNX Runtime" for name in ("gMLP", *SENTENCE_PEERS))),
     ),
-    Comparison(12, "Finetuning: a BERT of equal shape, MiniLM's", "gMLP", ("BERT of equal shape",)),
+    Comparison(12, "Finetuning: BERTs of MiniLM's shape", "gMLP", SENTENCE_PEERS),
 )
 
 
@@ -102,26 +105,17 @@ SUMMARY = (
         tuple(("gmlp-base, 128 tokens", mode) for mode in _BOTH),
         ("tokenmixers, Toeplitz", "g-mlp-pytorch"),
     ),
-    SummaryRow(
-        "gMLP of MiniLM's shape, one sentence",
-        "BERT, equal shape",
-        11,
-        (("one sentence at a time", "inference"),),
-        ("gMLP", "BERT of equal shape"),
-    ),
-    SummaryRow(
-        "gMLP of MiniLM's shape, one sentence, ONNX Runtime",
-        "BERT, equal shape",
-        11,
-        (("one sentence at a time", "inference"),),
-        ("gMLP, ONNX Runtime", "BERT of equal shape, ONNX Runtime"),
-    ),
-    SummaryRow(
-        "gMLP of MiniLM's shape, finetuning",
-        "BERT, equal shape",
-        12,
-        (("finetuning on sentences", "training"),),
-        ("gMLP", "BERT of equal shape"),
+    *(
+        SummaryRow(
+            f"gMLP of MiniLM's shape, {what}", against, cell, ((group, mode),), (f"gMLP{program}", f"{peer}{program}")
+        )
+        for peer, against in zip(SENTENCE_PEERS, ("BERT, equal shape", "BERT, equal operations"), strict=True)
+        for what, cell, group, mode, program in (
+            ("10,000 sentences", 10, "10,000 sentences, all threads", "inference", ""),
+            ("one sentence", 11, "one sentence at a time", "inference", ""),
+            ("one sentence, ONNX Runtime", 11, "one sentence at a time", "inference", ", ONNX Runtime"),
+            ("finetuning", 12, "finetuning on sentences", "training", ""),
+        )
     ),
     SummaryRow(
         "Synthesizer (random): encoding / decoding / training",

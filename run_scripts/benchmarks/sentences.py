@@ -14,8 +14,7 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     BertConfig,
-    BertForSequenceClassification,
-    BertModel,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -33,6 +32,8 @@ from .workloads import load_tokenizer, read_lines
 SHAPE = {"num_hidden_layers": 6, "hidden_size": 384, "intermediate_size": 1536}
 HEADS = 12
 OURS, PEER = "gMLP", "BERT of equal shape"
+#: Of half the layers: about as many parameters, without embeddings, and operations as gMLP.
+HALF_PEER = "BERT, 3 layers"
 #: Most tokens of a sentence, sentences in a batch, and what is measured of one sentence at a time and of finetuning.
 LENGTH, BATCH, SINGLE, STEPS = 128, 32, 32, 4
 #: Sentences that a tokenizer is trained on, and its size.
@@ -76,20 +77,21 @@ def _texts(sizes: Sizes) -> tuple[list[str], PreTrainedTokenizerBase]:
 
 
 def models_of_equal_shape(vocab_size: int, sizes: Sizes, classifiers: bool = False) -> dict[str, PreTrainedModel]:
-    """gMLP and BERT with MiniLM's layers, widths and heads."""
+    """gMLP and BERT with MiniLM's layers, widths and heads, and a BERT of half the layers."""
     shape = {**SHAPE, "vocab_size": vocab_size, "max_position_embeddings": LENGTH}
     shape |= {"num_hidden_layers": sizes.shrunk.get("num_hidden_layers", SHAPE["num_hidden_layers"])}
-    ours = shipped_config("gmlp-base", **shape)
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    theirs = BertConfig(**shape, **dropout, num_attention_heads=HEADS)
-    if classifiers:
-        models = {
-            OURS: AutoModelForSequenceClassification.from_config(ours),
-            PEER: BertForSequenceClassification(theirs),
-        }
-    else:
-        models = {OURS: AutoModel.from_config(ours), PEER: BertModel(theirs, add_pooling_layer=False)}
-    return {name: randomise_gates(model) for name, model in models.items()}
+    half = {**shape, "num_hidden_layers": shape["num_hidden_layers"] // 2}
+    configs: dict[str, PreTrainedConfig] = {OURS: shipped_config("gmlp-base", **shape)}
+    for name, theirs in ((PEER, shape), (HALF_PEER, half)):
+        configs[name] = BertConfig(**theirs, **dropout, num_attention_heads=HEADS)
+
+    def build(config: PreTrainedConfig) -> PreTrainedModel:
+        if classifiers:
+            return AutoModelForSequenceClassification.from_config(config)
+        return AutoModel.from_config(config, **({} if config is configs[OURS] else {"add_pooling_layer": False}))
+
+    return {name: randomise_gates(build(config)) for name, config in configs.items()}
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def number_of_threads(count: int) -> Iterator[None]:
 
 
 def sentence_embeddings(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """10: sentence embeddings with sentence-transformers: gMLP and a BERT of MiniLM's shape, on one thread and all."""
+    """10: sentence embeddings with sentence-transformers: gMLP and BERTs of MiniLM's shape, on one thread and all."""
     if case.training or case.compiled:
         return
     import_peer("sentence-transformers", 10)
@@ -180,7 +182,7 @@ def _with_onnx_runtime(name: str, model: PreTrainedModel, inputs: Inputs, path: 
 
 @built_on_device
 def finetuning(case: Case, sizes: Sizes) -> Iterator[Group]:
-    """12: finetuning: rows per second of classifiers in training, gMLP and a BERT of MiniLM's shape."""
+    """12: finetuning: rows per second of classifiers in training, gMLP and BERTs of MiniLM's shape."""
     if not case.training:
         return
     sentences, tokenizer = _texts(sizes)

@@ -6,8 +6,8 @@ import torch
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import sentences
 from tokenmixers.run_scripts.benchmarks.model_comparisons import Sizes
-from tokenmixers.run_scripts.benchmarks.sentences import OURS, PEER, models_of_equal_shape, read_sentences
-from tokenmixers.run_scripts.benchmarks.timing import Case, check_agreement
+from tokenmixers.run_scripts.benchmarks.sentences import HALF_PEER, OURS, PEER, models_of_equal_shape, read_sentences
+from tokenmixers.run_scripts.benchmarks.timing import Case, check_agreement, count_flops
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -50,17 +50,22 @@ def test_sentences_of_the_documentation_are_there_in_thousands():
     assert all("\n" not in sentence and sentence[-1] in ".!?" for sentence in found)
 
 
-def test_both_models_have_minilms_shape():
+def test_models_have_minilms_shape_or_gmlps_operations():
     whole = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None, texts=6)
     models = models_of_equal_shape(100, whole)
-    for model in models.values():
-        config = model.config
+    for name in (OURS, PEER):
+        config = models[name].config
         assert (config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (6, 384, 1536)
     # All-MiniLM-L6-v2 has 22,713,216 parameters: 30,522 tokens, 512 positions, and a pooler of 384 x 384 + 384.
     bert = models[PEER]
     rest = (30522 - 100 + 512 - 128) * 384 + 384 * 384 + 384
     assert bert.num_parameters() + rest == 22_713_216
     assert bert.config.num_attention_heads == 12
+    ours, half = models[OURS], models[HALF_PEER]
+    inputs = [{"input_ids": torch.ones(1, 32, dtype=torch.long)}]
+    assert count_flops(half, inputs) == pytest.approx(count_flops(ours, inputs), rel=0.05)
+    tables = {model: sum(p.numel() for p in model.get_input_embeddings().parameters()) for model in (ours, half)}
+    assert half.num_parameters() - tables[half] == pytest.approx(ours.num_parameters() - tables[ours], rel=0.05)
 
 
 def test_onnx_runtime_computes_the_same(sizes):
@@ -68,7 +73,7 @@ def test_onnx_runtime_computes_the_same(sizes):
     pytest.importorskip("onnxruntime")
     (group,) = sentences.one_sentence_at_a_time(Case("inference", torch.float32, False, CPU), sizes)
     names = [candidate.name for candidate in group.candidates]
-    assert names == [OURS, f"{OURS}, ONNX Runtime", PEER, f"{PEER}, ONNX Runtime"]
+    assert names == [name + suffix for name in (OURS, PEER, HALF_PEER) for suffix in ("", ", ONNX Runtime")]
     assert max(check_agreement(group.candidates, 1e-4).values()) > 0  # not the same code
     assert {candidate.items for candidate in group.candidates} == {4}
 
@@ -82,9 +87,8 @@ def test_all_sentences_are_encoded_with_one_thread_and_with_all(sizes, monkeypat
     groups = []
     for group in sentences.sentence_embeddings(Case("inference", torch.float32, False, CPU), sizes):
         groups.append((group.name, set_to[-1], os.environ["TOKENIZERS_PARALLELISM"]))
-        ours, peer = group.candidates
-        assert (ours.name, peer.name) == (OURS, PEER)
-        for candidate in (ours, peer):
+        assert [candidate.name for candidate in group.candidates] == [OURS, PEER, HALF_PEER]
+        for candidate in group.candidates:
             vectors = candidate.call()
             assert vectors.shape == (4, 384) and vectors.isfinite().all()
             assert candidate.floor.flops > 0
@@ -95,7 +99,7 @@ def test_all_sentences_are_encoded_with_one_thread_and_with_all(sizes, monkeypat
 
 def test_finetuning_counts_rows(sizes):
     (group,) = sentences.finetuning(Case("training", torch.float32, False, CPU), sizes)
-    assert [candidate.items for candidate in group.candidates] == [4, 4]
+    assert [candidate.items for candidate in group.candidates] == [4, 4, 4]
     for candidate in group.candidates:
         assert candidate.floor.flops > 0
         candidate.call()
