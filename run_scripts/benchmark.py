@@ -64,11 +64,7 @@ def cases_of(arguments: BenchmarkArguments, device: torch.device) -> list[Case]:
 
 
 def gpu_device() -> torch.device:
-    """The device of `--gpu`.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """The device of `--gpu`."""
     if not torch.cuda.is_available():
         raise UserError("--gpu needs a GPU that this PyTorch can use, and torch.cuda.is_available() is false.")
     return torch.device("cuda")
@@ -79,9 +75,6 @@ def check_inputs(arguments: BenchmarkArguments) -> list[str]:
 
     Returns:
         What is left out for lack of a package: with `--gpu`, whose machine may have no network.
-
-    Raises:
-        UserError: If one is missing.
     """
     left_out = []
     for cell in list(arguments.cells):

@@ -47,11 +47,7 @@ def _title(label: int | None, names: list[str]) -> str:
 
 
 def _rows(path: str, count: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The images of a parquet file, and what they are called.
-
-    Raises:
-        UserError: If it cannot be read, or lacks a column.
-    """
+    """The images of a parquet file, and what they are called."""
     try:
         rows = limited(datasets.Dataset.from_parquet(escape(path)), count)
     except READ_ERRORS as error:

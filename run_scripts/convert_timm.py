@@ -195,10 +195,6 @@ def image_processor(size: int | list[int], preprocessing: dict[str, Any]) -> Tim
     Args:
         size: Side of the model's images, or height and width, in pixels.
         preprocessing: `crop_pct`, `crop_mode`, `interpolation`, `mean` and `std` as in timm's `pretrained_cfg`.
-
-    Raises:
-        UserError: If the crop mode or the interpolation is not in `CROP_MODES` or `INTERPOLATIONS`, `crop_pct` is
-            no positive number, or mean or deviation are no numbers.
     """
     for name, allowed in (("crop_mode", CROP_MODES), ("interpolation", INTERPOLATIONS)):
         if preprocessing[name] not in allowed:

@@ -95,9 +95,6 @@ def find_columns(arguments: EmbeddingEvaluationArguments) -> dict[str, tuple[str
     """Every model in every format that it has, by what the table calls it.
 
     That is the last part of its path, if no other model has it, and the format.
-
-    Raises:
-        UserError: If a model has none of the formats.
     """
     models, formats = arguments.models, arguments.formats
     last = [Path(name).name or name for name in models]
@@ -124,11 +121,7 @@ def describe_run(argv: list[str] | None) -> dict[str, Any]:
 
 
 class Evaluation:
-    """The models of a call on its sets, each figure once.
-
-    Raises:
-        UserError: If a model cannot be loaded, before anything is computed.
-    """
+    """The models of a call on its sets, each figure once."""
 
     def __init__(self, arguments: EmbeddingEvaluationArguments, tasks: list[EmbeddingTask], file: ResultFile):
         from .embeddings.models import describe_model

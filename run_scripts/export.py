@@ -102,9 +102,6 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     Returns:
         For every format its file, bytes, largest difference from PyTorch, median milliseconds of one input in the
         format and in PyTorch, and the metric of the task if measured.
-
-    Raises:
-        UserError: If the checkpoint cannot be exported, or a format does not answer as PyTorch does.
     """
     name, task = arguments.model, arguments.task or find_task(arguments.model)
     data = (arguments.validation_file or [], shlex.split(arguments.evaluation_arguments))

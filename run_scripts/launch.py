@@ -43,9 +43,6 @@ def complete(options: argparse.Namespace, config: ClusterConfig, shipped: bool) 
         options: Options of `accelerate launch`; changed in place.
         config: The configuration.
         shipped: Whether it is a shipped configuration, whose number of processes is ignored.
-
-    Raises:
-        UserError: If an option is missing that has no default.
     """
     machines = options.num_machines or config.num_machines
     if machines > 1 and not (options.main_process_ip or config.main_process_ip):
@@ -68,11 +65,7 @@ def complete(options: argparse.Namespace, config: ClusterConfig, shipped: bool) 
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; returns when all processes have ended.
-
-    Raises:
-        UserError: If configuration, command or options are wrong, or a process fails.
-    """
+    """Entry point; returns when all processes have ended."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
     )

@@ -54,11 +54,7 @@ def _texts_begin_with_cls(model_class: Any) -> Iterator[None]:
 
 @contextmanager
 def _random_weights_are_refused() -> Iterator[None]:
-    """Refuse checkpoints that lack weights of a language model: scores of random ones mean nothing.
-
-    Raises:
-        UserError: If there is one.
-    """
+    """Refuse checkpoints that lack weights of a language model: scores of random ones mean nothing."""
     load = PreTrainedModel.from_pretrained.__func__
 
     def from_pretrained(model_class: type, name: str, *arguments: Any, **options: Any) -> PreTrainedModel:
@@ -87,11 +83,7 @@ def _report_wrong_calls() -> Iterator[None]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point; prints a table of results.
-
-    Raises:
-        UserError: If lm-evaluation-harness is not installed, or an argument, file or model is wrong.
-    """
+    """Entry point; prints a table of results."""
     escape_unencodable()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS

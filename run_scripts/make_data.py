@@ -13,11 +13,7 @@ from .base.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point.
-
-    Raises:
-        UserError: If there is no such data set, an argument is wrong, or the data cannot be made.
-    """
+    """Entry point."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = words.pop(0) if words and not words[0].startswith("-") else ""
     if name in SMALL_DATA:

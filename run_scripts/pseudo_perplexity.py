@@ -75,11 +75,7 @@ class Score:
 
 
 class Scorer:
-    """A masked language model and its tokenizer.
-
-    Raises:
-        UserError: If they cannot be loaded, or lack a head, a mask token or the words of tokens.
-    """
+    """A masked language model and its tokenizer."""
 
     def __init__(self, arguments: PseudoPerplexityArguments):
         self.arguments, name = arguments, arguments.model
@@ -93,11 +89,7 @@ class Scorer:
             raise UserError(f"--within_word_l2r needs a fast tokenizer, which {name!r} does not have.")
 
     def __call__(self, texts: list[tuple[str, str]]) -> list[Score]:
-        """Scores of texts; each comes with its place, for messages.
-
-        Raises:
-            UserError: If a text does not fit, has nothing to score, or a log-probability is not finite.
-        """
+        """Scores of texts; each comes with its place, for messages."""
         longest = longest_text(self.model.config, self.tokenizer)
         with_words = self.arguments.within_word_l2r
         encoded = [encode(text, self.tokenizer, longest, with_words, place) for place, text in texts]
@@ -115,11 +107,7 @@ class Scorer:
 
 
 def texts_to_score(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]]:
-    """Places and texts; lines without text are left out.
-
-    Raises:
-        UserError: If a file or column is missing, a value is no text, or there is no text.
-    """
+    """Places and texts; lines without text are left out."""
     if arguments.text is not None:
         return [(f"--text, number {number}", text) for number, text in enumerate(arguments.text, 1)]
     files = find_files(arguments.file or [], TEXT_KINDS)
@@ -151,9 +139,6 @@ def score_pairs(scorer: Scorer, arguments: PseudoPerplexityArguments) -> tuple[d
 
     Returns:
         Accuracies, and both scores of every pair.
-
-    Raises:
-        UserError: If a column is missing or a text does not fit.
     """
     table = read_table(arguments.pairs or "")
 

@@ -106,9 +106,6 @@ def load_config(folder: Path, source: str) -> PreTrainedConfig:
     Args:
         folder: Folder of the checkpoint.
         source: The user's name of it, for messages.
-
-    Raises:
-        UserError: If it cannot be read, or the model is not of this package.
     """
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -165,10 +162,6 @@ def check_weights(folder: Path, names: list[str], left: dict[str, str]) -> None:
         folder: Folder of a checkpoint.
         names: Files of it that are pushed.
         left: What stays behind, as from `select_files`.
-
-    Raises:
-        UserError: If a safetensors file is cut off or none, a part that an index names is missing, or there are
-            weights in other formats only.
     """
     tensors = {name: _tensor_names(folder / name) for name in names if name.endswith(".safetensors")}
     for name in names:
@@ -209,11 +202,7 @@ def _check_parts(index: Path, tensors: dict[str, set[str]], folder: Path) -> Non
 
 
 def read_card(path: Path) -> str:
-    """The text of a model card.
-
-    Raises:
-        UserError: If it is not UTF-8.
-    """
+    """The text of a model card."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -221,11 +210,7 @@ def read_card(path: Path) -> str:
 
 
 def source_folder(source: str) -> Path:
-    """The folder of a checkpoint, or of a shipped configuration.
-
-    Raises:
-        UserError: If there is none, or it has no configuration of its own.
-    """
+    """The folder of a checkpoint, or of a shipped configuration."""
     folder = Path(source) if Path(source).is_dir() else MODEL_CARDS / source
     if not (folder / "config.json").is_file():
         shipped = ", ".join(sorted(path.parent.name for path in MODEL_CARDS.glob("*/config.json")))
@@ -273,9 +258,6 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
 
     Returns:
         Name in the repository -> the file, or its content if it differs from the file.
-
-    Raises:
-        UserError: If the source is no checkpoint of this package, or its weights or its card cannot be read.
     """
     folder = source_folder(source)
     names, left = select_files(folder)
@@ -295,11 +277,7 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
 
 
 def collect_space(arguments: PushArguments) -> dict[str, Path | bytes]:
-    """The files of a Space: name -> content.
-
-    Raises:
-        UserError: If the source is no exported sentence transformer, or there are no texts.
-    """
+    """The files of a Space: name -> content."""
     folder = source_folder(arguments.source)
     card = read_card(folder / "README.md") if (folder / "README.md").is_file() else ""
     licence = licence_of(card, arguments.source)
@@ -307,11 +285,7 @@ def collect_space(arguments: PushArguments) -> dict[str, Path | bytes]:
 
 
 def check_private(hub: HfApi, repo: dict[str, str]) -> None:
-    """Check that `--private --update` does not push to a public repository.
-
-    Raises:
-        UserError: If the repository exists and is public.
-    """
+    """Check that `--private --update` does not push to a public repository."""
     try:
         private = hub.repo_info(**repo).private
     except RepositoryNotFoundError:
@@ -324,11 +298,7 @@ def check_private(hub: HfApi, repo: dict[str, str]) -> None:
 
 
 def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
-    """Push files in one commit, and return its address.
-
-    Raises:
-        UserError: If the Hub refuses the push.
-    """
+    """Push files in one commit, and return its address."""
     hub = HfApi(token=check_token(arguments.token, arguments.repo_id))
     repo = arguments.repo
     if arguments.private and arguments.update:

@@ -77,11 +77,7 @@ def write_report(report: dict[str, Any], folder: Path, study: Any = None) -> Non
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point.
-
-    Raises:
-        UserError: If an argument or the study is wrong, its parameters do not match, or a run fails.
-    """
+    """Entry point."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = words.pop(0) if words and not words[0].startswith("-") else ""
     studies = f"the name of a study: {', '.join(names_of_studies())}, or a YAML file."

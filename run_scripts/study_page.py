@@ -24,11 +24,7 @@ class PageArguments:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point.
-
-    Raises:
-        UserError: If the page is missing, or there are no results.
-    """
+    """Entry point."""
     (arguments,) = parse_arguments((PageArguments,), argv)
     own = Path(arguments.folder) / "README.md"
     if not own.is_file():

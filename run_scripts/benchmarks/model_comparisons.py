@@ -59,11 +59,7 @@ TORCHVISION += (".transforms.functional", ".utils")
 
 
 def import_peer(package: str, cell: int) -> ModuleType:
-    """A package to compare with. timm is also imported without torchvision, which its models do not need.
-
-    Raises:
-        UserError: If it cannot be imported.
-    """
+    """A package to compare with. timm is also imported without torchvision, which its models do not need."""
     if package != "timm":
         return import_optional(package.replace("-", "_"), "bench", f"--cells {cell}")
     if find_spec("timm") is None:

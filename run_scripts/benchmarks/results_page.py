@@ -146,11 +146,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def read_machines(folder: Path) -> dict[str, Results]:
-    """The results of every machine, by its name: the GPU, or the processor and its vector instructions.
-
-    Raises:
-        UserError: If there are none, a folder has several machines or versions, or two folders have the same machine.
-    """
+    """The results of every machine, by its name: the GPU, or the processor and its vector instructions."""
     machines: dict[str, Results] = {}
     for subfolder in sorted({path.parent for path in folder.glob("*/*.json")}):
         reports = {path.stem: _read_report(path) for path in sorted(subfolder.glob("*.json"))}
@@ -187,11 +183,7 @@ def _read_report(path: Path) -> dict[str, Any]:
 
 
 def command(name: str, arguments: Mapping[str, Any]) -> str:
-    """The command that repeats a measurement, from the arguments in its results.
-
-    Raises:
-        UserError: If an argument no longer exists, or contains a space.
-    """
+    """The command that repeats a measurement, from the arguments in its results."""
     own = {"output_dir": f"outputs/{name}"}
     defaults, words = asdict(BenchmarkArguments(**own)), []
     for option, value in (dict(arguments) | own).items():
@@ -386,11 +378,7 @@ def machine_section(name: str, reports: Results) -> str:
 
 
 def page(folder: Path) -> str:
-    """The page: the text before README.md's first `## `, a table per comparison and measure, a section per machine.
-
-    Raises:
-        UserError: As `read_machines`.
-    """
+    """The page: the text before README.md's first `## `, a table per comparison and measure, a section per machine."""
     machines = read_machines(folder)
     head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
     tables = [comparison_table(comparison, machines) for comparison in COMPARISONS]

@@ -46,9 +46,6 @@ def read_sentences(file: str | None, count: int) -> list[str]:
     Args:
         file: Path of the file; `None` for the documentation.
         count: Most sentences.
-
-    Raises:
-        UserError: As `read_lines`.
     """
     if file is None:
         return list(islice(_documentation(), count))

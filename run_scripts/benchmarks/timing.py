@@ -243,9 +243,6 @@ def check_agreement(candidates: Sequence[Candidate], tolerance: float) -> dict[s
 
     Returns:
         The relative differences by name, except for the first of each.
-
-    Raises:
-        UserError: If one is larger, or NaN.
     """
     references: dict[str, tuple[str, list[torch.Tensor]]] = {}
     differences = {}
@@ -422,9 +419,6 @@ def measure(group: Group, case: Case, rounds: int) -> list[dict[str, Any]]:
         group: The candidates; the others are compared with the first.
         case: How they run.
         rounds: Timed calls of each candidate, and of its floor.
-
-    Raises:
-        UserError: If outputs disagree.
     """
     first_calls = seconds_of_first_calls(group, case) if case.compiled else {}
     differences = check_agreement(group.candidates, TOLERANCE[case.dtype])

@@ -17,11 +17,7 @@ from .timing import Case, Group, Inputs, model_candidate
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """A tokenizer from a folder or the Hub.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """A tokenizer from a folder or the Hub."""
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
@@ -35,9 +31,6 @@ def read_lines(file: str, count: int, wanted: str) -> list[str]:
         file: Path of the file.
         count: Most lines.
         wanted: What they are for, for messages.
-
-    Raises:
-        UserError: If the file is missing, has no such lines, or cannot be read.
     """
     if not Path(file).is_file():
         raise UserError(f"there is no file {file!r} to take {wanted} from.")
@@ -55,9 +48,6 @@ def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]
         file: Path of the file.
         tokenizer_name: For texts: folder or Hub id of a tokenizer.
         count: Number of lines to read; empty lines do not count.
-
-    Raises:
-        UserError: If the file is missing or empty, or there is no tokenizer for its text.
     """
     lines = read_lines(file, count, "lengths")
     if all(line.strip().isdecimal() for line in lines):

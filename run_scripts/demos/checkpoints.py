@@ -61,9 +61,6 @@ def load_checkpoint(name: str, trust_remote_code: bool = False) -> Checkpoint:
         name: Checkpoint folder or Hub id.
         trust_remote_code: Whether code of the checkpoint may run, for models that neither Transformers nor this
             package has.
-
-    Raises:
-        UserError: If something cannot be loaded, or the class that saved the checkpoint is of no task in `TASK_NAMES`.
     """
     if not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise UserError(f"there is no folder {name!r}: give the folder of a checkpoint or a Hub id.")

@@ -49,11 +49,7 @@ class Drawn(NamedTuple):
 
 
 def import_gradio() -> Any:
-    """Gradio, without its reports on usage.
-
-    Raises:
-        UserError: If it cannot be imported.
-    """
+    """Gradio, without its reports on usage."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # is read at the import
     return import_optional("gradio", "demo", "the demo")
 
@@ -159,9 +155,6 @@ def launch(checkpoint: Checkpoint, block: bool = True, **options: Any) -> Any:
 
     Returns:
         The running `gradio.Blocks`, with its address in `local_url`.
-
-    Raises:
-        UserError: If Gradio is not installed or cannot listen on this address.
     """
     page = build_page(checkpoint)
     # Fonts that are there: Gradio's own come from the internet.

@@ -40,9 +40,6 @@ def static_space_files(
 
     Returns:
         Name -> content, or the file that has it.
-
-    Raises:
-        UserError: If there is no exported sentence transformer, or there are no texts.
     """
     kinds = [kind for kind in DTYPES if (folder / FILES[kind]).is_file()]
     if not kinds or not (folder / "modules.json").is_file():
@@ -69,11 +66,7 @@ def static_space_files(
 
 
 def licence_of(card: str, model: str) -> dict[str, Any]:
-    """The licence that a model card names, as an entry of a Space's metadata; empty if it names none.
-
-    Raises:
-        UserError: If its metadata cannot be read.
-    """
+    """The licence that a model card names, as an entry of a Space's metadata; empty if it names none."""
     if not card:
         return {}
     try:

@@ -25,11 +25,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.index.json", "*/*.safetensors")
 
 
 def check_formats(kinds: list[str]) -> None:
-    """Check the names of formats.
-
-    Raises:
-        UserError: If one is unknown.
-    """
+    """Check the names of formats."""
     for kind in kinds:
         if kind not in FORMATS:
             raise UserError(f"--formats {kind!r} is unknown; there are {', '.join(FORMATS)}.")
@@ -56,9 +52,6 @@ def find_file(name: str, kind: str) -> Path:
     Args:
         name: Folder or Hub id.
         kind: A key of `ONNX_FILES`.
-
-    Raises:
-        UserError: If there is none.
     """
     for pattern in ONNX_FILES[kind]:
         if Path(name).is_dir():

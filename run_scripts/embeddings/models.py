@@ -75,9 +75,6 @@ def load_embedder(
         kind: A key of `formats.FORMATS`.
         max_seq_length: Tokens that texts are cut to; the model's own by default. Static embeddings have no limit.
         trust_remote_code: Whether the checkpoint may run its own code.
-
-    Raises:
-        UserError: If it cannot be loaded, gives no embeddings of texts, or does not take so many tokens.
     """
     check_folder(name)
     torch.manual_seed(0)  # of weights that are missing and not used, such as BERT's pooler: the fingerprint has them

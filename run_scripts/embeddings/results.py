@@ -34,9 +34,6 @@ class ResultFile:
     Args:
         folder: The output folder; it is made when there is something to write.
         run: Date, command, machine and versions of this process.
-
-    Raises:
-        UserError: If the file is there, but not written by the command.
     """
 
     def __init__(self, folder: Path, run: dict[str, Any]):
@@ -44,11 +41,7 @@ class ResultFile:
         self.read()
 
     def read(self) -> dict[str, Any]:
-        """The whole content.
-
-        Raises:
-            UserError: If it is not that of the command.
-        """
+        """The whole content."""
         if not self.path.exists():
             return {"made_by": COMMAND, "runs": [], "results": []}
         try:

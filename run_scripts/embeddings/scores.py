@@ -126,9 +126,6 @@ def evaluate(model: SentenceTransformer, task: EmbeddingTask, batch_size: int) -
 
     Returns:
         The main figure, see `METRICS`, and all figures, without the prefix `cosine_` of Sentence Transformers' names.
-
-    Raises:
-        UserError: If embeddings have infinite values or NaN.
     """
     found = AllEvaluators([build_evaluator(task, batch_size)])(model)
     main = METRICS[task.kind]

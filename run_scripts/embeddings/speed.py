@@ -36,11 +36,7 @@ def all_threads() -> int:
 
 
 def read_sentences(file: str, count: int) -> list[str]:
-    """The first sentences of a table: of its columns sentence1 and sentence2, row by row, or of its column text.
-
-    Raises:
-        UserError: If it has none of these columns.
-    """
+    """The first sentences of a table: of its columns sentence1 and sentence2, row by row, or of its column text."""
     table = read_table(file)
     columns = [name for name in ("sentence1", "sentence2", "text") if name in table.columns]
     if not columns:

@@ -87,10 +87,6 @@ def load_tasks(
 
     Returns:
         The sets, in the order of `METRICS` and of their names.
-
-    Raises:
-        UserError: If a folder is missing or no set, two sets have the same name, a file does not fit, there is no set
-            of a wanted name or kind, or no set has the split.
     """
     found = {}
     for path in (path for folder in folders for path in _set_folders(folder)):
@@ -141,11 +137,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _load(folder: Path, split: str) -> EmbeddingTask | None:
-    """The set in a folder; `None`, with a message, if it has no such split.
-
-    Raises:
-        UserError: If it is no set, or a file does not fit.
-    """
+    """The set in a folder; `None`, with a message, if it has no such split."""
     files = _files(folder)
     if {"corpus", "queries"} <= files.keys():
         return _retrieval(folder, files, split)

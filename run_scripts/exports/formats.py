@@ -59,9 +59,6 @@ def check_packages(kinds: Iterable[str]) -> None:
 
     Args:
         kinds: Keys of `FORMATS`.
-
-    Raises:
-        UserError: If not.
     """
     for kind in kinds:
         extra = "edge" if kind == "openvino" else "export"
@@ -76,11 +73,7 @@ def check_packages(kinds: Iterable[str]) -> None:
 
 
 def check_opset(opset: int | None) -> None:
-    """Check the version of ONNX's operators.
-
-    Raises:
-        UserError: If the exporter does not write it, or ONNX Runtime does not read it.
-    """
+    """Check the version of ONNX's operators."""
     if opset is not None and not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         age = "old" if opset < OLDEST_OPSET else "new"
         raise UserError(f"--opset {opset} is too {age}: models are written with {OLDEST_OPSET} to {NEWEST_OPSET}.")
@@ -96,9 +89,6 @@ def trace(model: PreTrainedModel, inputs: Inputs, opset: int | None = None) -> A
 
     Returns:
         An `onnx_ir.Model` whose outputs have the names of the model's.
-
-    Raises:
-        UserError: If its weights exceed what one file can hold.
     """
     from transformers.exporters.auto import AutoHfExporter
     from transformers.exporters.configs import OnnxConfig

@@ -68,11 +68,7 @@ def compare(
 
 
 def check_values(kind: str, name: str, difference: float) -> None:
-    """Check the result of `compare`.
-
-    Raises:
-        UserError: If the format does not hold the model.
-    """
+    """Check the result of `compare`."""
     if not difference <= TOLERANCES.get(kind, torch.finfo().max):
         raise UserError(
             f"{name!r} in the format {kind!r} differs from PyTorch by {difference:.2g} of the largest value"
@@ -113,9 +109,6 @@ def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str
 
     Returns:
         Name and value of the metric, the perplexity or a score for which more is better.
-
-    Raises:
-        UserError: If no command evaluates the task, or it refuses the data.
     """
     if task not in EVALUATIONS:
         raise UserError(f"--validation_file: a model for {task} has no task of its own whose quality is defined.")
@@ -144,11 +137,7 @@ def quality_loss(metric: str, reference: float, value: float) -> float:
 
 
 def check_quality(kind: str, name: str, metric: str, reference: float, value: float, bound: float | None) -> None:
-    """Check that not too much quality is lost.
-
-    Raises:
-        UserError: If it is more than the bound.
-    """
+    """Check that not too much quality is lost."""
     loss = quality_loss(metric, reference, value)
     if bound is not None and not loss <= bound:
         raise UserError(

@@ -57,9 +57,6 @@ def find_task(name: str) -> str:
 
     Args:
         name: Folder or Hub id.
-
-    Raises:
-        UserError: If it cannot be loaded, or the model's task is not in `TASKS`.
     """
     check_folder(name)
     if _has_modules(name):
@@ -96,9 +93,6 @@ class Checkpoint:
 
     Attributes:
         model: In float32 and evaluation mode. Called with the inputs of `batches`, it returns the graph's outputs.
-
-    Raises:
-        UserError: If the checkpoint cannot be loaded, or is not one of the task.
     """
 
     def __init__(self, name: str, task: str):

@@ -42,9 +42,6 @@ def encode(
         longest: Most tokens that the model takes; `None` for no limit.
         with_words: Whether to number the words.
         place: Where the text is from, for messages.
-
-    Raises:
-        UserError: If the text is too long, or has no word or no token to score.
     """
     if not text.strip():
         raise UserError(f"{place}: the text {text!r} has no words.")

@@ -39,9 +39,6 @@ def read_idx(path: Path) -> np.ndarray:
 
     Format: two zero bytes, the type, the number of dimensions, each dimension as a big-endian 32-bit integer, and the
     data.
-
-    Raises:
-        UserError: If it is another kind of file, or damaged.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -59,11 +56,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def find_idx(folder: Path, name: str) -> Path:
-    """The file `name`, compressed or not.
-
-    Raises:
-        UserError: If there is neither.
-    """
+    """The file `name`, compressed or not."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path

@@ -20,9 +20,6 @@ class Analysis:
     Args:
         report: With `study`, `setting`, `definition`, `models` and `runs`.
         study: The definition, if it was read already.
-
-    Raises:
-        UserError: If the definition is not a correct one.
     """
 
     def __init__(self, report: Mapping[str, Any], study: Study | None = None):

@@ -169,9 +169,6 @@ def read_study(name: str, setting: str = "default") -> Study:
     Args:
         name: A shipped study, or a YAML file.
         setting: `"default"`, or one of the file's `settings`.
-
-    Raises:
-        UserError: If there is no such study or setting, or the file is not a correct one.
     """
     is_file = Path(name).suffix in (".yaml", ".yml")
     file = find_shipped(name if is_file else f"{name}.yaml", STUDIES, "study file")
@@ -191,11 +188,7 @@ def read_study(name: str, setting: str = "default") -> Study:
 
 
 def build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Study:
-    """Check the content of a file, or of the `definition` in a report.
-
-    Raises:
-        UserError: If a key, a value or a name is wrong.
-    """
+    """Check the content of a file, or of the `definition` in a report."""
     where = f"the study {name}"
     _check_types(where, definition)
     _check_keys(where, definition, (*STUDY_KEYS, *TASK_KEYS))
@@ -326,11 +319,7 @@ def _check_budgets(where: str, budgets: Sequence[int], arguments: Mapping[str, A
 
 
 def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, Task]) -> Claim:
-    """Check a claim of a study's file.
-
-    Raises:
-        UserError: If a key is missing or unknown, or names something that does not exist.
-    """
+    """Check a claim of a study's file."""
     kinds = [kind for kind in KINDS if kind in keys]
     place = f"{where}, claim {keys.get('claim')!r}"
     if len(kinds) != 1 or KINDS[kinds[0]] not in keys or "claim" not in keys or "source" not in keys:

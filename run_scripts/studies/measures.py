@@ -39,11 +39,7 @@ MEASURES: dict[str, Callable[[PreTrainedModel], float]] = {
 
 
 def check_measures(names: Sequence[str]) -> None:
-    """Check names of measures.
-
-    Raises:
-        UserError: If a name is unknown.
-    """
+    """Check names of measures."""
     for name in names:
         if name not in MEASURES:
             raise UserError(f"there is no measure {name!r}; there are {', '.join(MEASURES)}.")
@@ -59,9 +55,6 @@ def measure(names: Sequence[str], folder: Path, steps: int) -> dict[str, list[li
 
     Returns:
         By name, pairs of step and value.
-
-    Raises:
-        UserError: If a checkpoint cannot be loaded.
     """
     found: dict[str, list[list[float]]] = {name: [] for name in names}
     places = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")} | {steps: folder}

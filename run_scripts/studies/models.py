@@ -30,11 +30,7 @@ AUTO_CLASSES = {
 
 
 def contestant_model(study: Study, task: Task, contestant: str, device: str = "meta") -> PreTrainedModel:
-    """A contestant's model with new weights, on the meta device without memory for them.
-
-    Raises:
-        UserError: If its configuration is not possible.
-    """
+    """A contestant's model with new weights, on the meta device without memory for them."""
     recipe = task.recipe(contestant)
     if task.starts_from is not None:
         recipe = study.tasks[task.starts_from].recipe(contestant)
@@ -62,10 +58,6 @@ def describe_models(study: Study) -> dict[str, dict[str, dict[str, int]]]:
     """Task -> contestant -> `parameters`, `flops` (of a forward pass of one example) and `bytes` (in float32).
 
     All parameters count, those of embeddings too; tied ones count once. The vocabulary has the requested size.
-
-    Raises:
-        UserError: If a contestant's parameters do not match those of the baseline of its size, its configuration is
-            not possible, or a task has an unknown measure.
     """
     return {name: _describe_task(study, task) for name, task in study.tasks.items()}
 
@@ -98,11 +90,7 @@ def _example(task: Task) -> dict[str, torch.Tensor]:
 
 
 def check_parameters(task: Task, parameters: Mapping[str, int]) -> None:
-    """Check that all contestants have as many parameters as the baseline, or as the baseline of their size.
-
-    Raises:
-        UserError: If one differs by more than the tolerance.
-    """
+    """Check that all contestants have as many parameters as the baseline, or as the baseline of their size."""
     if task.baseline is None:
         return
     for contestant, count in parameters.items():

@@ -234,11 +234,7 @@ def plot_study(analysis: Analysis, path: Path) -> None:
 
 
 def read_reports(folder: Path) -> dict[str, Analysis]:
-    """The studies whose JSON files are in a folder, in the order of their names.
-
-    Raises:
-        UserError: If one is no report of a study, or a result of `--quick`.
-    """
+    """The studies whose JSON files are in a folder, in the order of their names."""
     found = {}
     for file in sorted(folder.glob("*.json"), key=lambda file: file.stem):  # settings after their study
         report = read_report(file)
@@ -268,11 +264,7 @@ def verdicts_table(analyses: Mapping[str, Analysis]) -> str:
 
 
 def page(folder: Path) -> str:
-    """The whole page: the text before README.md's first `## `, the verdicts, a section for each study.
-
-    Raises:
-        UserError: As `read_reports`, or if there are no studies.
-    """
+    """The whole page: the text before README.md's first `## `, the verdicts, a section for each study."""
     analyses = read_reports(folder)
     if not analyses:
         raise UserError(f"there are no results of studies in {folder}: copy their JSON files and pictures there.")

@@ -83,9 +83,6 @@ class Workspace:
         study: The study.
         folder: The folder, new or of the same study. It may have been moved from another machine.
         data_dir: Folder of the data files; `None` for the data sets of the Hub.
-
-    Raises:
-        UserError: If the folder holds something else, or results of another study, setting or version.
     """
 
     def __init__(self, study: Study, folder: Path, data_dir: str | None):
@@ -111,11 +108,7 @@ class Workspace:
         write_atomically(file, json.dumps(settings, indent=2) + "\n")
 
     def lock(self) -> Any:
-        """Lock the folder, also for all processes started with the lock's descriptor, until the last of them ends.
-
-        Raises:
-            UserError: If a process of another start of the study still runs.
-        """
+        """Lock the folder, also for all processes started with the lock's descriptor, until the last of them ends."""
         try:
             import fcntl
         except ImportError:  # not on Windows
@@ -134,11 +127,7 @@ class Workspace:
         return self.folder / f"{self.study.stem}.json"
 
     def earlier_report(self) -> dict[str, Any] | None:
-        """The report of an earlier start; `None` if there is none.
-
-        Raises:
-            UserError: If the file holds something else.
-        """
+        """The report of an earlier start; `None` if there is none."""
         return read_report(self.report_file) if self.report_file.is_file() else None
 
     def run_folder(self, run: Run) -> Path:
@@ -146,11 +135,7 @@ class Workspace:
         return self.folder / run.task / run.name
 
     def data_arguments(self, task: Task) -> dict[str, Any]:
-        """The arguments that name the task's data. Small data sets are written first.
-
-        Raises:
-            UserError: If there are no data without `--data_dir`, or they cannot be written.
-        """
+        """The arguments that name the task's data. Small data sets are written first."""
         data = task.data
         if data.get("hub") and (self.data_dir is None or not data.get("files")):
             return dict(data["hub"])
@@ -210,9 +195,6 @@ class Workspace:
         Args:
             name: Path of the run's folder in this one.
             recipe: The arguments.
-
-        Raises:
-            UserError: If an earlier start of the run used other values.
         """
         file = self.folder / f"{name}.yaml"
         recipe = json.loads(json.dumps(recipe))
@@ -282,11 +264,7 @@ class Workspace:
         return self.folder / run.task / f"{run.name}.diverged"
 
     def note_failure(self, run: Run, log: Path) -> None:
-        """Note that the training of a run diverged.
-
-        Raises:
-            UserError: If it failed for another reason.
-        """
+        """Note that the training of a run diverged."""
         text = log.read_text(encoding="utf-8", errors="replace")
         if not _DIVERGED.search(text):
             raise UserError(f"{run} failed, see {log}: {last_line(text)}")
@@ -294,11 +272,7 @@ class Workspace:
 
 
 def read_report(file: Path) -> dict[str, Any]:
-    """Read the JSON file of a study.
-
-    Raises:
-        UserError: If the file holds something else.
-    """
+    """Read the JSON file of a study."""
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
