@@ -18,16 +18,14 @@ print(f1.inputs_description)  # the arguments and results of a metric
 | `accuracy` | classes; configuration `multilabel` | |
 | `f1`, `matthews_correlation` | classes; configuration `multilabel` | `glue` |
 | `pearsonr`, `spearmanr` | numbers | `glue` |
-| `top_k_accuracy` | classes, best first: top-5 accuracy of images | |
 | `seqeval` | entities, from tags | |
 | `squad`, `squad_v2` | answers to questions | |
-| `exact_match` | texts | |
 | `sacrebleu`, `rouge` | generated texts | `seq2seq` |
 | `token_perplexity` | summed losses of texts | |
 
-All but `top_k_accuracy` and `token_perplexity` have the names and results of `evaluate.load`, and its arguments except
-for p-values. Differences: an undefined score, such as the correlation with a constant, is 0; ROUGE is a mean, without
-bootstrap; sacreBLEU takes another number of references for every text, and also returns its signature.
+All but `token_perplexity` have the names and results of `evaluate.load`. Differences: an undefined score, such as the
+correlation with a constant, is 0; ROUGE is a mean, without bootstrap; sacreBLEU takes another number of references for
+every text, and also returns its signature.
 
 Metrics that need data or programs which no well-kept package brings are left out:
 
@@ -39,17 +37,16 @@ Metrics that need data or programs which no well-kept package brings are left ou
 
 They can be computed from `predictions.txt` and `references.txt`, which `run_seq2seq` writes.
 
-Every process of a distributed run can compute with an instance of its own from the gathered predictions, as the
-commands do. With `num_process` and `process_id` processes share files instead, as `evaluate` describes.
+In a distributed run every process computes with an instance of its own from the gathered predictions.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..base.optional_packages import import_optional
-from .classification import accuracy, f1, matthews_correlation, pearsonr, spearmanr, top_k_accuracy
+from .classification import accuracy, f1, matthews_correlation, pearsonr, spearmanr
 from .entities import seqeval
-from .generation import exact_match, rouge, sacrebleu, token_perplexity
+from .generation import rouge, sacrebleu, token_perplexity
 from .squad import squad, squad_v2
 
 
@@ -82,7 +79,6 @@ _TEXTS = (["string"], "string")
 #: Name of a metric -> its definition. Those of class indices have a configuration "multilabel" for lists of 0 and 1.
 METRICS = {
     "accuracy": Definition(accuracy, "int64", "int64"),
-    "exact_match": Definition(exact_match, "string", "string"),
     "f1": Definition(f1, "int64", "int64", "glue", ("sklearn",)),
     "matthews_correlation": Definition(matthews_correlation, "int64", "int64", "glue", ("sklearn",)),
     "pearsonr": Definition(pearsonr, "float64", "float64", "glue", ("scipy",)),
@@ -93,7 +89,6 @@ METRICS = {
     "squad": Definition(squad, _QUESTION, _ANSWERS),
     "squad_v2": Definition(squad_v2, {**_QUESTION, "no_answer_probability": "float64"}, _ANSWERS),
     "token_perplexity": Definition(token_perplexity, "float64", "int64"),
-    "top_k_accuracy": Definition(top_k_accuracy, ["int64"], "int64"),
 }
 
 
@@ -114,13 +109,12 @@ def check_packages(*names: str) -> None:
             import_optional(package, METRICS[name].extra, f"the metric {name}")
 
 
-def load_metric(name: str, config_name: str | None = None, **options: Any) -> "LocalMetric":
+def load_metric(name: str, config_name: str | None = None) -> "LocalMetric":
     """A metric, without network.
 
     Args:
         name: A key of `METRICS`.
         config_name: `"multilabel"` for class indices of several labels in each example.
-        options: Arguments of `evaluate.Metric`, e.g. `num_process`, `process_id`, `experiment_id` and `cache_dir`.
 
     Raises:
         UserError: If a package that it needs is missing.
@@ -129,4 +123,4 @@ def load_metric(name: str, config_name: str | None = None, **options: Any) -> "L
     check_packages(name)
     from .local_metric import local_metric
 
-    return local_metric(name, METRICS[name], config_name, **options)
+    return local_metric(name, METRICS[name], config_name)

@@ -6,27 +6,18 @@ from typing import Any
 import numpy as np
 
 
-def accuracy(
-    predictions: Sequence,
-    references: Sequence,
-    normalize: bool = True,
-    sample_weight: Sequence[float] | None = None,
-) -> dict[str, float]:
+def accuracy(predictions: Sequence, references: Sequence) -> dict[str, float]:
     """Share of examples whose predicted class is right; of several labels in an example, all must be.
 
     Args:
         predictions: Class indices, or a list of 0 and 1 for every example.
         references: The labels.
-        normalize: `False` for the number of right examples instead of their share.
-        sample_weight: Weight of every example; all the same by default.
 
     Returns:
-        accuracy: From 0 to 1, or the number of right examples.
+        accuracy: From 0 to 1.
     """
-    right = np.array([bool(np.all(ours == theirs)) for ours, theirs in zip(predictions, references, strict=True)])
-    if normalize:
-        return {"accuracy": float(np.average(right, weights=sample_weight))}
-    return {"accuracy": float(right.sum() if sample_weight is None else np.dot(right, sample_weight))}
+    right = [bool(np.all(ours == theirs)) for ours, theirs in zip(predictions, references, strict=True)]
+    return {"accuracy": float(np.mean(right))}
 
 
 def f1(predictions: Sequence, references: Sequence, **options: Any) -> dict[str, float | np.ndarray]:
@@ -46,28 +37,22 @@ def f1(predictions: Sequence, references: Sequence, **options: Any) -> dict[str,
     return {"f1": score if np.size(score) > 1 else float(score)}
 
 
-def matthews_correlation(
-    predictions: Sequence, references: Sequence, sample_weight: Sequence[float] | None = None, average: str = ""
-) -> dict[str, float | list[float]]:
+def matthews_correlation(predictions: Sequence, references: Sequence) -> dict[str, float | list[float]]:
     """Matthews correlation coefficient: 1 if all classes are right, 0 as by chance.
 
     Args:
         predictions: Class indices, or a list of 0 and 1 for every example.
         references: The labels.
-        sample_weight: Weight of every example; all the same by default.
-        average: With several labels in an example: "macro" for the mean over the labels.
 
     Returns:
         matthews_correlation: From -1 to 1, 0 where it is not defined; a list, one for each of several labels.
     """
     from sklearn.metrics import matthews_corrcoef
 
-    columns = [(references, predictions)]
-    if np.ndim(references) == 2:
-        columns = list(zip(np.transpose(references), np.transpose(predictions), strict=True))
-    scores = [float(matthews_corrcoef(*column, sample_weight=sample_weight)) for column in columns]
-    one = np.ndim(references) == 1 or average == "macro"
-    return {"matthews_correlation": float(np.mean(scores)) if one else scores}
+    if np.ndim(references) == 1:
+        return {"matthews_correlation": float(matthews_corrcoef(references, predictions))}
+    columns = zip(np.transpose(references), np.transpose(predictions), strict=True)
+    return {"matthews_correlation": [float(matthews_corrcoef(*column)) for column in columns]}
 
 
 def _correlation(function: Callable, predictions: Sequence[float], references: Sequence[float]) -> float:
@@ -106,23 +91,3 @@ def spearmanr(predictions: Sequence[float], references: Sequence[float]) -> dict
     from scipy.stats import spearmanr
 
     return {"spearmanr": _correlation(spearmanr, predictions, references)}
-
-
-def top_k_accuracy(predictions: Sequence[Sequence[int]], references: Sequence[int], k: int = 5) -> dict[str, float]:
-    """Share of examples whose right class is among the k classes with the highest scores.
-
-    Args:
-        predictions: Class indices of every example, best first, at least k: `scores.argsort(axis=-1)[:, ::-1][:, :k]`.
-        references: The class of every example.
-        k: Classes that count.
-
-    Returns:
-        top_k_accuracy: From 0 to 1.
-    """
-    if k < 1 or any(len(row) < k for row in predictions):
-        raise ValueError(
-            f"`k={k}` must be at least 1, and not more than the {min(map(len, predictions))} classes that are "
-            "given for an example."
-        )
-    right = [label in row[:k] for row, label in zip(predictions, references, strict=True)]
-    return {"top_k_accuracy": float(np.mean(right))}

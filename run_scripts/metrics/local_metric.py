@@ -21,12 +21,10 @@ def _feature(kind: Any) -> Any:
 
 
 class LocalMetric(evaluate.Metric):
-    """A metric that keeps what it is given in memory, and writes no file, as long as it knows of one process only.
+    """A metric that keeps what it is given in memory, and writes no file.
 
     Args:
         config_name: `None`, or `"multilabel"` if predictions are class indices.
-        keep_in_memory: `False` for a file in the cache folder of `evaluate`, as its own metrics have by default.
-        options: Further arguments of `evaluate.Metric`.
 
     Raises:
         ValueError: If there is no such configuration, or, when computing, there is nothing to compute from.
@@ -34,13 +32,11 @@ class LocalMetric(evaluate.Metric):
 
     definition: "Definition"
 
-    def __init__(self, config_name: str | None = None, keep_in_memory: bool | None = None, **options: Any):
+    def __init__(self, config_name: str | None = None):
         possible = ["default", *(["multilabel"] if self.definition[1:3] == ("int64", "int64") else [])]
         if (config_name or "default") not in possible:
             raise ValueError(f"`config_name={config_name!r}` is not possible here: give one of {', '.join(possible)}.")
-        if keep_in_memory is None:
-            keep_in_memory = options.get("num_process", 1) == 1
-        super().__init__(config_name, keep_in_memory=keep_in_memory, **options)
+        super().__init__(config_name, keep_in_memory=True)
 
     def _info(self) -> evaluate.MetricInfo:
         _, predictions, references, *_ = self.definition
@@ -58,30 +54,23 @@ class LocalMetric(evaluate.Metric):
             features=features if len(features) > 1 else features[0],
         )
 
+    def compute(self, *, predictions: Any = None, references: Any = None, **options: Any) -> dict[str, Any]:
+        """The scores of these predictions, or of those of `add_batch`."""
+        if self.writer is None and any(values is None or not len(values) for values in (predictions, references)):
+            raise ValueError(
+                f"{self.name}: give `predictions` and `references`, at least one of each, or call `add_batch` before."
+            )
+        return super().compute(predictions=predictions, references=references, **options)
+
     def _compute(self, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
         return self.definition.compute(predictions, references, **options)
 
     def _build_data_dir(self) -> str:
-        """Where files would be: the folder is made only if there will be any."""
-        if self.keep_in_memory:
-            return os.path.join(self._data_dir_root, self.name, self.config_name)
-        return super()._build_data_dir()
-
-    def _infer_feature_from_batch(self, batch: dict[str, Any]) -> datasets.Features:
-        if any(column is None or len(column) == 0 for column in batch.values()):
-            raise ValueError(self._nothing())
-        return super()._infer_feature_from_batch(batch)
-
-    def _finalize(self) -> None:
-        if self.writer is None and self.process_id == 0:
-            raise ValueError(self._nothing())
-        super()._finalize()
-
-    def _nothing(self) -> str:
-        return f"{self.name}: give `predictions` and `references`, at least one of each, or call `add_batch` before."
+        """Where files would be: `evaluate` would make the folder."""
+        return os.path.join(self._data_dir_root, self.name, self.config_name)
 
 
-def local_metric(name: str, definition: "Definition", config_name: str | None = None, **options: Any) -> LocalMetric:
+def local_metric(name: str, definition: "Definition", config_name: str | None = None) -> LocalMetric:
     """A metric of this name: `evaluate` takes it from the class."""
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    return type(class_name, (LocalMetric,), {"definition": definition})(config_name, **options)
+    return type(class_name, (LocalMetric,), {"definition": definition})(config_name)
