@@ -37,57 +37,53 @@ def f1(prediction: str, answer: str) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def squad_v1_metrics(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """The metrics of SQuAD 1.1.
+def squad(predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Exact match and F1 of SQuAD 1.1, as its official script defines them.
 
     Args:
-        predictions: Question id -> text.
-        answers: Question id -> right answers, at least one; the best of them counts.
+        predictions: `{"id": ..., "prediction_text": ...}` of every question.
+        references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question, with
+            right answers, of which the best counts.
 
     Returns:
-        `exact_match` and `f1`, both in percent of all questions in `answers`.
-
-    Raises:
-        ValueError: If there is no question, or one has no prediction or no right answer.
+        exact_match, f1: In percent of the questions.
     """
-    _check_complete(predictions, answers)
-    unanswerable = [key for key, texts in answers.items() if not texts]
+    texts, answers = _texts_and_answers(predictions, references)
+    unanswerable = [key for key, right in answers.items() if not right]
     if unanswerable:
         raise ValueError(f"the question {unanswerable[0]!r} has no right answer, which SQuAD 2.0 alone knows.")
-    exact = [max(exact_match(predictions[key], text) for text in texts) for key, texts in answers.items()]
-    overlap = [max(f1(predictions[key], text) for text in texts) for key, texts in answers.items()]
+    exact = [max(exact_match(texts[key], text) for text in right) for key, right in answers.items()]
+    overlap = [max(f1(texts[key], text) for text in right) for key, right in answers.items()]
     return {"exact_match": _percent(exact), "f1": _percent(overlap)}
 
 
-def squad_v2_metrics(
-    predictions: Mapping[str, str],
-    answers: Mapping[str, Sequence[str]],
-    null_odds: Mapping[str, float],
-    threshold: float = 0.0,
+def squad_v2(
+    predictions: Sequence[Mapping[str, Any]],
+    references: Sequence[Mapping[str, Any]],
+    no_answer_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """The metrics of SQuAD 2.0.
+    """Exact match and F1 of SQuAD 2.0, as its official script defines them.
 
     Args:
-        predictions: Question id -> best text, whether or not it is above the threshold.
-        answers: Question id -> right answers; none if the question has no answer.
-        null_odds: Question id -> how likely it has no answer, in any unit.
-        threshold: Questions with higher odds count as answered with "no answer".
+        predictions: `{"id": ..., "prediction_text": ..., "no_answer_probability": ...}` of every question: its best
+            text, whether or not it is above the threshold, and how likely it has no answer, in any unit.
+        references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question, with empty
+            lists if it has no answer.
+        no_answer_threshold: Questions with a higher `no_answer_probability` count as answered with "no answer".
 
     Returns:
-        In percent: `exact` and `f1` of all questions, `HasAns_*` and `NoAns_*` of those with and without an answer (as
-        far as there are any), and `best_exact` and `best_f1`, at the best thresholds `best_exact_thresh` and
-        `best_f1_thresh`. Numbers of questions: `total`, `HasAns_total`, `NoAns_total`.
-
-    Raises:
-        ValueError: If there is no question, or one has no prediction or odds.
+        exact, f1: In percent of all questions.
+        HasAns_*, NoAns_*: The same of those with and without an answer, as far as there are any.
+        best_exact, best_f1: At the best thresholds, `best_exact_thresh` and `best_f1_thresh`.
+        total, HasAns_total, NoAns_total: Numbers of questions.
     """
-    _check_complete(predictions, answers)
-    _check_complete(null_odds, answers)
+    texts, answers = _texts_and_answers(predictions, references)
+    null_odds = {row["id"]: row["no_answer_probability"] for row in predictions}
     raw = {
-        name: {key: _best_score(score, predictions[key], texts) for key, texts in answers.items()}
+        name: {key: _best_score(score, texts[key], right) for key, right in answers.items()}
         for name, score in (("exact", exact_match), ("f1", f1))
     }
-    given = {key: null_odds[key] <= threshold for key in answers}
+    given = {key: null_odds[key] <= no_answer_threshold for key in answers}
     metrics = {}
     groups = {
         "": list(answers),
@@ -100,9 +96,27 @@ def squad_v2_metrics(
                 metrics[prefix + name] = _percent([scores[k] if given[k] else float(not answers[k]) for k in keys])
             metrics[f"{prefix}total"] = len(keys)
     for name, scores in raw.items():
-        best = _best_threshold(scores, predictions, answers, null_odds)
+        best = _best_threshold(scores, texts, answers, null_odds)
         metrics[f"best_{name}"], metrics[f"best_{name}_thresh"] = best
     return metrics
+
+
+def _texts_and_answers(
+    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Predicted text and right answers by question.
+
+    Raises:
+        ValueError: If a question has no prediction.
+    """
+    texts = {row["id"]: row["prediction_text"] for row in predictions}
+    answers = {row["id"]: row["answers"]["text"] for row in references}
+    missing = [key for key in answers if key not in texts]
+    if missing:
+        raise ValueError(
+            f"every question needs a prediction: {len(missing)} of {len(answers)} have none, e.g. {missing[:3]}."
+        )
+    return texts, answers
 
 
 def _best_score(score: Callable[[str, str], float], prediction: str, texts: Sequence[str]) -> float:
@@ -131,56 +145,5 @@ def _best_threshold(
     return 100.0 * float(totals[best]) / len(answers), null_odds[order[best - 1]] if best else 0.0
 
 
-def _check_complete(values: Mapping[str, object], answers: Mapping[str, Sequence[str]]) -> None:
-    missing = [key for key in answers if key not in values]
-    if missing or not answers:
-        raise ValueError(
-            f"there must be questions, and a value for each: {len(missing)} of {len(answers)} have none, e.g. "
-            f"{missing[:3]}."
-        )
-
-
 def _percent(scores: Sequence[float]) -> float:
     return 100.0 * sum(scores) / len(scores)
-
-
-def _texts_and_answers(
-    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, str], dict[str, list[str]]]:
-    texts = {row["id"]: row["prediction_text"] for row in predictions}
-    return texts, {row["id"]: row["answers"]["text"] for row in references}
-
-
-def squad(predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Exact match and F1 of SQuAD 1.1, as its official script defines them.
-
-    Args:
-        predictions: `{"id": ..., "prediction_text": ...}` of every question.
-        references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question.
-
-    Returns:
-        exact_match, f1: In percent of the questions.
-    """
-    return squad_v1_metrics(*_texts_and_answers(predictions, references))
-
-
-def squad_v2(
-    predictions: Sequence[Mapping[str, Any]],
-    references: Sequence[Mapping[str, Any]],
-    no_answer_threshold: float = 1.0,
-) -> dict[str, float]:
-    """Exact match and F1 of SQuAD 2.0, as its official script defines them.
-
-    Args:
-        predictions: `{"id": ..., "prediction_text": ..., "no_answer_probability": ...}` of every question; the last in
-            any unit.
-        references: `{"id": ..., "answers": {"text": [...], "answer_start": [...]}}` of every question, with empty
-            lists if it has no answer.
-        no_answer_threshold: Questions with a higher `no_answer_probability` count as answered with "no answer".
-
-    Returns:
-        exact, f1, total, HasAns_*, NoAns_*, best_*: See `squad_v2_metrics`.
-    """
-    texts, answers = _texts_and_answers(predictions, references)
-    odds = {row["id"]: row["no_answer_probability"] for row in predictions}
-    return squad_v2_metrics(texts, answers, odds, no_answer_threshold)

@@ -27,7 +27,7 @@ from tokenmixers.run_scripts.data.squad import (
     make_windows,
 )
 from tokenmixers.run_scripts.data.table_files import Table
-from tokenmixers.run_scripts.metrics.squad import squad_v1_metrics, squad_v2_metrics
+from tokenmixers.run_scripts.metrics.squad import squad, squad_v2
 from tokenmixers.run_scripts.small_data import python_docs_questions
 from tokenmixers.run_scripts.training.run import Run
 
@@ -115,9 +115,19 @@ def read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def right_answers(articles: list[dict]) -> dict[str, list[str]]:
+def right_answers(articles: list[dict]) -> list[dict]:
     asked = [question for article in articles for paragraph in article["paragraphs"] for question in paragraph["qas"]]
-    return {question["id"]: [answer["text"] for answer in question["answers"]] for question in asked}
+    return [
+        {"id": question["id"], "answers": {"text": [answer["text"] for answer in question["answers"]]}}
+        for question in asked
+    ]
+
+
+def rows_of(texts: dict[str, str], odds: dict[str, float] | None = None) -> list[dict]:
+    return [
+        {"id": key, "prediction_text": text, "no_answer_probability": (odds or {}).get(key)}
+        for key, text in texts.items()
+    ]
 
 
 def evaluation_of(folder, **changes) -> dict:
@@ -176,7 +186,7 @@ def test_trains_and_answers_as_the_pipeline_does(command, tmp_path, capsys):
     # One of the three places in the text, though perhaps not the right one.
     predictions = read(run / "predictions.json")
     assert sum(text.rstrip(".") in PLACES for text in predictions.values()) > 15
-    assert squad_v1_metrics(predictions, right_answers(articles(1, 20))) == {
+    assert squad(rows_of(predictions), right_answers(articles(1, 20))) == {
         "exact_match": metrics["eval_exact_match"],
         "f1": metrics["eval_f1"],
     }
@@ -207,12 +217,12 @@ def test_unanswerable_questions(command, questions, tmp_path):
     n_best = read(run / "nbest_predictions.json")
     texts = {key: answers[0]["text"] for key, answers in n_best.items()}
     assert predictions == {key: "" if odds[key] > 0 else texts[key] for key in texts}
-    expected = squad_v2_metrics(texts, right, odds, 0.0)
+    expected = squad_v2(rows_of(texts, odds), right, 0.0)
     for name in ("exact", "f1", "HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh"):
         assert metrics[f"eval_{name}"] == pytest.approx(expected[name], rel=1e-6)
     # What the official script says about the file of predictions alone.
     never = dict.fromkeys(odds, 0.0)
-    assert squad_v2_metrics(predictions, right, never)["f1"] == pytest.approx(metrics["eval_f1"])
+    assert squad_v2(rows_of(predictions, never), right, 0.0)["f1"] == pytest.approx(metrics["eval_f1"])
     # With the best threshold the best score is reached.
     changes = {"version_2_with_negative": True, "null_score_diff_threshold": metrics["eval_best_f1_thresh"] + 1e-6}
     again = run_qa.main(command(**files, **evaluation_of(run, **changes)))

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tokenmixers.run_scripts.metrics import load_metric
-from tokenmixers.run_scripts.metrics.squad import exact_match, f1, normalize_answer, squad_v1_metrics, squad_v2_metrics
+from tokenmixers.run_scripts.metrics.squad import exact_match, f1, normalize_answer
 
 
 WORDS = ["the", "The", "a", "Norman", "Normans,", "10th", "10", "U.S.", "France!", "an", "of", "«", " x  y"]
@@ -25,6 +25,23 @@ def overlap(predicted: list[str], expected: list[str]) -> float:
         return 0.0
     precision, recall = shared / len(predicted), shared / len(expected)
     return 2 * precision * recall / (precision + recall)
+
+
+def references_of(answers: dict) -> list[dict]:
+    return [
+        {"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in answers.items()
+    ]
+
+
+def squad(predictions: dict, answers: dict) -> dict[str, float]:
+    rows = [{"id": key, "prediction_text": text} for key, text in predictions.items()]
+    return load_metric("squad").compute(predictions=rows, references=references_of(answers))
+
+
+def squad_v2(predictions: dict, answers: dict, odds: dict, threshold: float) -> dict[str, float]:
+    rows = [{"id": k, "prediction_text": text, "no_answer_probability": odds[k]} for k, text in predictions.items()]
+    references = references_of(answers)
+    return load_metric("squad_v2").compute(predictions=rows, references=references, no_answer_threshold=threshold)
 
 
 def random_case(seed: int, unanswerable: bool) -> tuple[dict, dict, dict]:
@@ -68,7 +85,7 @@ def test_v1(seed):
     predictions, answers, _ = random_case(seed, unanswerable=False)
     exact = [max(words(predictions[key]) == words(text) for text in texts) for key, texts in answers.items()]
     overlaps = [max(overlap(words(predictions[key]), words(text)) for text in texts) for key, texts in answers.items()]
-    assert squad_v1_metrics(predictions, answers) == {
+    assert squad(predictions, answers) == {
         "exact_match": pytest.approx(100 * sum(exact) / len(exact), abs=1e-12),
         "f1": pytest.approx(100 * sum(overlaps) / len(overlaps), abs=1e-12),
     }
@@ -91,7 +108,7 @@ def test_v2(seed):
         return scores
 
     threshold = random.Random(seed).uniform(-2, 2)
-    metrics = squad_v2_metrics(predictions, answers, odds, threshold)
+    metrics = squad_v2(predictions, answers, odds, threshold)
     groups = {
         "": list(answers),
         "HasAns_": [key for key in answers if answers[key]],
@@ -126,7 +143,7 @@ def test_figures_worked_out_by_hand():
     predictions = {"one": "the Normans", "two": "in France", "three": "Paris", "four": ""}
     answers = {"one": ["Normans", "Norman"], "two": ["France"], "three": [], "four": []}
     odds = {"one": -2.0, "two": -1.0, "three": 1.0, "four": 2.0}
-    assert squad_v2_metrics(predictions, answers, odds, threshold=-1.5) == {
+    assert squad_v2(predictions, answers, odds, -1.5) == {
         "exact": 75.0,
         "f1": 75.0,
         "total": 4,
@@ -145,40 +162,15 @@ def test_figures_worked_out_by_hand():
 
 def test_every_question_needs_a_prediction():
     with pytest.raises(ValueError, match=r"1 of 2 have none, e\.g\. \['b'\]"):
-        squad_v1_metrics({"a": "x"}, {"a": ["x"], "b": ["y"]})
+        squad({"a": "x", "c": "y"}, {"a": ["x"], "b": ["y"]})
     with pytest.raises(ValueError, match="the question 'b' has no right answer"):
-        squad_v1_metrics({"a": "x", "b": "y"}, {"a": ["x"], "b": []})
-    with pytest.raises(ValueError, match="0 of 0"):
-        squad_v1_metrics({}, {})
-    with pytest.raises(ValueError, match="1 of 1 have none"):
-        squad_v2_metrics({"a": "x"}, {"a": []}, {})
+        squad({"a": "x", "b": "y"}, {"a": ["x"], "b": []})
 
 
-# --- the metrics of `evaluate` -----------------------------------------------------------------------------------
-
-
-def references_of(answers: dict) -> list[dict]:
-    return [
-        {"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in answers.items()
-    ]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_metric_v2(seed):
-    predictions, answers, odds = random_case(seed, unanswerable=True)
-    rows = [{"id": k, "prediction_text": text, "no_answer_probability": odds[k]} for k, text in predictions.items()]
-    metric, references = load_metric("squad_v2"), references_of(answers)
-    for options, threshold in (({}, 1.0), ({"no_answer_threshold": -0.5}, -0.5)):
-        scores = metric.compute(predictions=rows, references=references, **options)
-        assert scores == squad_v2_metrics(predictions, answers, odds, threshold)
-
-
-def test_metric_v1_by_hand():
+def test_figures_of_version_1_by_hand():
     """One right but for the article and case, one with two words of three, one wrong."""
     texts = {"one": "The Normans", "two": "in north France", "three": "Paris"}
-    rows = [{"id": key, "prediction_text": text} for key, text in texts.items()]
-    references = references_of({"one": ["normans"], "two": ["north France"], "three": ["Rome", "Oslo"]})
-    assert load_metric("squad").compute(predictions=rows, references=references) == {
+    assert squad(texts, {"one": ["normans"], "two": ["north France"], "three": ["Rome", "Oslo"]}) == {
         "exact_match": pytest.approx(100 / 3),
         "f1": pytest.approx(100 * (1 + 2 * (2 / 3) / (2 / 3 + 1)) / 3),
     }
