@@ -27,7 +27,7 @@ from .base.optional_packages import import_optional
 from .base.precision import device_type
 from .base.ranges import check_ranges
 from .benchmarks.results import machine
-from .embeddings.formats import FORMATS, ONNX_FILES, check_formats, has_format
+from .embeddings.formats import FORMATS, ONNX_FILES, has_format
 from .embeddings.results import COMMAND, PROTOCOL, Result, ResultFile, key_of, summarise, table_of
 from .embeddings.speed import all_threads, draw, measure, read_sentences, speed_table
 from .embeddings.tasks import METRICS, EmbeddingTask, load_tasks
@@ -62,7 +62,8 @@ class EmbeddingEvaluationArguments:
         metadata={
             "help": "Formats of every model, side by side; those that it has no files for are left out. "
             + "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
-            + "."
+            + ".",
+            "choices": list(FORMATS),
         },
     )
     batch_size: int = field(default=32, metadata={"help": "Texts that are encoded together."})
@@ -88,7 +89,6 @@ class EmbeddingEvaluationArguments:
             for value in values:
                 if values.count(value) > 1:
                     raise UserError(f"--{name} has {value!r} twice: give each once.")
-        check_formats(self.formats)
 
 
 def find_columns(arguments: EmbeddingEvaluationArguments) -> dict[str, tuple[str, str]]:

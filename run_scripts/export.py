@@ -44,11 +44,14 @@ class ExportArguments:
     output_dir: str = field(metadata={"help": "New folder for the exported model."})
     formats: list[str] = field(
         default_factory=lambda: ["onnx", "onnx-int8"],
-        metadata={"help": "; ".join(f"{name}: {what}" for name, what in FORMATS.items()) + "."},
+        metadata={
+            "help": "; ".join(f"{name}: {what}" for name, what in FORMATS.items()) + ".",
+            "choices": list(FORMATS),
+        },
     )
     task: str | None = field(
         default=None,
-        metadata={"help": f"The task, one of {', '.join(ENDINGS)}; by default the checkpoint's own."},
+        metadata={"help": "The task; by default the checkpoint's own.", "choices": list(ENDINGS)},
     )
     opset: int | None = field(
         default=None, metadata={"help": "Version of ONNX's operators; by default 20, which current runtimes read."}
@@ -74,14 +77,9 @@ class ExportArguments:
 
     def __post_init__(self):
         check_ranges(self, ("a share from 0 to 1", "max_quality_loss"))
-        for kind in self.formats:
-            if kind not in FORMATS:
-                raise UserError(f"--formats {kind!r} is unknown; there are {', '.join(FORMATS)}.")
         twice = [kind for kind in dict.fromkeys(self.formats) if self.formats.count(kind) > 1]
         if twice:
             raise UserError(f"--formats has {twice[0]!r} twice: give each once.")
-        if self.task is not None and self.task not in ENDINGS:
-            raise UserError(f"--task {self.task!r} is unknown; there are {', '.join(ENDINGS)}.")
         if self.max_quality_loss is not None and not self.measures:
             raise UserError("--max_quality_loss needs data to measure the quality on: give --validation_file.")
         check_opset(self.opset)

@@ -13,6 +13,7 @@ Needs matplotlib: `pip install '.[plot]'`.
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
@@ -46,7 +47,7 @@ class PlotArguments:
     columns: int = field(default=3, metadata={"help": "Layers per row of a plot; tokens, for image models."})
     text: str | None = field(default=None, metadata={"help": "Sentence for the attention maps of an aMLP."})
     text_pair: str | None = field(default=None, metadata={"help": "Second sentence of a pair."})
-    format: str = field(default="png", metadata={"help": "png, svg or pdf."})
+    format: Literal["png", "svg", "pdf"] = field(default="png", metadata={"help": "Format of the plots."})
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "columns"))
@@ -170,8 +171,6 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     logging.set_verbosity_error()  # no warning about the weights of unused heads
     (arguments,) = parse_arguments((PlotArguments,), argv)
-    if arguments.format not in ("png", "svg", "pdf"):
-        raise UserError(f"--format {arguments.format!r} is unknown; choose png, svg or pdf.")
     folder = check_output_folder(arguments.output_dir)
     check_folder(arguments.model)
     with report_unreadable(arguments.model):

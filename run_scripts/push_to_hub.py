@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PureWindowsPath
+from typing import Literal
 
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
@@ -68,7 +69,7 @@ class PushArguments:
         metadata={"help": "Folder of a checkpoint, or the name of a shipped configuration, e.g. gmlp-base."}
     )
     repo_id: str = field(metadata={"help": "Name on the Hub, <user or organisation>/<name>."})
-    space: str | None = field(
+    space: Literal["static"] | None = field(
         default=None,
         metadata={
             "help": "Push a Space of this name instead of the model. static: a page that searches --space_texts in "
@@ -89,8 +90,6 @@ class PushArguments:
     dry_run: bool = field(default=False, metadata={"help": "List what would be sent, and send nothing."})
 
     def __post_init__(self):
-        if self.space not in (None, "static"):
-            raise UserError(f"--space {self.space!r} is unknown; there is static.")
         if (self.space_texts is None) is (self.space == "static"):
             raise UserError("--space static and --space_texts go together: give both, or neither.")
 

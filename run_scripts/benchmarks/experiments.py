@@ -6,7 +6,6 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from ...configuration.configuration_synthesizer import PRESETS
-from ..base.errors import UserError
 from ..base.ranges import check_ranges
 from .model_comparisons import (
     IMAGE_MODELS,
@@ -64,13 +63,21 @@ class BenchmarkArguments:
     output_dir: str = field(metadata={"help": "New folder for results.json."})
     cells: list[int] = field(
         default_factory=lambda: sorted(EXPERIMENTS),
-        metadata={"help": "; ".join(function.__doc__.split("\n")[0].rstrip(".") for function in EXPERIMENTS.values())},
+        metadata={
+            "help": "; ".join(function.__doc__.split("\n")[0].rstrip(".") for function in EXPERIMENTS.values()),
+            "choices": list(EXPERIMENTS),
+        },
     )
     modes: list[str] = field(
-        default_factory=lambda: ["inference", "training"], metadata={"help": "inference, training."}
+        default_factory=lambda: ["inference", "training"],
+        metadata={"help": "What is timed.", "choices": ["inference", "training"]},
     )
     dtypes: list[str] | None = field(
-        default=None, metadata={"help": "float32, bfloat16; the latter only where it is native, by default."}
+        default=None,
+        metadata={
+            "help": "Types; by default float32, and bfloat16 where it is native.",
+            "choices": ["float32", "bfloat16"],
+        },
     )
     compile: bool = field(
         default=False, metadata={"help": "Measure with torch.compile too, decoding with static caches."}
@@ -87,7 +94,11 @@ class BenchmarkArguments:
     )
     presets: list[str] = field(
         default_factory=lambda: [name for name in PRESETS if not name.startswith("t5_base_")],
-        metadata={"help": "Synthesizer presets for cells 3 and 4; by default all but those named t5_base_..."},
+        metadata={
+            "help": "Synthesizer presets for cells 3 and 4; by default all but those named t5_base_...",
+            "choices": list(PRESETS),
+            "metavar": "NAME",
+        },
     )
     length_files: list[str] = field(
         default_factory=list,
@@ -110,7 +121,8 @@ class BenchmarkArguments:
         default=64, metadata={"help": "For cell 5: how many lines of each file count, and drawn lengths."}
     )
     image_models: list[str] = field(
-        default_factory=lambda: list(IMAGE_MODELS), metadata={"help": "gMLP sizes for cell 1: ti16, s16, b16."}
+        default_factory=lambda: list(IMAGE_MODELS),
+        metadata={"help": "gMLP sizes for cell 1.", "choices": list(IMAGE_MODELS)},
     )
     minutes: float | None = field(
         default=None, metadata={"help": "Begin no further group after so many minutes; eager mode comes first then."}
@@ -129,16 +141,6 @@ class BenchmarkArguments:
             for name, value in GPU_SETTINGS.items():
                 if getattr(self, name) == _default(name):
                     setattr(self, name, deepcopy(value))
-        for name, allowed in (
-            ("cells", EXPERIMENTS),
-            ("modes", ("inference", "training")),
-            ("dtypes", ("float32", "bfloat16")),
-            ("presets", PRESETS),
-            ("image_models", IMAGE_MODELS),
-        ):
-            for value in getattr(self, name) or ():
-                if value not in allowed:
-                    raise UserError(f"--{name} {value} is unknown; there are {', '.join(map(str, allowed))}.")
         check_ranges(
             self, ("at least 1", "rounds batch_size texts lengths sentences"), ("a finite number above 0", "minutes")
         )

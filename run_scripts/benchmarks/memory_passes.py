@@ -23,8 +23,6 @@ from transformers import AutoModel, PreTrainedConfig
 
 from ...modeling.kernels import use_kernels
 from ..base.arguments import parse_arguments
-from ..base.errors import UserError
-from ..base.ranges import check_ranges
 from ..base.reporting import print_table
 from .model_comparisons import shipped_config
 
@@ -136,33 +134,22 @@ def count_layer(
 class PassesArguments:
     """What is counted."""
 
-    models: list[str] = field(default_factory=lambda: list(MODELS), metadata={"help": "Shipped configurations."})
-    modes: list[str] = field(default_factory=lambda: list(MODES), metadata={"help": ", ".join(MODES)})
-    precisions: list[str] = field(
-        default_factory=lambda: list(PRECISIONS),
-        metadata={"help": f"{', '.join(PRECISIONS)}: the weights' type, or bfloat16 autocast over float32 weights."},
+    models: list[str] = field(
+        default_factory=lambda: list(MODELS), metadata={"help": "Shipped configurations.", "choices": list(MODELS)}
     )
     masks: list[str] = field(
-        default_factory=lambda: list(MASKS), metadata={"help": "none; ones, a mask without padding; padding."}
+        default_factory=lambda: list(MASKS),
+        metadata={"help": "ones is a mask without padding.", "choices": list(MASKS)},
     )
-    batch_size: int = field(default=8, metadata={"help": "Rows."})
-    length: int = field(default=128, metadata={"help": "Tokens in a row."})
     operators: bool = field(default=False, metadata={"help": "List the operators with their bytes."})
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("models", MODELS), ("modes", MODES), ("precisions", PRECISIONS), ("masks", MASKS)):
-            for value in getattr(self, name):
-                if value not in allowed:
-                    raise UserError(f"--{name} {value} is unknown; there are {', '.join(allowed)}.")
-        check_ranges(self, ("at least 1", "batch_size length"))
 
 
 def main(argv: list[str] | None = None) -> dict[tuple[str, ...], Bytes]:
     """Entry point; prints a table of megabytes and returns the counts by model, mode, precision and mask."""
     (arguments,) = parse_arguments((PassesArguments,), argv)
     counts: dict[tuple[str, ...], Bytes] = {}
-    for case in product(arguments.models, arguments.modes, arguments.precisions, arguments.masks):
-        counts[case] = count_layer(encoder_config(case[0]), *case[1:], arguments.batch_size, arguments.length)
+    for case in product(arguments.models, MODES, PRECISIONS, arguments.masks):
+        counts[case] = count_layer(encoder_config(case[0]), *case[1:])
         if arguments.operators:
             rows = [(operator, _megabytes(size)) for operator, size in counts[case].others.most_common()]
             print_table((", ".join(case), "MB"), rows)

@@ -40,6 +40,7 @@ from tokenmixers import (
 
 from ...modeling.conversion.t5 import synthesizer_from_t5
 from ...modeling.conversion.timm import convert_timm_state_dict, timm_config
+from ...modeling.kernels import use_kernels
 from ...modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from ..base.errors import UserError
 from ..base.optional_packages import import_optional
@@ -430,12 +431,6 @@ def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
             for name, model in {"gMLP, 6 layers": ours, "ModernBERT, 3 layers": peer}.items()
         ]
         yield Group(f"layers, {length} tokens", candidates, {"batch": 1, "length": length})
-
-
-def use_kernels(model: nn.Module, enabled: bool = True) -> None:
-    """Bind kernels, or take them off; nothing happens in a package without them."""
-    if find_spec("tokenmixers.modeling.kernels"):
-        import_module("tokenmixers.modeling.kernels").use_kernels(model, enabled)
 
 
 @built_on_device

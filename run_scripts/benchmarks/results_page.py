@@ -187,13 +187,9 @@ def command(name: str, arguments: Mapping[str, Any]) -> str:
     own = {"output_dir": f"outputs/{name}"}
     defaults, words = asdict(BenchmarkArguments(**own)), []
     for option, value in (dict(arguments) | own).items():
-        if option not in defaults:
-            raise UserError(f"{name}.json was measured with --{option}, which benchmark.py has no more.")
         if value == defaults[option] and option not in own:
             continue
         words += [f"--{option}", *map(str, value if isinstance(value, list) else [] if value is True else [value])]
-    if any(" " in word for word in words):
-        raise UserError(f"{name}.json has an argument with a space, which a command in `make bench` cannot have.")
     return f'make bench BENCH="{" ".join(words)}"'
 
 

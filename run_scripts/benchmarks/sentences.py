@@ -1,13 +1,10 @@
 """Experiments with real sentences: embeddings of many, of one at a time, and finetuning."""
 
-import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 import torch
 from transformers import (
@@ -24,7 +21,7 @@ from ..exports import formats
 from ..small_data.python_docs_corpus import documents
 from .floors import Floor
 from .model_comparisons import Sizes, built_on_device, import_peer, randomise_gates, shipped_config
-from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate
+from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate, number_of_threads
 from .workloads import load_tokenizer, read_lines
 
 
@@ -89,18 +86,6 @@ def models_of_equal_shape(vocab_size: int, sizes: Sizes, classifiers: bool = Fal
         return AutoModel.from_config(config, **({} if config is configs[OURS] else {"add_pooling_layer": False}))
 
     return {name: randomise_gates(build(config)) for name, config in configs.items()}
-
-
-@contextmanager
-def number_of_threads(count: int) -> Iterator[None]:
-    """So many threads for PyTorch's operators and, if it is one, for tokenizers, which read it at every call."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        with patch.dict(os.environ, {"TOKENIZERS_PARALLELISM": str(count > 1).lower()}):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def sentence_embeddings(case: Case, sizes: Sizes) -> Iterator[Group]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch._dynamo
@@ -270,6 +271,18 @@ def synchronise(device: torch.device) -> None:
     """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@contextmanager
+def number_of_threads(count: int) -> Iterator[None]:
+    """So many threads for PyTorch's operators and, if it is one, for tokenizers, which read it at every call."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with patch.dict(os.environ, {"TOKENIZERS_PARALLELISM": str(count > 1).lower()}):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 #: On a GPU a call is repeated for so many seconds and timed as a whole: starting it is then hidden by the call before.

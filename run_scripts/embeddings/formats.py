@@ -24,13 +24,6 @@ ONNX_FILES = {
 _WEIGHTS = ("*.safetensors", "*.bin", "*.index.json", "*/*.safetensors")
 
 
-def check_formats(kinds: list[str]) -> None:
-    """Check the names of formats."""
-    for kind in kinds:
-        if kind not in FORMATS:
-            raise UserError(f"--formats {kind!r} is unknown; there are {', '.join(FORMATS)}.")
-
-
 def has_format(name: str, kind: str) -> bool:
     """Whether a checkpoint has the files of a format; of a Hub id this is assumed.
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig
 
 from ..base.errors import UserError, report_unreadable
 from ..base.trained_model import check_folder
+from ..exports.formats import Program
 from ..training.model_loading import sequence_length
 from ..training.sentence_embeddings import check_encoder
 from .formats import ONNX_FILES, find_file
@@ -37,15 +38,10 @@ class OnnxEncoder(torch.nn.Module):
     """
 
     def __init__(self, file: Path, config: PreTrainedConfig):
-        import onnxruntime
-
         super().__init__()
         self.config = config
         self.content = hashlib.sha256(file.read_bytes()).hexdigest()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        self.inputs = [port.name for port in self.session.get_inputs()]
+        self.program = Program(file)
 
     def forward(
         self,
@@ -56,10 +52,8 @@ class OnnxEncoder(torch.nn.Module):
     ) -> dict[str, torch.Tensor]:
         """The states of the tokens, shape `(texts, length, hidden_size)`. Options of PyTorch's models are ignored."""
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        known = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
-        feed = {name: known[name].cpu().numpy() for name in self.inputs}
-        (states,) = self.session.run(["last_hidden_state"], feed)
-        return {"last_hidden_state": torch.from_numpy(states)}
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+        return {"last_hidden_state": self.program(inputs)["last_hidden_state"]}
 
 
 def load_embedder(

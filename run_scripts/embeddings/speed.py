@@ -12,7 +12,7 @@ import torch
 from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
-from ..benchmarks.timing import take_turns
+from ..benchmarks.timing import number_of_threads, take_turns
 from ..data.table_files import check_text, read_table
 
 
@@ -25,9 +25,6 @@ Columns = Mapping[str, tuple[str, str]]
 
 #: Format -> marker in the picture.
 MARKERS = {"float32": "o", "bfloat16": "s", "onnx": "^", "onnx-int8": "D"}
-
-#: Whether tokenizers use all cores; they read it at every call.
-TOKENIZERS = "TOKENIZERS_PARALLELISM"
 
 
 def all_threads() -> int:
@@ -67,11 +64,9 @@ def measure(
         A row for every number of threads and model: `threads`, `name`, `model`, `format`, `seconds` of each round, and
         `sentences_per_second`, of the median.
     """
-    rows, before = [], (torch.get_num_threads(), os.environ.get(TOKENIZERS))
-    try:
-        for count in threads:
-            torch.set_num_threads(count)
-            os.environ[TOKENIZERS] = str(count > 1).lower()
+    rows = []
+    for count in threads:
+        with number_of_threads(count):
             models = {name: load(*column) for name, column in columns.items()}
             options = {"batch_size": batch_size, "show_progress_bar": False}
             calls = {name: partial(model.encode, sentences, **options) for name, model in models.items()}
@@ -79,12 +74,6 @@ def measure(
                 row = {"threads": count, "name": name, "model": columns[name][0], "format": columns[name][1]}
                 speed = len(sentences) / statistics.median(seconds)
                 rows.append(row | {"seconds": seconds, "sentences_per_second": speed})
-    finally:
-        torch.set_num_threads(before[0])
-        if before[1] is None:
-            os.environ.pop(TOKENIZERS, None)
-        else:
-            os.environ[TOKENIZERS] = before[1]
     return rows
 
 

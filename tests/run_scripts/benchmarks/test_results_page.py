@@ -101,13 +101,6 @@ def test_a_readme_without_a_place_is_left_alone(folder):
     assert (folder / "README.md").read_text(encoding="utf-8") == before
 
 
-def test_options_that_cannot_be_told_are_refused():
-    with pytest.raises(UserError, match="measured with --speed, which"):
-        results_page.command("growth", {"speed": 1})
-    with pytest.raises(UserError, match="argument with a space"):
-        results_page.command("growth", {"cells": [6], "tokenizer": "my tokenizer"})
-
-
 @pytest.mark.parametrize("fact", results_page.MACHINE_FACTS)
 def test_a_folder_is_for_one_machine(folder, fact):
     write(folder, "one", "other", [], **{fact: "another"})
