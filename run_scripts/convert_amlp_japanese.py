@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..modeling.conversion.amlp_japanese import DROPOUT, amlp_from_japanese
@@ -21,6 +21,7 @@ from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
 from .base.optional_packages import import_optional
+from .training.converted_card import converted_card
 
 
 REPOSITORY = "https://github.com/tanreinama/aMLP-japanese"
@@ -31,66 +32,14 @@ PIPELINES = {
     "AMLPForQuestionAnswering": "question-answering",
     "AMLPForSequenceClassification": "text-classification",
 }
-USES = {
-    "fill-mask": """from transformers import pipeline
-
-import tokenmixers  # or pass trust_remote_code=True instead
-
-unmasker = pipeline("fill-mask", model="{model}")
-unmasker("日本の首都は<|nottoken|>です。")""",
-    "question-answering": """import torch
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-
-import tokenmixers  # or pass trust_remote_code=True instead
-
-tokenizer = AutoTokenizer.from_pretrained("{model}")
-model = AutoModelForQuestionAnswering.from_pretrained("{model}")
-context = "富士山の高さは3776メートルである。"
-inputs = tokenizer("富士山の高さは\uff1f", context, return_tensors="pt", return_offsets_mapping=True)
-offsets = inputs.pop("offset_mapping")[0]
-with torch.no_grad():
-    outputs = model(**inputs)
-print(context[offsets[outputs.start_logits.argmax()][0] : offsets[outputs.end_logits.argmax()][1]])""",
-    "text-classification": """from transformers import pipeline
-
-import tokenmixers  # or pass trust_remote_code=True instead
-
-classifier = pipeline("text-classification", model="{model}")
-classifier("今日の試合は延長戦になった。")""",
-}
-
 ORIGIN = f"[aMLP-japanese]({REPOSITORY})"
 TRAINING = " They were trained by the author of aMLP-japanese, who publishes them under the MIT licence."
-CARD = """---
-{{ card_data }}
----
-
-# {{ title }}
-
-An aMLP for Japanese text: the weights of {{ origin }} (`{{ source }}`), unchanged, in the form of Hugging Face
-Transformers.{{ training }}
-
-| | |
-|---|---|
-| parameters | {{ parameters }} |
-| blocks, width, tokens | {{ blocks }}, {{ width }}, up to {{ tokens }} |
-| vocabulary | {{ vocabulary }} tokens, with classes for variants of characters, symbols and emoji |
-
-## Use
-
-```python
-{{ use }}
-```
-
-## What differs from the paper
+DIFFERENCES = """## What differs from the paper
 
 "Pay Attention to MLPs" ([arXiv 2105.08050](https://arxiv.org/abs/2105.08050)) describes another block. Here the
 activation is SiLU and acts on the block's output as well, tiny attention reads the block's input before the norm,
 spatial weights are full matrices, no norm follows the last block, and a linear map comes before the language modelling
-head.
-
-Converted with `tokenmixers convert_amlp_japanese --source {{ source }}`.
-"""
+head."""
 
 
 @dataclass
@@ -286,30 +235,23 @@ def _load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     return model, tokenizer
 
 
-def _card(source: Source, model: PreTrainedModel, output: Path, licence: str | None) -> ModelCard:
+def _card(source: Source, model: PreTrainedModel, mask: str, output: str, licence: str | None) -> ModelCard:
     """The card of a model; without `licence`, that of the published models if it can be one of them."""
-    pipeline = PIPELINES[type(model).__name__]
+    pipeline, name = PIPELINES[type(model).__name__], source.weights.name
     own = pipeline == "text-classification"  # no classifier is published
-    data = ModelCardData(
+    origin = f"a model trained with the code of {ORIGIN}" if own else ORIGIN
+    training = "" if own or licence else TRAINING
+    return converted_card(
+        model,
+        output,
+        pipeline,
+        f"tokenmixers convert_amlp_japanese --source {name}",
+        summary=f"An aMLP for Japanese text: the weights of {origin} (`{name}`), unchanged, in the form of Hugging "
+        f"Face Transformers.{training}",
+        notes=DIFFERENCES,
+        mask=mask,
+        licence=licence or (None if own else "mit"),
         language="ja",
-        license=licence or (None if own else "mit"),
-        library_name="transformers",
-        pipeline_tag=pipeline,
-        tags=["amlp", "tokenmixers", "aMLP-japanese"],
-    )
-    return ModelCard.from_template(
-        data,
-        template_str=CARD,
-        title=output.resolve().name,
-        source=source.weights.name,
-        origin=f"a model trained with the code of {ORIGIN}" if own else ORIGIN,
-        training="" if own or licence else TRAINING,
-        parameters=f"{model.num_parameters():,}",
-        blocks=model.config.num_hidden_layers,
-        width=model.config.hidden_size,
-        tokens=model.config.max_position_embeddings,
-        vocabulary=f"{model.config.vocab_size:,}",
-        use=USES[pipeline].format(model=output.as_posix()),
     )
 
 
@@ -319,7 +261,7 @@ def main(argv: list[str] | None = None) -> None:
     output = check_new_folder(arguments.output_dir)
     source = _find(arguments)
     model, tokenizer = _load(source)
-    card = _card(source, model, output, arguments.source_license)
+    card = _card(source, model, tokenizer.mask_token, arguments.output_dir, arguments.source_license)
     with new_checkpoint(output) as complete:
         model.save_pretrained(complete)
         tokenizer.save_pretrained(complete)

@@ -21,48 +21,8 @@ from .base.config_overrides import parse_overrides
 from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
-from .base.reporting import versions
 from .base.sequence_limits import longest_sequence
-from .training.model_card import CardFacts, architecture, citations, metadata, snippet
-
-
-CARD = """---
-{{ card_data }}
----
-
-# {{ title }}
-
-{{ summary }}
-
-## Use
-
-```python
-{{ snippet }}
-```
-
-The checkpoint brings its own code, so Transformers alone is enough. Where the package `tokenmixers` is imported, that
-code is not used and `trust_remote_code=True` not needed.
-
-## Architecture
-
-{{ architecture }}
-
-## Conversion
-
-{{ conversion }}
-
-Made with {{ versions }}.
-
-## Limits
-
-{{ limits }}
-
-## Citation
-
-```bibtex
-{{ citation }}
-```
-"""
+from .training.converted_card import converted_card
 
 
 @dataclass
@@ -166,43 +126,34 @@ def _new_sides(model: PreTrainedModel) -> list[str]:
     return [s for s in sides if "vanilla" not in model.config.get_text_config(**{s: True}).attention_components]
 
 
-def _conversion(arguments: ConvertT5Arguments, model: PreTrainedModel) -> str:
-    """How the weights were made, for the card."""
-    sides = _new_sides(model)
-    if not sides:
-        return "All weights are the source's. Other components of self-attention, if any, start without effect."
-    return (
-        f"The queries and keys of the self-attention of the {' and '.join(sides)} were replaced by newly drawn "
-        f"components (seed {arguments.seed}). All other weights are the source's. The model was not trained "
-        "after that: finetune it before use."
-    )
-
-
-def _limits(model: PreTrainedModel) -> str:
-    most = longest_sequence(model.config)
+def _notes(arguments: ConvertT5Arguments, model: PreTrainedModel) -> str:
+    """How the weights were made, and what limits the model."""
+    sides, most = _new_sides(model), longest_sequence(model.config)
+    made = "All weights are the source's. Other components of self-attention, if any, start without effect."
+    if sides:
+        made = (
+            f"The queries and keys of the self-attention of the {' and '.join(sides)} were replaced by newly drawn "
+            f"components (seed {arguments.seed}). All other weights are the source's. The model was not trained "
+            "after that: finetune it before use."
+        )
     length = "" if most is None else f"Sequences have at most {most} tokens. "
-    return f"{length}The model has the limits of its source, and was not evaluated after the conversion."
+    return f"{made}\n\n{length}The model has the limits of its source, and was not evaluated after the conversion."
 
 
 def _card(arguments: ConvertT5Arguments, model: PreTrainedModel) -> ModelCard:
     local = Path(arguments.source).exists()
     name = Path(arguments.source).name if local else arguments.source
-    facts = CardFacts("text2text-generation", data="", metrics={}, base_model=arguments.source)
-    title = Path(arguments.output_dir).resolve().name
     sides = {side: model.config.get_text_config(**{side: True}) for side in ("encoder", "decoder")}
     components = {side: " + ".join(f"`{name}`" for name in c.attention_components) for side, c in sides.items()}
-    return ModelCard.from_template(
-        metadata(facts, model.config.model_type, title, {}),
-        template_str=CARD,
-        title=title,
+    return converted_card(
+        model,
+        arguments.output_dir,
+        "text2text-generation",
+        f"tokenmixers convert_t5 --source {name}",
         summary=f"A Synthesizer with {model.num_parameters():,} parameters, converted from {name}. Components of "
         f"self-attention: {components['encoder']} in the encoder, {components['decoder']} in the decoder.",
-        snippet=snippet(facts.task, arguments.output_dir, True, None),
-        architecture=architecture(model),
-        conversion=_conversion(arguments, model),
-        versions=versions(),
-        limits=_limits(model),
-        citation=citations(model.config),
+        notes=_notes(arguments, model),
+        base_model=None if local else name,
     )
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import yaml
-from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub import ModelCard, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForImageClassification, PreTrainedConfig
+from transformers import AutoModel, AutoModelForImageClassification, PreTrainedModel
 from transformers.image_utils import PILImageResampling
 
 from ..modeling.conversion.timm import convert_timm_state_dict, timm_config
@@ -26,6 +26,7 @@ from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.new_checkpoint import new_checkpoint
 from .data.files import iterate_lines, read_text
+from .training.converted_card import converted_card
 
 
 # Defaults of timm's gMLP and Mixer models, which their config.json can override.
@@ -39,35 +40,6 @@ PREPROCESSING = {
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 CROP_MODES = ("center", "squash")
-
-CARD = """---
-{{ card_data }}
----
-
-# {{ title }}
-
-{{ family }} for image classification: the weights of {{ source }}, unchanged, in the form of Hugging Face
-Transformers. They were trained by the authors of timm or of the publications that its page names.
-
-| | |
-|---|---|
-| parameters | {{ parameters }} |
-| images | {{ size }} pixels, {{ patch_size }}-pixel patches |
-| classes | {{ classes }} |
-
-## Use
-
-```python
-from transformers import pipeline
-
-import tokenmixers  # or pass trust_remote_code=True instead
-
-classifier = pipeline("image-classification", model="{{ model }}")
-classifier("photograph.jpg")
-```
-
-Converted with `tokenmixers convert_timm --source {{ argument }}`.
-"""
 
 
 @dataclass
@@ -236,31 +208,22 @@ def _licence(arguments: ConvertTimmArguments, settings: dict[str, Any], card: Pa
         ) from error
 
 
-def _card(
-    arguments: ConvertTimmArguments, config: PreTrainedConfig, parameters: int, licence: str | None
-) -> ModelCard:
+def _card(arguments: ConvertTimmArguments, model: PreTrainedModel, licence: str | None) -> ModelCard:
     local = Path(arguments.source).exists()
-    name = Path(arguments.source).name
-    output = Path(arguments.output_dir).expanduser()
-    data = ModelCardData(
-        license=licence,
-        library_name="transformers",
-        pipeline_tag="image-classification",
-        base_model=None if local else arguments.source,
-        tags=[config.model_type, "tokenmixers", "timm"],
-    )
-    return ModelCard.from_template(
-        data,
-        template_str=CARD,
-        title=output.resolve().name,
-        model=output.as_posix(),
-        family=type(config).__name__.removesuffix("Config"),
-        source=f"`{name}`" if local else f"[{arguments.source}](https://huggingface.co/{arguments.source})",
-        argument=name if local else arguments.source,
-        parameters=f"{parameters:,}",
-        size=" x ".join(map(str, size if isinstance(size := config.image_size, list) else [size])),
-        patch_size=config.patch_size,
-        classes=config.num_labels,
+    name = Path(arguments.source).name if local else arguments.source
+    source = f"`{name}`" if local else f"[{name}](https://huggingface.co/{name})"
+    size = model.config.image_size
+    pixels = " x ".join(map(str, size if isinstance(size, list) else [size]))
+    return converted_card(
+        model,
+        arguments.output_dir,
+        "image-classification",
+        f"tokenmixers convert_timm --source {name}",
+        summary=f"{type(model.config).__name__.removesuffix('Config')} for images of {pixels} pixels: the weights of "
+        f"{source}, unchanged, in the form of Hugging Face Transformers. They were trained by the authors of timm or "
+        "of the publications that its page names.",
+        licence=licence,
+        base_model=None if local else name,
     )
 
 
@@ -296,7 +259,7 @@ def main(argv: list[str] | None = None) -> None:
     preprocessing = {name: settings.get(name) or default for name, default in PREPROCESSING.items()}
     processor = image_processor(config.image_size, preprocessing)
     licence = _licence(arguments, settings, source_card)
-    card = _card(arguments, config, model.num_parameters(), licence)
+    card = _card(arguments, model, licence)
     with new_checkpoint(output) as complete:
         model.save_pretrained(complete)
         processor.save_pretrained(complete)

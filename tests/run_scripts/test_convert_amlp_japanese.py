@@ -97,10 +97,10 @@ def test_card_and_files(source, tmp_path, monkeypatch):
     convert(source, "models/out")
     (tmp_path / "models" / "out").rename("out")
     card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert (card.data.license, card.data.language, card.data.pipeline_tag) == ("mit", "ja", "fill-mask")
+    assert (card.data.license, card.data.language, card.data.pipeline_tag) == ("mit", ["ja"], "fill-mask")
     assert "github.com/tanreinama/aMLP-japanese" in card.text and "What differs from the paper" in card.text
     assert str(tmp_path) not in card.text and "{{" not in card.text
-    assert "\n# out\n" in card.text and 'model="models/out")' in card.text
+    assert "\n# out\n" in card.text and 'model="models/out", trust_remote_code=True)' in card.text
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.safetensors", "config.json", "tokenizer.json", "modeling_amlp.py"}
     assert not any("conversion" in name or "japanese" in name for name in names)
@@ -123,7 +123,7 @@ def test_the_card_of_a_classifier_that_a_user_has_trained(tmp_path, capsys):
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.license is None and "states no licence" in capsys.readouterr().out
     assert "a model trained with the code of [aMLP-japanese](" in card.text
-    assert "author" not in card.text and "MIT" not in card.content and "license" not in card.content
+    assert "by the author" not in card.text and "MIT" not in card.content and "license" not in card.content
     convert(source, tmp_path / "licensed", "--source_license", "apache-2.0")
     assert ModelCard.load(tmp_path / "licensed" / "README.md").data.license == "apache-2.0"
     assert "licence" not in capsys.readouterr().out

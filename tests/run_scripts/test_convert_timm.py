@@ -93,7 +93,7 @@ def test_card_and_files(source, tmp_path, monkeypatch):
     assert card.data.license == "mit" and card.data.pipeline_tag == "image-classification"
     assert "`gmlp_nano16_64.test`" in card.text and "64 pixels" in card.text
     assert str(tmp_path) not in card.text
-    assert "\n# out\n" in card.text and 'model="models/../out")' in card.text  # what loads from here
+    assert "\n# out\n" in card.text and 'model="models/../out", trust_remote_code=True)' in card.text
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.safetensors", "config.json", "preprocessor_config.json", "modeling_gmlp.py"}
     assert "image_processing_timm.py" in names  # which preprocessor_config.json names, for those without this package
