@@ -36,10 +36,7 @@ class StudyArguments:
 
     output_dir: str | None = field(
         default=None,
-        metadata={
-            "help": "Folder of the runs; outputs/studies/NAME, with the setting's name if there is one. With "
-            "--results: folder of the table and the picture, that of the JSON file by default."
-        },
+        metadata={"help": "Folder of the runs; outputs/studies/NAME, with the setting's name if there is one."},
     )
     data_dir: str | None = field(
         default=None, metadata={"help": "Folder of the data files that the study names; the Hub's data by default."}
@@ -52,10 +49,8 @@ class StudyArguments:
         default=None, metadata={"help": "Runs at a time, which share the processor's cores; 1, with --quick 2."}
     )
     report_only: bool = field(
-        default=False, metadata={"help": "Train nothing: table, picture and verdicts from the JSON file."}
-    )
-    results: str | None = field(
-        default=None, metadata={"help": "The JSON file of --report_only; NAME.json in the output folder by default."}
+        default=False,
+        metadata={"help": "Train nothing: table, picture and verdicts from NAME.json in the output folder."},
     )
 
     def __post_init__(self):
@@ -89,16 +84,10 @@ def main(argv: list[str] | None = None) -> None:
     logging.set_verbosity_error()
     folder = check_output_folder(arguments.output_dir or f"outputs/studies/{study.stem}")
     if arguments.report_only:
-        file = Path(arguments.results or folder / f"{study.stem}.json")
+        file = folder / f"{study.stem}.json"
         if not file.is_file():
-            raise UserError(f"there is no {file}: run the study first, or name its file with --results.")
-        report = read_report(file)
-        if (report["study"], report["setting"]) != (study.name, study.setting):
-            raise UserError(
-                f"{file} is a report on the study {report['study']}, setting {report['setting']}, not on "
-                f"{study.name}, setting {study.setting}."
-            )
-        write_report(report, folder if arguments.output_dir else file.parent)
+            raise UserError(f"there is no {file}: run the study first, or name its folder with --output_dir.")
+        write_report(read_report(file), folder)
         return
     import_optional("scipy", "glue", "a study")  # before hours of training, at whose end the verdicts need it
     models = describe_models(study)  # before anything is written

@@ -33,8 +33,7 @@ from typing import Any
 
 import yaml
 
-from ..base.commands import SMALL_DATA, TRAINING_COMMANDS
-from ..base.config_overrides import parse_overrides
+from ..base.commands import TRAINING_COMMANDS
 from ..base.errors import UserError
 from ..base.shipped_files import find_shipped
 from .claims import KINDS, SLOPE, Claim
@@ -50,18 +49,6 @@ TASK_KEYS = (
     *("starts_from", "measures"),
 )
 DATA_KEYS = ("files", "hub", "made_by", "made_with")
-
-#: Keys whose values are lists: the type of their elements, and what it is called.
-LISTS: Mapping[str, tuple[Any, str]] = {
-    **dict.fromkeys(("seeds", "more_seeds", "budgets"), (int, "whole numbers")),
-    "learning_rates": ((int, float, str), "numbers"),  # YAML reads 1e-3 as a text
-    **dict.fromkeys(("measures", "contestants"), (str, "names")),
-    "claims": (Mapping, "mappings"),
-}
-
-#: Keys whose values are mappings, and those whose values are mappings of mappings.
-MAPPINGS = ("settings", "tasks", "arguments", "data", "variants", "example")
-NESTED = ("settings", "tasks", "variants")
 
 #: Commands that can be studied: those whose batches are single examples.
 COMMANDS = tuple(name for name in TRAINING_COMMANDS if name != "run_sentence_embeddings")
@@ -178,7 +165,6 @@ def read_study(name: str, setting: str = "default") -> Study:
         raise UserError(f"the study {file} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"the study {file} must be a mapping.")
-    _check_types(f"the study {file}", content)
     settings = content.pop("settings", {})
     if setting != "default":
         if setting not in settings:
@@ -188,15 +174,22 @@ def read_study(name: str, setting: str = "default") -> Study:
 
 
 def build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Study:
-    """Check the content of a file, or of the `definition` in a report."""
+    """A study from the content of a file, or from the `definition` in a report."""
+    try:
+        return _build_study(name, setting, definition)
+    except (TypeError, ValueError, AttributeError) as error:  # such as a number where a list is wanted
+        raise UserError(
+            f"the study {name} has a value of another kind than studies/definition.py says: {error}."
+        ) from error
+
+
+def _build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Study:
     where = f"the study {name}"
-    _check_types(where, definition)
     _check_keys(where, definition, (*STUDY_KEYS, *TASK_KEYS))
     common = {key: value for key, value in definition.items() if key in TASK_KEYS}
     parts = definition.get("tasks") or {name: {}}
     tasks: dict[str, Task] = {}
     for part, changes in parts.items():
-        _check_types(f"{where}, task {part}", changes or {})
         _check_keys(f"{where}, task {part}", changes or {}, TASK_KEYS)
         tasks[part] = _build_task(f"{where}, task {part}", part, merge(common, changes or {}))
         start = tasks[part].starts_from
@@ -228,25 +221,6 @@ def _check_keys(where: str, mapping: Mapping[str, Any], known: Sequence[str]) ->
             raise UserError(f"{where} has an unknown key {key!r}; there are {', '.join(known)}.")
 
 
-def _check_types(where: str, mapping: Mapping[str, Any]) -> None:
-    for key, (kind, called) in LISTS.items():
-        values = mapping.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
-            raise UserError(f"{where}: {key!r} must be a list of {called}, got {values!r}.")
-    for key in MAPPINGS:
-        values = mapping.get(key, {})
-        inner = values.values() if key in NESTED and isinstance(values, Mapping) else ()
-        if not isinstance(values, Mapping) or not all(value is None or isinstance(value, Mapping) for value in inner):
-            raise UserError(f"{where}: {key!r} must be a mapping{' of mappings' * (key in NESTED)}, got {values!r}.")
-
-
-def _number(where: str, key: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: {key!r} must be a number, got {value!r}.") from error
-
-
 def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     for key in ("command", "arguments", "data", "variants", "learning_rates", "metric", "better", "example"):
         if key not in keys:
@@ -255,34 +229,16 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
         raise UserError(f"{where}: {keys['command']!r} is unknown; there are {', '.join(COMMANDS)}.")
     if keys["better"] not in ("lower", "higher") or keys.get("compared_as", "value") not in ("log", "value"):
         raise UserError(f"{where}: `better` is lower or higher, and `compared_as` log or value.")
-    keys["learning_rates"] = [_number(where, "learning_rates", rate) for rate in keys["learning_rates"]]
-    if not keys["learning_rates"]:
-        raise UserError(f"{where} needs at least one learning rate.")
-    _check_data(where, keys["data"])
+    keys["learning_rates"] = list(map(float, keys["learning_rates"]))  # YAML reads 1e-3 as a text
+    _check_keys(f"{where}, data", keys["data"], DATA_KEYS)
     variants, chosen = keys.pop("variants"), keys.pop("contestants", None)
-    for variant in variants:
-        if "/" in variant:
-            raise UserError(f"{where}: the name {variant!r} has a /, which stands between variant and size.")
-    for variant in chosen or ():
+    for variant in (*(chosen or ()), keys.get("baseline") or next(iter(variants))):
         if variant not in variants:
             raise UserError(f"{where}: {variant!r} is not a variant; there are {', '.join(variants)}.")
     contestants = _expand({variant: variants[variant] or {} for variant in chosen or variants})
     _check_arguments(where, keys["arguments"], contestants)
     _check_budgets(where, keys.get("budgets", ()), keys["arguments"])
-    baseline = keys.get("baseline")
-    if baseline is not None and baseline not in (chosen or variants):
-        raise UserError(
-            f"{where}: the baseline {baseline!r} is not a variant; there are {', '.join(chosen or variants)}."
-        )
     return Task(name=name, contestants=contestants, **keys)
-
-
-def _check_data(where: str, data: Mapping[str, Any]) -> None:
-    _check_keys(f"{where}, data", data, DATA_KEYS)
-    if not data.get("files") and not data.get("hub"):
-        raise UserError(f"{where}: `data` needs `files` or `hub`.")
-    if data.get("made_by") not in (None, *SMALL_DATA):
-        raise UserError(f"{where}: `made_by` {data['made_by']!r} is unknown; there are {', '.join(SMALL_DATA)}.")
 
 
 def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -304,9 +260,6 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], contestants: Mapp
         overrides = found.get("config_overrides", {})
         if not isinstance(overrides, Mapping):
             raise UserError(f"{place}: config_overrides must be a mapping, got {overrides!r}.")
-        for key, value in overrides.items():
-            if isinstance(value, str):
-                parse_overrides(f"{key}={value}")
     if not isinstance(arguments.get("max_steps"), int):
         raise UserError(f"{where}: `arguments` need max_steps, the same number for all contestants.")
 
@@ -329,14 +282,13 @@ def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, Task]) -
     allowed = {"claim", "source", "task", kind, KINDS[kind], "margin", "at", "of"}
     if unknown := keys.keys() - allowed:
         raise UserError(f"{place} has an unknown key {min(unknown)!r}.")
-    _number(place, "margin", keys.get("margin", 0))
     if (kind in ("better", "above")) == ("margin" in keys):
         raise UserError(f"{place}: `margin` belongs to not_worse and equal, and they need it.")
     task = keys.get("task", next(iter(tasks)) if len(tasks) == 1 else None)
     if task not in tasks:
         raise UserError(f"{place} needs `task`, one of {', '.join(tasks)}.")
     _check_place(place, keys, tasks[task])
-    value = None if kind != "above" else _number(place, "value", keys["value"])
+    value = None if kind != "above" else float(keys["value"])
     sides = [_as_list(keys[kind]), _as_list(keys[kind] if value is not None else keys[KINDS[kind]])]
     pairs = [pair for a, b in product(*sides) for pair in _pairs(place, tasks[task], a, b, keys.get("of") == SLOPE)]
     optional = {key: keys[key] for key in ("margin", "at", "of") if key in keys}

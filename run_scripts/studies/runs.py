@@ -185,17 +185,6 @@ class Executor:
             return None
         return _run(analysis, self.study.tasks[start], run.contestant, run.start_learning_rate, run.seed)
 
-    def remaining(self) -> int:
-        """How many runs are still to do; those with more seeds, once it is known which."""
-        analysis = self._analysis()
-        left = 0
-        for task in self.study.tasks.values():
-            runs = len(task.contestants) * (len(task.learning_rates) + len(self.study.seeds) - 1)
-            left += runs - sum(run in self.records for run in _planned(analysis, task))
-        if not left and self.study.more_seeds:
-            left = sum(run not in self.records for run in self._more_runs())
-        return left
-
     def _start_runs(self) -> bool:
         """Start processes while there are runs and free places. Whether there is anything to wait for."""
         busy = {active.run for active in self.active}
@@ -263,8 +252,7 @@ class Executor:
         self._print(f"finished {ended.run}: {result}")
 
     def _print(self, text: str) -> None:
-        done, left = len(self.records), self.remaining()
-        print(f"{done} of {done + left} runs; {text}", flush=True)
+        print(f"{len(self.records)} runs done; {text}", flush=True)
 
 
 def _run(analysis: Analysis, task: Task, contestant: str, learning_rate: float, seed: int) -> Run:
