@@ -96,13 +96,7 @@ def check_inputs(arguments: BenchmarkArguments) -> list[str]:
 
 
 class Run:
-    """The results of a run so far, and the file that they are written to after every group.
-
-    Args:
-        output: Folder of the results.
-        report: What is known before measuring.
-        arguments: How much is measured.
-    """
+    """The results of a run so far, and the file that they are written to after every group."""
 
     def __init__(self, output: Path, report: dict[str, Any], arguments: BenchmarkArguments):
         self.output, self.report, self.arguments = output, report, arguments

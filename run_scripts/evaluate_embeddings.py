@@ -192,13 +192,7 @@ class Evaluation:
 
 
 def page(tables: list[str], run: dict[str, Any], earlier: int) -> str:
-    """The tables with what made them, as Markdown.
-
-    Args:
-        tables: The tables.
-        run: From `describe_run`.
-        earlier: Number of scores that earlier runs computed.
-    """
+    """The tables with what made them, as Markdown."""
     where = f"{run['accelerator'] or run['processor']}, {run['threads']} threads; {run['versions']}; {run['date']}"
     note = f" {earlier} scores are of earlier runs, which results.json lists." if earlier else ""
     content = "\n\n".join(tables)

@@ -93,10 +93,6 @@ class ExportArguments:
 def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     """Write and check all formats.
 
-    Args:
-        arguments: What to export.
-        folder: An empty folder.
-
     Returns:
         For every format its file, bytes, largest difference from PyTorch, median milliseconds of one input in the
         format and in PyTorch, and the metric of the task if measured.

@@ -28,11 +28,7 @@ from .base.trained_model import check_complete
 
 @contextmanager
 def _texts_begin_with_cls(model_class: Any) -> Iterator[None]:
-    """For tokenizers without BOS and EOS, such as BERT's, let texts begin after [CLS], as rows of `run_clm` do.
-
-    Args:
-        model_class: The harness's class of Transformers' models, which would begin them after `None`.
-    """
+    """For tokenizers without BOS and EOS, such as BERT's, let texts begin after [CLS], as rows of `run_clm` do."""
     kept = model_class.prefix_token_id
 
     def prefix_token_id(model: Any) -> int:

@@ -100,12 +100,7 @@ class PushArguments:
 
 
 def load_config(folder: Path, source: str) -> PreTrainedConfig:
-    """The configuration of a checkpoint of this package.
-
-    Args:
-        folder: Folder of the checkpoint.
-        source: The user's name of it, for messages.
-    """
+    """The configuration of a checkpoint of this package."""
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         model_type = fields.get("model_type") if isinstance(fields, dict) else None
@@ -122,9 +117,6 @@ def load_config(folder: Path, source: str) -> PreTrainedConfig:
 
 def select_files(folder: Path) -> tuple[list[str], dict[str, str]]:
     """Which files of a folder are pushed.
-
-    Args:
-        folder: The folder.
 
     Returns:
         Names of the files to push, and what stays behind: name of a file, or of a folder with "/" at its end -> why.
@@ -155,13 +147,7 @@ def _reason_to_leave(name: str) -> str | None:
 
 
 def check_weights(folder: Path, names: list[str], left: dict[str, str]) -> None:
-    """Check that weights can be read to their end, without reading them.
-
-    Args:
-        folder: Folder of a checkpoint.
-        names: Files of it that are pushed.
-        left: What stays behind, as from `select_files`.
-    """
+    """Check that weights can be read to their end, without reading them."""
     tensors = {name: _tensor_names(folder / name) for name in names if name.endswith(".safetensors")}
     for name in names:
         if name.endswith(".safetensors.index.json"):
@@ -249,15 +235,7 @@ def name_repository(card: str, folder: Path, source: str, repo_id: str) -> str:
 
 
 def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
-    """The files to push: those of the folder, and the modules that load the model.
-
-    Args:
-        source: Folder of a checkpoint, or name of a shipped configuration.
-        repo_id: Name on the Hub, which replaces the folder in the card's code.
-
-    Returns:
-        Name in the repository -> the file, or its content if it differs from the file.
-    """
+    """The files to push: those of the folder, and the modules that load the model."""
     folder = source_folder(source)
     names, left = select_files(folder)
     if "config.json" in left:

@@ -33,12 +33,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescript
 
 
 def help_text(command: str, others: Iterable[argparse.Action] = ()) -> str:
-    """The text of `--help`.
-
-    Args:
-        command: One of `TRAINING_COMMANDS`.
-        others: Further options, those of Transformers, for `--help_all`.
-    """
+    """The text of `--help`."""
     others, shown = list(others), set()
     parser = argparse.ArgumentParser(
         prog=f"tokenmixers {command}",
@@ -72,12 +67,7 @@ def argument_classes(command: str) -> list[tuple[Path, str]]:
 
 
 def fields_of(path: Path, name: str) -> list[dict[str, Any]]:
-    """The fields of an argument dataclass as arguments of `add_argument`, those of its bases in this package first.
-
-    Args:
-        path: Its file.
-        name: Its name.
-    """
+    """The fields of an argument dataclass as arguments of `add_argument`, those of its bases in this package first."""
     node, found = _class(path, name), {}
     for base in node.bases:
         place = _find(path, base.id)

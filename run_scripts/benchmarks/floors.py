@@ -40,10 +40,6 @@ class Floor(TorchDispatchMode):
 
     It keeps one tensor of each shape, and the weights themselves, which the repeated products read from memory as the
     model does. Fused attention counts as a product.
-
-    Args:
-        model: Whose parameters are the weights.
-        device: Where it runs.
     """
 
     def __init__(self, model: nn.Module, device: torch.device):

@@ -254,16 +254,7 @@ def case_table(
     text: str = "{:.2f}",
     cases: Sequence[bool] = (False, True),
 ) -> str:
-    """A table of the page: eager / compiled, a column per machine, type and mode. Empty if nothing of it was measured.
-
-    Args:
-        title: Title of the section.
-        head: Titles of the two columns of names.
-        lines: The names of each row, and its figures.
-        machines: The results.
-        text: Format of a figure.
-        cases: Eager (`False`), compiled (`True`), or both.
-    """
+    """A table of the page: eager / compiled, a column per machine, type and mode. Empty if nothing of it was measured."""
 
     def cell(machine: str, dtype: str, mode: str, figure: Figure) -> str:
         def figures(report: Mapping[str, Any]) -> list[float | None]:

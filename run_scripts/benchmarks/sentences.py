@@ -38,12 +38,7 @@ TO_TRAIN, VOCABULARY = 10_000, 8192
 
 
 def read_sentences(file: str | None, count: int) -> list[str]:
-    """The first sentences of a file, one per line, or of the documentation of Python's standard library.
-
-    Args:
-        file: Path of the file; `None` for the documentation.
-        count: Most sentences.
-    """
+    """The first sentences of a file, one per line, or of the documentation of Python's standard library."""
     if file is None:
         return list(islice(_documentation(), count))
     return [line.strip() for line in read_lines(file, count, "sentences")]

@@ -238,10 +238,6 @@ def attention_written_out(model: nn.Module) -> Iterator[None]:
 def check_agreement(candidates: Sequence[Candidate], tolerance: float) -> dict[str, float]:
     """Compare the outputs of candidates with the same weights.
 
-    Args:
-        candidates: Those with `weights` are compared with the first that has the same.
-        tolerance: Largest norm of the difference, relative to the norm.
-
     Returns:
         The relative differences by name, except for the first of each.
     """
@@ -426,13 +422,7 @@ def matmul_peaks(dtype: torch.dtype, device: torch.device, size: int) -> dict[st
 
 
 def measure(group: Group, case: Case, rounds: int) -> list[dict[str, Any]]:
-    """One row of results for each candidate.
-
-    Args:
-        group: The candidates; the others are compared with the first.
-        case: How they run.
-        rounds: Timed calls of each candidate, and of its floor.
-    """
+    """One row of results for each candidate."""
     first_calls = seconds_of_first_calls(group, case) if case.compiled else {}
     differences = check_agreement(group.candidates, TOLERANCE[case.dtype])
     calls = {candidate.name: candidate.call for candidate in group.candidates}
@@ -480,12 +470,6 @@ def floor_of(
     floor: Floor, seconds: Sequence[float], products: Sequence[float], copies: Sequence[float]
 ) -> dict[str, float]:
     """The floor of a candidate: its products alone, and the time to pass over their operands and results once.
-
-    Args:
-        floor: Products and bytes.
-        seconds: Seconds of each call of the candidate.
-        products: Seconds of its products in these rounds.
-        copies: Seconds of the copies in these rounds.
 
     Returns:
         `floor`, the share of the candidate's time, with its quartiles; both times; the numbers of products and bytes;

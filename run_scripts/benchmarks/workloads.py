@@ -25,13 +25,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def read_lines(file: str, count: int, wanted: str) -> list[str]:
-    """The first lines of a file that are not blank.
-
-    Args:
-        file: Path of the file.
-        count: Most lines.
-        wanted: What they are for, for messages.
-    """
+    """The first lines of a file that are not blank."""
     if not Path(file).is_file():
         raise UserError(f"there is no file {file!r} to take {wanted} from.")
     with report_bad_data():
@@ -42,13 +36,7 @@ def read_lines(file: str, count: int, wanted: str) -> list[str]:
 
 
 def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]:
-    """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to tokenize.
-
-    Args:
-        file: Path of the file.
-        tokenizer_name: For texts: folder or Hub id of a tokenizer.
-        count: Number of lines to read; empty lines do not count.
-    """
+    """Token counts from a file: one number per line, or texts (or pairs of texts, with a tab) to tokenize."""
     lines = read_lines(file, count, "lengths")
     if all(line.strip().isdecimal() for line in lines):
         return [int(line) for line in lines]

@@ -43,10 +43,6 @@ class Answer:
 def answer(checkpoint: Checkpoint, *values: Any) -> Answer:
     """Run a checkpoint on the inputs of its task.
 
-    Args:
-        checkpoint: The model.
-        values: Texts, a PIL image, and numbers, in the order of the task's function in `ANSWERS`.
-
     Raises:
         InputError: If the first input is missing, or a text is too long or not what the task needs.
     """

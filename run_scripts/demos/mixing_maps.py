@@ -92,13 +92,6 @@ def token_mixing_slopes(module: TokenMixingMLP, hidden_states: torch.Tensor) -> 
 
     The token mixing of MLP-Mixer, `W2 f(W1 x)`, has an activation f between its two maps: its weights from token to
     token, `W2 diag(f'(W1 x)) W1`, depend on the input and the channel.
-
-    Args:
-        module: The token mixing of a layer.
-        hidden_states: Its input, shape `(1, length, channels)`.
-
-    Returns:
-        Shape `(length, length)`, row = output token.
     """
     length = hidden_states.shape[1]
     weight_in, weight_out = module.weight_in[:, :length].detach(), module.weight_out[:length].detach()

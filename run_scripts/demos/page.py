@@ -146,16 +146,7 @@ def adapted(drawn: Drawn, kind: str | None, layer: float, head: float, token: fl
 
 
 def launch(checkpoint: Checkpoint, block: bool = True, **options: Any) -> Any:
-    """Serve the page of a checkpoint.
-
-    Args:
-        checkpoint: The model.
-        block: Whether to wait until the process is interrupted.
-        **options: For `gradio.Blocks.launch`: `server_name`, `server_port`, `share`, `inbrowser`.
-
-    Returns:
-        The running `gradio.Blocks`, with its address in `local_url`.
-    """
+    """Serve the page of a checkpoint."""
     page = build_page(checkpoint)
     # Fonts that are there: Gradio's own come from the internet.
     theme = import_gradio().themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])

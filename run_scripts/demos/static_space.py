@@ -29,18 +29,7 @@ Transformers.js; `settings.json` names title and precision. On your machine: `py
 def static_space_files(
     folder: Path, source: str, name: str, texts: str, licence: dict[str, Any]
 ) -> dict[str, Path | bytes]:
-    """The files of a static Space.
-
-    Args:
-        folder: What `tokenmixers export` wrote for a sentence transformer.
-        source: The user's name of it, for messages.
-        name: Name of the Space, whose last part is its title.
-        texts: File with one text on each line.
-        licence: The entry of the metadata, or nothing.
-
-    Returns:
-        Name -> content, or the file that has it.
-    """
+    """The files of a static Space."""
     kinds = [kind for kind in DTYPES if (folder / FILES[kind]).is_file()]
     if not kinds or not (folder / "modules.json").is_file():
         raise UserError(

@@ -25,12 +25,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.index.json", "*/*.safetensors")
 
 
 def has_format(name: str, kind: str) -> bool:
-    """Whether a checkpoint has the files of a format; of a Hub id this is assumed.
-
-    Args:
-        name: Folder or Hub id.
-        kind: A key of `FORMATS`.
-    """
+    """Whether a checkpoint has the files of a format; of a Hub id this is assumed."""
     folder = Path(name)
     if not folder.is_dir():
         return True
@@ -40,12 +35,7 @@ def has_format(name: str, kind: str) -> bool:
 
 
 def find_file(name: str, kind: str) -> Path:
-    """The ONNX file of a checkpoint.
-
-    Args:
-        name: Folder or Hub id.
-        kind: A key of `ONNX_FILES`.
-    """
+    """The ONNX file of a checkpoint."""
     for pattern in ONNX_FILES[kind]:
         if Path(name).is_dir():
             if found := sorted(Path(name).glob(f"onnx/{pattern}")):

@@ -31,10 +31,6 @@ class OnnxEncoder(torch.nn.Module):
     """An encoder in ONNX Runtime, as Sentence Transformers calls encoders.
 
     It uses as many threads as PyTorch when it is made.
-
-    Args:
-        file: The exported encoder: token ids and masks to `last_hidden_state`.
-        config: The encoder's configuration.
     """
 
     def __init__(self, file: Path, config: PreTrainedConfig):
@@ -63,12 +59,6 @@ def load_embedder(
 
     Checkpoints of Sentence Transformers, and of model2vec, have their own pooling; encoders of Transformers get the
     mean over the tokens.
-
-    Args:
-        name: Folder or Hub id.
-        kind: A key of `formats.FORMATS`.
-        max_seq_length: Tokens that texts are cut to; the model's own by default. Static embeddings have no limit.
-        trust_remote_code: Whether the checkpoint may run its own code.
     """
     check_folder(name)
     torch.manual_seed(0)  # of weights that are missing and not used, such as BERT's pooler: the fingerprint has them

@@ -29,12 +29,7 @@ def key_of(result: Mapping[str, Any]) -> Key:
 
 
 class ResultFile:
-    """The file `results.json` of an output folder, which several processes may add to.
-
-    Args:
-        folder: The output folder; it is made when there is something to write.
-        run: Date, command, machine and versions of this process.
-    """
+    """The file `results.json` of an output folder, which several processes may add to."""
 
     def __init__(self, folder: Path, run: dict[str, Any]):
         self.path, self.run = folder / "results.json", run

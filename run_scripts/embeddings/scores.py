@@ -50,10 +50,6 @@ class ClassificationEvaluator(BaseEvaluator):
 
     The folds are stratified and shuffled with a fixed seed. The regression is scikit-learn's with its regularisation
     (C = 1), on embeddings as they are.
-
-    Args:
-        data: From an `EmbeddingTask`.
-        batch_size: Texts that are encoded together.
     """
 
     def __init__(self, data: dict[str, list[str]], batch_size: int):
@@ -77,12 +73,7 @@ class ClassificationEvaluator(BaseEvaluator):
 
 
 class ClusteringEvaluator(BaseEvaluator):
-    """V-measure of k-means on embeddings, with as many clusters as labels: harmonic mean of two conditional entropies.
-
-    Args:
-        data: From an `EmbeddingTask`.
-        batch_size: Texts that are encoded together.
-    """
+    """V-measure of k-means on embeddings, with as many clusters as labels: harmonic mean of two conditional entropies."""
 
     def __init__(self, data: dict[str, list[str]], batch_size: int):
         super().__init__()

@@ -52,14 +52,6 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Time the encoding of the same sentences, tokenization included, by all models in turn.
 
-    Args:
-        columns: The models.
-        load: Loads a model in a format. An ONNX file keeps the number of threads with which it is loaded.
-        sentences: What they encode.
-        threads: Numbers of threads; all models are measured with each.
-        rounds: Timed passes of each model over the sentences, after one to warm up.
-        batch_size: Sentences that are encoded together.
-
     Returns:
         A row for every number of threads and model: `threads`, `name`, `model`, `format`, `seconds` of each round, and
         `sentences_per_second`, of the median.
@@ -98,11 +90,6 @@ def draw(table: Mapping[str, Any], speeds: Sequence[dict[str, Any]], folder: Pat
     """Write the `picture` to `quality_speed.png` and `quality_speed.svg`.
 
     Without matplotlib (extra `plot`) a message says that it is skipped.
-
-    Args:
-        table: As for `picture`.
-        speeds: As for `picture`.
-        folder: Where to write.
     """
     try:
         figure = picture(table, speeds)
@@ -118,10 +105,6 @@ def picture(table: Mapping[str, Any], speeds: Sequence[dict[str, Any]]) -> "Figu
 
     A line in a model's colour joins its formats. The quality is the last row of the table: the mean over the kinds of
     sets, or over the sets of one kind, or the score on a single set.
-
-    Args:
-        table: Names of the models, and rows of the summary, as in results.json.
-        speeds: Rows of `measure` for the same models.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

@@ -78,16 +78,7 @@ class EmbeddingTask:
 def load_tasks(
     folders: Sequence[str], wanted: Sequence[str] | None = None, split: str = "test"
 ) -> list[EmbeddingTask]:
-    """Read sets.
-
-    Args:
-        folders: Each a set, or a folder of sets.
-        wanted: Names of sets or kinds; all by default.
-        split: A key of `SPLITS`. Test files that are missing or hide their labels are replaced by those of `"dev"`.
-
-    Returns:
-        The sets, in the order of `METRICS` and of their names.
-    """
+    """Read sets."""
     found = {}
     for path in (path for folder in folders for path in _set_folders(folder)):
         if path.name in found and found[path.name] != path:

@@ -55,11 +55,7 @@ Inputs = dict[str, torch.Tensor]
 
 
 def check_packages(kinds: Iterable[str]) -> None:
-    """Check that the packages that formats need are there, and new enough.
-
-    Args:
-        kinds: Keys of `FORMATS`.
-    """
+    """Check that the packages that formats need are there, and new enough."""
     for kind in kinds:
         extra = "edge" if kind == "openvino" else "export"
         for package, oldest in PACKAGES[kind].items():
@@ -80,16 +76,7 @@ def check_opset(opset: int | None) -> None:
 
 
 def trace(model: PreTrainedModel, inputs: Inputs, opset: int | None = None) -> Any:
-    """A model as an ONNX graph for any batch size and length.
-
-    Args:
-        model: In float32, on the CPU.
-        inputs: A batch of at least two rows, by the names of the graph's inputs.
-        opset: Version of ONNX's operators; by default the exporter's.
-
-    Returns:
-        An `onnx_ir.Model` whose outputs have the names of the model's.
-    """
+    """A model as an ONNX graph for any batch size and length."""
     from transformers.exporters.auto import AutoHfExporter
     from transformers.exporters.configs import OnnxConfig
 
@@ -118,13 +105,7 @@ def _quiet():
 
 
 def write(graph: Any, kind: str, path: Path) -> None:
-    """Write a graph in a format.
-
-    Args:
-        graph: From `trace`.
-        kind: A key of `FORMATS`.
-        path: The file, whose folder is made.
-    """
+    """Write a graph in a format."""
     import onnx_ir
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,12 +173,7 @@ def _in_int8(graph: Any) -> Any:
 
 
 class Program:
-    """An exported file on its runtime, called with tensors by name.
-
-    Args:
-        path: An `.onnx` file, or an `.xml` file of OpenVINO.
-        float32: Let OpenVINO compute in float32 where it would choose bfloat16.
-    """
+    """An exported file on its runtime, called with tensors by name."""
 
     def __init__(self, path: Path, float32: bool = False):
         if path.suffix == ".xml":

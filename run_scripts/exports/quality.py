@@ -43,11 +43,6 @@ def compare(
 
     What both say about padding is left out.
 
-    Args:
-        program: The exported model.
-        model: The model in PyTorch.
-        batches: Inputs.
-
     Raises:
         ValueError: If an output is missing or has another shape.
     """
@@ -99,17 +94,7 @@ def answered_by(program: Program, model_class: type[PreTrainedModel]) -> Iterato
 
 
 def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str]) -> tuple[str, float]:
-    """The quality of a checkpoint, measured by the command that trains its task.
-
-    Args:
-        task: The task.
-        name: Folder or Hub id.
-        files: Value of the command's `--validation_file`, of images `--validation_dir`; may be empty.
-        arguments: Further arguments of the command.
-
-    Returns:
-        Name and value of the metric, the perplexity or a score for which more is better.
-    """
+    """The quality of a checkpoint, measured by the command that trains its task."""
     if task not in EVALUATIONS:
         raise UserError(f"--validation_file: a model for {task} has no task of its own whose quality is defined.")
     command, metrics = EVALUATIONS[task]

@@ -53,11 +53,7 @@ TEXTS.append(" ".join(TEXTS) * 4)
 
 
 def find_task(name: str) -> str:
-    """The task of a checkpoint.
-
-    Args:
-        name: Folder or Hub id.
-    """
+    """The task of a checkpoint."""
     check_folder(name)
     if _has_modules(name):
         return SENTENCES

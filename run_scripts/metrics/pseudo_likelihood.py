@@ -34,15 +34,7 @@ class ScoredText(NamedTuple):
 def encode(
     text: str, tokenizer: PreTrainedTokenizerBase, longest: int | None, with_words: bool, place: str
 ) -> ScoredText:
-    """Tokenize a text.
-
-    Args:
-        text: The text.
-        tokenizer: The model's tokenizer.
-        longest: Most tokens that the model takes; `None` for no limit.
-        with_words: Whether to number the words.
-        place: Where the text is from, for messages.
-    """
+    """Tokenize a text."""
     if not text.strip():
         raise UserError(f"{place}: the text {text!r} has no words.")
     encoding = tokenizer(text, return_special_tokens_mask=True, verbose=False)
@@ -73,12 +65,6 @@ def token_log_probabilities(
     model: PreTrainedModel, texts: Sequence[ScoredText], mask_token_id: int, batch_size: int
 ) -> list[list[float]]:
     """The log-probability of every scored token, in nats.
-
-    Args:
-        model: Masked language model in evaluation mode.
-        texts: Tokenized texts.
-        mask_token_id: Id of the mask token.
-        batch_size: Masked copies at a time. Copies in a batch have the same length, so that there is no padding.
 
     Returns:
         A list for every text, with a number for each of its `positions`.

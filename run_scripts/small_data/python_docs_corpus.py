@@ -30,11 +30,7 @@ class Arguments:
 
 
 def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Names and texts of the documents.
-
-    Args:
-        standard_library: Folder of the standard library; that of the running interpreter by default.
-    """
+    """Names and texts of the documents."""
     for name, text in topics.topics.items():
         yield f"topics/{name}", text
     root = standard_library or Path(sysconfig.get_path("stdlib"))

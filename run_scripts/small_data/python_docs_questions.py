@@ -58,12 +58,7 @@ def summaries(source: bytes) -> dict[str, str]:
 
 
 def articles(arguments: Arguments, standard_library: Path | None = None) -> Iterator[dict[str, Any]]:
-    """One article of SQuAD's JSON for each module that documents enough functions.
-
-    Args:
-        arguments: Sizes.
-        standard_library: Folder of the standard library; that of the running interpreter by default.
-    """
+    """One article of SQuAD's JSON for each module that documents enough functions."""
     root = standard_library or Path(sysconfig.get_path("stdlib"))
     for file in library_files(root):
         title = file.relative_to(root).as_posix()

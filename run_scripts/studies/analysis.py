@@ -15,12 +15,7 @@ from .statistics import power_law
 
 
 class Analysis:
-    """The results of a study.
-
-    Args:
-        report: With `study`, `setting`, `definition`, `models` and `runs`.
-        study: The definition, if it was read already.
-    """
+    """The results of a study."""
 
     def __init__(self, report: Mapping[str, Any], study: Study | None = None):
         self.report = report
@@ -78,14 +73,7 @@ class Analysis:
         return [run for run in found if run.get("start_learning_rate") == start]
 
     def results(self, task: Task, contestant: str, at: int | None = None, of: str | None = None) -> dict[int, float]:
-        """The results by seed.
-
-        Args:
-            task: The task.
-            contestant: The contestant.
-            at: The step; the last one by default.
-            of: A measure instead of the task's metric.
-        """
+        """The results by seed."""
         return {seed: _value(run, at, of) for seed, run in self.runs(task, contestant).items()}
 
     def compared(self, task: Task, name: str, claim: Claim) -> dict[int, float]:

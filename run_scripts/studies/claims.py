@@ -79,14 +79,7 @@ def decide(kind: str, interval: Interval, margin: float) -> str:
 def compare(
     claim: Claim, values: Callable[[str], Mapping[int, float]], sign: int, has_started: Callable[[str], bool]
 ) -> list[Comparison]:
-    """Compare all pairs of a claim.
-
-    Args:
-        claim: The claim.
-        values: Gives the results of a contestant by seed, in the units to compare.
-        sign: 1 if higher values are better, else -1.
-        has_started: Whether a contestant has left its plateau.
-    """
+    """Compare all pairs of a claim."""
     found = []
     for a, b in claim.pairs:
         of_a, of_b = values(a), values(b)

@@ -151,12 +151,7 @@ def names_of_studies() -> list[str]:
 
 
 def read_study(name: str, setting: str = "default") -> Study:
-    """Read a study.
-
-    Args:
-        name: A shipped study, or a YAML file.
-        setting: `"default"`, or one of the file's `settings`.
-    """
+    """Read a study."""
     is_file = Path(name).suffix in (".yaml", ".yml")
     file = find_shipped(name if is_file else f"{name}.yaml", STUDIES, "study file")
     try:

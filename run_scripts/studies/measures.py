@@ -46,16 +46,7 @@ def check_measures(names: Sequence[str]) -> None:
 
 
 def measure(names: Sequence[str], folder: Path, steps: int) -> dict[str, list[list[float]]]:
-    """Measure the weights of a run in all its checkpoints and at the end.
-
-    Args:
-        names: Some of `MEASURES`.
-        folder: Output folder of the run.
-        steps: The run's last step.
-
-    Returns:
-        By name, pairs of step and value.
-    """
+    """Measure the weights of a run in all its checkpoints and at the end."""
     found: dict[str, list[list[float]]] = {name: [] for name in names}
     places = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")} | {steps: folder}
     verbosity = logging.get_verbosity()

@@ -160,13 +160,7 @@ def verdict_lines(analysis: Analysis) -> str:
 
 
 def study_section(analysis: Analysis, conclusion: str = "", picture: str = "") -> str:
-    """The section of a study: question, picture, tables, and how it was run.
-
-    Args:
-        analysis: The study.
-        conclusion: What the results mean, a paragraph.
-        picture: Name of the picture's file, if there is one to show.
-    """
+    """The section of a study: question, picture, tables, and how it was run."""
     study = analysis.study
     title = study.title if study.setting == "default" else f"{study.title}, setting {study.setting}"
     question = f"**{study.question}**" if study.question else ""
@@ -201,12 +195,7 @@ def _conditions(report: Mapping[str, Any]) -> str:
 
 
 def plot_study(analysis: Analysis, path: Path) -> None:
-    """Draw the results of every task over the steps: the mean over seeds, their range shaded.
-
-    Args:
-        analysis: The study.
-        path: The image file. Without matplotlib (extra `plot`) a message says that it is skipped.
-    """
+    """Draw the results of every task over the steps: the mean over seeds, their range shaded."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -38,13 +38,7 @@ class Process:
 
 
 class Executor:
-    """Does all runs of a study that are not done, and writes its report after each.
-
-    Args:
-        workspace: The output folder.
-        models: From `describe_models`.
-        jobs: Processes at a time. They share the processor's cores.
-    """
+    """Does all runs of a study that are not done, and writes its report after each."""
 
     def __init__(self, workspace: Workspace, models: dict[str, Any], jobs: int):
         self.workspace, self.study, self.jobs = workspace, workspace.study, jobs

@@ -16,14 +16,7 @@ ROUNDS = 15
 
 
 def step_seconds(study: Study, task: Task, device: torch.device, rounds: int = ROUNDS) -> dict[str, float]:
-    """Seconds of a step by contestant: forward and backward pass, and AdamW, in float32. The steps alternate.
-
-    Args:
-        study: The study.
-        task: One of its tasks. The batch has the shapes of its `example`, and random values.
-        device: Where to train.
-        rounds: Steps of each contestant.
-    """
+    """Seconds of a step by contestant: forward and backward pass, and AdamW, in float32. The steps alternate."""
     case = Case("training", torch.float32, False, device)
     calls = {}
     for name in task.contestants:

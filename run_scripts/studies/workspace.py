@@ -77,13 +77,7 @@ def run_of(record: Mapping[str, Any]) -> Run:
 
 
 class Workspace:
-    """The output folder of a study.
-
-    Args:
-        study: The study.
-        folder: The folder, new or of the same study. It may have been moved from another machine.
-        data_dir: Folder of the data files; `None` for the data sets of the Hub.
-    """
+    """The output folder of a study."""
 
     def __init__(self, study: Study, folder: Path, data_dir: str | None):
         self.study, self.folder = study, folder.resolve()
@@ -171,12 +165,7 @@ class Workspace:
         return {**recipe, **evaluation, **short, "output_dir": str(folder)}
 
     def recipe(self, run: Run, start_from: Run | None = None) -> dict[str, Any]:
-        """The recipe of a run.
-
-        Args:
-            run: The run.
-            start_from: The finished run whose model is finetuned, if the task asks for it.
-        """
+        """The recipe of a run."""
         task = self.study.tasks[run.task]
         recipe = {**DEFAULTS, **task.recipe(run.contestant), **self.data_arguments(task)}
         if task.tokenizer is not None:
@@ -190,12 +179,7 @@ class Workspace:
         return recipe
 
     def write_recipe(self, name: str, recipe: Mapping[str, Any]) -> Path:
-        """Write a recipe, or check that it is the one with which a run was started.
-
-        Args:
-            name: Path of the run's folder in this one.
-            recipe: The arguments.
-        """
+        """Write a recipe, or check that it is the one with which a run was started."""
         file = self.folder / f"{name}.yaml"
         recipe = json.loads(json.dumps(recipe))
         if file.is_file() and any((self.folder / found).exists() for found in (name, f"{name}.diverged")):
