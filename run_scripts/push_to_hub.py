@@ -235,7 +235,7 @@ def name_repository(card: str, folder: Path, source: str, repo_id: str) -> str:
 
 
 def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
-    """The files to push: those of the folder, and the modules that load the model."""
+    """The files to push by their names: those of the folder, some changed, and the modules that load the model."""
     folder = source_folder(source)
     names, left = select_files(folder)
     if "config.json" in left:

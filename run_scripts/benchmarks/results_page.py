@@ -254,7 +254,7 @@ def case_table(
     text: str = "{:.2f}",
     cases: Sequence[bool] = (False, True),
 ) -> str:
-    """A table of the page: eager / compiled, a column per machine, type and mode. Empty if nothing of it was measured."""
+    """A table of the page: eager / compiled, a column per machine, type and mode; empty if nothing was measured."""
 
     def cell(machine: str, dtype: str, mode: str, figure: Figure) -> str:
         def figures(report: Mapping[str, Any]) -> list[float | None]:

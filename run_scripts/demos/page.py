@@ -146,7 +146,7 @@ def adapted(drawn: Drawn, kind: str | None, layer: float, head: float, token: fl
 
 
 def launch(checkpoint: Checkpoint, block: bool = True, **options: Any) -> Any:
-    """Serve the page of a checkpoint."""
+    """Serve the page of a checkpoint, and return the running `gradio.Blocks`. `options` are those of its `launch`."""
     page = build_page(checkpoint)
     # Fonts that are there: Gradio's own come from the internet.
     theme = import_gradio().themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])

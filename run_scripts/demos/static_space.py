@@ -29,7 +29,7 @@ Transformers.js; `settings.json` names title and precision. On your machine: `py
 def static_space_files(
     folder: Path, source: str, name: str, texts: str, licence: dict[str, Any]
 ) -> dict[str, Path | bytes]:
-    """The files of a static Space."""
+    """The files of a static Space by their names: the content, or the file that has it."""
     kinds = [kind for kind in DTYPES if (folder / FILES[kind]).is_file()]
     if not kinds or not (folder / "modules.json").is_file():
         raise UserError(

@@ -73,7 +73,7 @@ class ClassificationEvaluator(BaseEvaluator):
 
 
 class ClusteringEvaluator(BaseEvaluator):
-    """V-measure of k-means on embeddings, with as many clusters as labels: harmonic mean of two conditional entropies."""
+    """V-measure of k-means on embeddings, with as many clusters as labels."""
 
     def __init__(self, data: dict[str, list[str]], batch_size: int):
         super().__init__()

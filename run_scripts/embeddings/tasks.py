@@ -78,7 +78,10 @@ class EmbeddingTask:
 def load_tasks(
     folders: Sequence[str], wanted: Sequence[str] | None = None, split: str = "test"
 ) -> list[EmbeddingTask]:
-    """Read sets."""
+    """Read the sets in folders, each a set or a folder of sets, in the order of `METRICS`.
+
+    `wanted` are names of sets or kinds. Test files that are missing or hide their labels give way to "dev".
+    """
     found = {}
     for path in (path for folder in folders for path in _set_folders(folder)):
         if path.name in found and found[path.name] != path:

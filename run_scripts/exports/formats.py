@@ -76,7 +76,7 @@ def check_opset(opset: int | None) -> None:
 
 
 def trace(model: PreTrainedModel, inputs: Inputs, opset: int | None = None) -> Any:
-    """A model as an ONNX graph for any batch size and length."""
+    """A model as an `onnx_ir.Model` for any batch size and length, from inputs of at least two rows."""
     from transformers.exporters.auto import AutoHfExporter
     from transformers.exporters.configs import OnnxConfig
 
@@ -173,7 +173,7 @@ def _in_int8(graph: Any) -> Any:
 
 
 class Program:
-    """An exported file on its runtime, called with tensors by name."""
+    """An exported file, called with tensors by name. `float32` is for OpenVINO, which prefers bfloat16."""
 
     def __init__(self, path: Path, float32: bool = False):
         if path.suffix == ".xml":

@@ -94,7 +94,7 @@ def answered_by(program: Program, model_class: type[PreTrainedModel]) -> Iterato
 
 
 def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str]) -> tuple[str, float]:
-    """The quality of a checkpoint, measured by the command that trains its task."""
+    """Name and value of the metric of a checkpoint, measured by the command that trains its task."""
     if task not in EVALUATIONS:
         raise UserError(f"--validation_file: a model for {task} has no task of its own whose quality is defined.")
     command, metrics = EVALUATIONS[task]

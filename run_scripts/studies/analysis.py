@@ -73,7 +73,7 @@ class Analysis:
         return [run for run in found if run.get("start_learning_rate") == start]
 
     def results(self, task: Task, contestant: str, at: int | None = None, of: str | None = None) -> dict[int, float]:
-        """The results by seed."""
+        """The metric, or a measure, by seed, at a step or at the end."""
         return {seed: _value(run, at, of) for seed, run in self.runs(task, contestant).items()}
 
     def compared(self, task: Task, name: str, claim: Claim) -> dict[int, float]:

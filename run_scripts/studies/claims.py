@@ -79,7 +79,7 @@ def decide(kind: str, interval: Interval, margin: float) -> str:
 def compare(
     claim: Claim, values: Callable[[str], Mapping[int, float]], sign: int, has_started: Callable[[str], bool]
 ) -> list[Comparison]:
-    """Compare all pairs of a claim."""
+    """Compare all pairs of a claim by their `values` by seed; `sign` is 1 if higher ones are better, else -1."""
     found = []
     for a, b in claim.pairs:
         of_a, of_b = values(a), values(b)

@@ -151,7 +151,7 @@ def names_of_studies() -> list[str]:
 
 
 def read_study(name: str, setting: str = "default") -> Study:
-    """Read a study."""
+    """Read a study of this package, or a YAML file, in its default setting or one of its `settings`."""
     is_file = Path(name).suffix in (".yaml", ".yml")
     file = find_shipped(name if is_file else f"{name}.yaml", STUDIES, "study file")
     try:

@@ -46,7 +46,7 @@ def check_measures(names: Sequence[str]) -> None:
 
 
 def measure(names: Sequence[str], folder: Path, steps: int) -> dict[str, list[list[float]]]:
-    """Measure the weights of a run in all its checkpoints and at the end."""
+    """Pairs of step and value by measure, in the weights of all checkpoints of a run and of its end."""
     found: dict[str, list[list[float]]] = {name: [] for name in names}
     places = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")} | {steps: folder}
     verbosity = logging.get_verbosity()
