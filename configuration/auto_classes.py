@@ -1,4 +1,4 @@
-"""Which class of this package each Auto class of Transformers returns, by `model_type`.
+"""The class of this package that each Auto class of Transformers returns, by `model_type`.
 
 Data only: importing this module imports neither torch nor transformers.
 """
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 
 IMAGE_PROCESSORS = {"pil": "TimmImageProcessorPil", "torchvision": "TimmImageProcessorPil"}
-"""Backend -> name of the class in `tokenization/` that prepares images. One class, which uses Pillow, serves both."""
+"""Backend -> name of the image processor class in `tokenization/`. One class, which uses Pillow, serves both."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """The classes of one model family, by name.
+    """The names of a model family's classes.
 
     Attributes:
         config: Name of the configuration class in `configuration/configuration_<model_type>.py`.
@@ -26,7 +26,7 @@ class Family:
 
 
 def _family(prefix: str, **decoders: str) -> Family:
-    """A family for text and images; `decoders` has its decoders by Auto class."""
+    """A family for text and images; `decoders` maps Auto classes to its decoder classes."""
     return Family(
         config=f"{prefix}Config",
         models={

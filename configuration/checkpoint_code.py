@@ -1,8 +1,8 @@
-"""The code of a checkpoint: one file for the configuration and one for the models, made from this package's modules.
+"""The code of a checkpoint: one file for the configuration and one for the models, generated from this package.
 
-The modules of a family are joined, dependencies first, without the definitions that the checkpoint does not use and
-without the sections of their documentation. Names must be unique among them. Relative imports take names from
-a module (not `from . import module`).
+The modules of a family are concatenated, dependencies first. Definitions that the checkpoint does not use and sections
+of docstrings are left out. Names must be unique across these modules, and relative imports must import names from a
+module (not `from . import module`).
 """
 
 import ast
@@ -21,12 +21,12 @@ from .auto_classes import FAMILIES
 
 
 GENERATED = "# Part of tokenmixers"
-"""How all files of a checkpoint's code begin."""
+"""The first words of every code file in a checkpoint."""
 
 _PACKAGE = Path(__file__).parents[1]
 
 PIPELINE_FILE = _PACKAGE / "modeling" / "pipelines" / "question_answering.py"
-"""The pipeline, which checkpoints for question answering include."""
+"""The pipeline that question answering checkpoints include."""
 
 _REPLACED_IN_CHECKPOINTS = {
     "package_features.py": "checkpoint_features.py",
@@ -44,7 +44,7 @@ _DECODERS = {"AutoModelForCausalLM"}
 _TEXT_TO_TEXT = {"AutoModelForSeq2SeqLM"}
 _CONSTANTS = r"(?m)^([^ #@].*)\n\n\n(?=\w+(:.*)? = )"  # one after another
 _SECTIONS = re.compile(r"\n\n *(Args|Attributes|Returns|Raises|Shapes|Example):\n.*", re.DOTALL)
-"""What documentation has after its first part; the package has it in full."""
+"""Sections of a docstring, which only the package keeps."""
 
 
 def auto_map(config: PreTrainedConfig) -> dict[str, str]:
@@ -54,8 +54,8 @@ def auto_map(config: PreTrainedConfig) -> dict[str, str]:
         config: Configuration of one of the `FAMILIES`.
 
     Returns:
-        Auto class name -> `"<module>.<class>"`, for the configuration and every kind of model that this configuration
-        is for: of images, text to text, a decoder or an encoder.
+        Auto class name -> `"<module>.<class>"`, for the configuration and the heads that fit it: those for images,
+        text to text, decoders or encoders.
     """
     family, model_type = FAMILIES[config.model_type], config.model_type
     heads: Set[str] = family.models.keys() - _IMAGES - _DECODERS - _TEXT_TO_TEXT
@@ -79,11 +79,11 @@ def checkpoint_code(config: PreTrainedConfig) -> dict[str, str]:
     """The files that define a checkpoint's classes.
 
     Args:
-        config: Configuration of one of the `FAMILIES`. If its `custom_pipelines` name a pipeline for question
-            answering, the file of that pipeline is included.
+        config: Configuration of one of the `FAMILIES`. If its `custom_pipelines` name a question answering pipeline,
+            that pipeline's file is included.
 
     Returns:
-        File name -> source, which imports nothing but PyTorch, Transformers, their dependencies and these files.
+        File name -> source code, which imports only PyTorch, Transformers, their dependencies and these files.
 
     Raises:
         ValueError: If two modules of the package define the same name, or a module has statements besides definitions.
@@ -93,7 +93,7 @@ def checkpoint_code(config: PreTrainedConfig) -> dict[str, str]:
 
 
 def named_code(config: PreTrainedConfig) -> dict[str, str]:
-    """What `checkpoint_code` returns if the `auto_map` of a configuration names some of these files, else nothing.
+    """`checkpoint_code(config)` if the configuration's `auto_map` names one of its files, else an empty dictionary.
 
     Configurations that do not come from a saved model have no `auto_map`; others may name code in another repository.
     """
@@ -138,7 +138,7 @@ class _Piece(NamedTuple):
 
 
 class _Bundle:
-    """A module and those it imports in its own top folder, reduced to what `names` need.
+    """A module and the modules it imports from its top folder, reduced to the definitions that `names` need.
 
     Attributes:
         used: Names that the remaining definitions use.
@@ -147,7 +147,7 @@ class _Bundle:
 
     def __init__(self, path: Path, names: Set[str]):
         self.modules: dict[Path, list[_Piece]] = {}
-        self.imports: dict[str, tuple[str, str]] = {}  # name -> the module it is from, and its name there
+        self.imports: dict[str, tuple[str, str]] = {}  # name -> its module, and its name there
         self._add(path)
         pieces = [piece for module in self.modules.values() for piece in module]
         of_name: dict[str, _Piece] = {}
@@ -222,7 +222,7 @@ def _top_folder(path: Path) -> str:
 
 
 def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
-    """The definitions of a module in their order, each with the comments above it."""
+    """The definitions of a module in order, each with the comments above it."""
     lines = text.split("\n")
     body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     for node, following in zip(body, [*body[1:], None], strict=True):
@@ -245,7 +245,7 @@ def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
 
 
 def _without_sections(node: ast.AST, lines: list[str], first: int, end: int) -> list[str]:
-    """Lines `first` to `end`, in which functions and classes have the first part of their documentation alone."""
+    """Lines `first` to `end`, with docstrings of functions and classes cut before their first section."""
     kept = dict(enumerate(lines[first:end], first))
     for definition in ast.walk(node):
         if not isinstance(definition, ast.FunctionDef | ast.ClassDef) or ast.get_docstring(definition) is None:

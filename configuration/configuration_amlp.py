@@ -14,8 +14,8 @@ DEPARTURES = ("attention_before_norm", "activate_block_output", "remove_final_no
 class AMLPConfig(GMLPConfig):
     r"""Configuration of an aMLP encoder: gMLP with tiny attention ("Pay Attention to MLPs", section 4.3).
 
-    The defaults give aMLP-base of the paper's Table 5: 36 layers, 108,791,516 parameters. It takes all arguments of
-    `GMLPConfig`, with these in addition or with another default.
+    The defaults give aMLP-base of the paper's Table 5: 36 layers, 108,791,516 parameters. It accepts all arguments of
+    `GMLPConfig`, and the following ones, which are new or have another default.
 
     Args:
         num_hidden_layers (`int`, defaults to 36): Number of aMLP blocks.
@@ -25,15 +25,15 @@ class AMLPConfig(GMLPConfig):
         attention_before_norm (`bool`, defaults to `False`):
             Whether tiny attention reads a block's input before the norm.
         activate_block_output (`bool`, defaults to `False`):
-            Whether `hidden_act` also acts on what a block adds to its input.
-        remove_final_norm (`bool`, defaults to `False`): Whether the last block is followed by no norm.
+            Whether `hidden_act` is also applied to a block's output, before the residual connection.
+        remove_final_norm (`bool`, defaults to `False`): Whether to omit the norm after the last block.
         lm_head_projection (`bool`, defaults to `False`):
-            Whether a linear map of width `hidden_size` comes before the language modelling head. This and the three
-            above are for weights converted from aMLP-japanese; the paper has none of them.
+            Whether a linear layer of width `hidden_size` precedes the language modelling head. This field and the
+            three above are for weights converted from aMLP-japanese; the paper does not have them.
 
     Raises:
-        ValueError: As `GMLPConfig`, or if `attention_size` is not positive or
-            `attention_probs_dropout_prob` is not in [0, 1].
+        ValueError: As in `GMLPConfig`, or if `attention_size` is not positive or `attention_probs_dropout_prob` is not
+            in [0, 1].
 
     Example:
     ```python
@@ -62,20 +62,20 @@ class AMLPConfig(GMLPConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        """Always one: tiny attention has a single head."""
+        """Always 1, because tiny attention has a single head."""
         return 1
 
     @property
     def head_dim(self) -> int:
-        """Width of that head, under the name Transformers' attention utilities look for."""
+        """Width of the head, under the name that Transformers' attention utilities expect."""
         return self.attention_size
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """What is written to `config.json`: without the departures from the paper that are off."""
+        """The fields written to `config.json`, without departures from the paper that are off."""
         return {name: value for name, value in super().to_diff_dict().items() if name not in DEPARTURES or value}
 
     def validate_architecture(self) -> None:
-        """Check the sizes; called by strict validation at construction and when saving."""
+        """Check the sizes; strict validation calls this at construction and when saving."""
         super().validate_architecture()
         check_least(self, 1, "attention_size")
         check_rates(self, "attention_probs_dropout_prob")

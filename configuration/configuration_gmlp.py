@@ -9,9 +9,8 @@ from .validation import ValidatedConfig, check_activation, check_not_negative, s
 class GMLPConfig(ValidatedConfig):
     r"""Configuration of a gMLP encoder for text or images ("Pay Attention to MLPs", arXiv 2105.08050).
 
-    The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters. With `image_size` set the
-    model reads images, as ViT does: square patches, then the same blocks; `vocab_size`, `type_vocab_size` and the
-    token ids are then unused.
+    The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters. With `image_size`, the model
+    reads images as ViT does, in square patches; `vocab_size`, `type_vocab_size` and the token ids are then unused.
 
     Args:
         vocab_size (`int`, defaults to 32000): Number of token ids.
@@ -20,61 +19,61 @@ class GMLPConfig(ValidatedConfig):
             Width after the channel expansion (the paper's `d_ffn`). Must be even for `gate_type="split"`.
         num_hidden_layers (`int`, defaults to 48): Number of gMLP blocks.
         max_position_embeddings (`int`, defaults to 512):
-            Longest sequence, in tokens: the side `n` of the spatial weights. Shorter inputs use their leading block.
-            For images it follows from `image_size`, and a given value is replaced.
-        hidden_act (`str`, defaults to `"gelu"`): Activation after the channel expansion (`"gelu"` is the exact one).
-        hidden_dropout_prob (`float`, defaults to 0.0): Dropout on the embeddings and on each block's output.
+            Maximum sequence length `n`; the spatial weights are `n` by `n`. Shorter inputs use their leading block.
+            For images, it is computed from `image_size` and a given value is ignored.
+        hidden_act (`str`, defaults to `"gelu"`): Activation after the channel expansion (`"gelu"` is the exact GELU).
+        hidden_dropout_prob (`float`, defaults to 0.0): Dropout rate for the embeddings and each block's output.
         classifier_dropout (`float`, *optional*):
             Dropout before a classification head; `None` means `hidden_dropout_prob`.
         classifier_pooling (`"cls"` or `"mean"`, defaults to `"cls"`):
-            What sequence-level heads read: the first real token (the paper's choice), or the mean of the real tokens.
-            For images `"cls"` means ViT's class token and pre-logits layer (a dense layer and tanh), which give the
-            parameter counts of the paper's Table 1; `"mean"` means neither, as in timm.
+            Input of sequence-level heads: the first real token (as in the paper), or the mean of the real tokens. For
+            images, `"cls"` uses ViT's class token and pre-logits layer (a dense layer and tanh), which gives the
+            parameter counts of the paper's Table 1; `"mean"` uses neither, as in timm.
         gate_type (`"split"`, `"linear"`, `"additive"` or `"multiplicative"`, defaults to `"split"`):
             The gate s(Z) of Table 3, with f the spatial projection of the normalised input: `"split"` Z1 * f(Z2), the
-            spatial gating unit; `"linear"` f(Z); `"additive"` Z + f(Z); `"multiplicative"` Z * f(Z). Only the first
+            spatial gating unit; `"linear"` f(Z); `"additive"` Z + f(Z); `"multiplicative"` Z * f(Z). Only `"split"`
             halves the channels.
         spatial_weight_type (`"toeplitz"` or `"full"`, *optional*):
             `"toeplitz"` stores the 2n - 1 diagonals of each spatial weight (Appendix C, the paper's choice for text),
             `"full"` all n * n entries. `None` becomes `"toeplitz"` for text and `"full"` for images.
         spatial_initializer_range (`float`, defaults to 1e-6):
-            Standard deviation of the spatial weights at the start. The paper says "near zero"; with the biases at one
-            every block then starts as a plain feed-forward layer.
+            Standard deviation for initializing the spatial weights. The paper says "near zero"; together with biases
+            of one, every block then starts as a feed-forward layer.
         mask_padding (`bool`, defaults to `True`):
-            Whether `attention_mask` is honoured: padding then has no influence on real tokens, on either side.
-            `False` is the paper's protocol, in which the model sees the padding and learns to ignore it.
+            Whether the model applies `attention_mask`, so that padding on either side does not change real tokens.
+            `False` follows the paper, where the model sees the padding and learns to ignore it.
         layer_norm_eps (`float`, defaults to 1e-6): Epsilon of the block norms and of the final norm.
         gate_layer_norm_eps (`float`, defaults to 1e-5): Epsilon of the norm inside the spatial gating unit.
-        initializer_range (`float`, defaults to 0.02): Standard deviation of all other weight matrices at the start.
+        initializer_range (`float`, defaults to 0.02): Standard deviation for initializing all other weight matrices.
         type_vocab_size (`int`, defaults to 0):
-            Number of segment embeddings. With 0, as in the paper, `token_type_ids` are accepted and have no effect.
+            Number of segment embeddings. With 0, as in the paper, `token_type_ids` have no effect.
         tie_word_embeddings (`bool`, defaults to `True`):
-            Whether the masked-language-modelling head shares the embedding matrix.
+            Whether the masked language modelling head shares the embedding matrix.
         sparse_prediction (`bool`, defaults to `False`):
-            Whether masked-language-modelling training steps skip the logits of tokens that are not to be predicted:
-            the same loss, several times less work in the head, and no `logits` in the output of such a step. Counting
-            those to predict makes the processor wait for the GPU once a step.
+            Whether training steps of masked language modelling compute logits only for the tokens to predict. The loss
+            is the same, the head does several times less work, and the output of such a step has no `logits`. Counting
+            these tokens synchronizes with the GPU once per step.
         is_decoder (`bool`, defaults to `False`):
-            Whether tokens see only themselves and those before: the spatial weights' lower triangle is used, for
-            `GMLPForCausalLM`. For text only.
+            Whether tokens see only themselves and the tokens before them, as `GMLPForCausalLM` needs. The model then
+            uses the lower triangle of the spatial weights. For text only.
         use_cache (`bool`, defaults to `True`):
-            Whether a decoder returns what it needs to go on with the next token.
+            Whether a decoder returns a cache for generation.
         pad_token_id, bos_token_id, eos_token_id (`int`, *optional*): Special token ids; padding defaults to 0.
         image_size (`int` or pair of `int`, *optional*):
             Height and width of the images, in pixels; `None` for text.
         patch_size (`int`, defaults to 16): Side of the square patches; `image_size` is a multiple of it.
         num_channels (`int`, defaults to 3): Number of image channels.
         out_features, out_indices, apply_layernorm, reshape_hidden_states (*optional*):
-            As of `Dinov2Config`, for backbones; `stage_names` are `"stem"`, `"stage1"`, ... (see `ImageBackbone`).
+            As in `Dinov2Config`, for backbones; `stage_names` are `"stem"`, `"stage1"`, ... (see `ImageBackbone`).
         drop_path_rate (`float`, defaults to 0.0):
-            Stochastic depth: probability of skipping a block for an example in training, the same for all blocks.
-            Table 1 gives the survival probability, one minus this.
+            Stochastic depth: the probability of skipping a block for an example during training, equal for all blocks.
+            Table 1 of the paper gives the survival probability, one minus this value.
 
     Raises:
-        ValueError: If a value has the wrong type or is no allowed choice, a size is not positive, `intermediate_size`
-            is odd for a split gate, `image_size` is not a multiple of `patch_size`, an epsilon or deviation is
-            negative, a rate is not in [0, 1], `drop_path_rate` is not in [0, 1), or a special token is outside the
-            vocabulary.
+        ValueError: If a value has the wrong type or is not an allowed choice, a size is not positive,
+            `intermediate_size` is odd for a split gate, `image_size` is not a multiple of `patch_size`, an epsilon or
+            deviation is negative, a rate is not in [0, 1], `drop_path_rate` is not in [0, 1), or a special token is
+            outside the vocabulary.
 
     Example:
     ```python
@@ -86,7 +85,7 @@ class GMLPConfig(ValidatedConfig):
     """
 
     model_type = "gmlp"
-    # The gate needs all channels of a token at once (norm, halves): the projections around it are split, it is not.
+    # Only the projections are split, because the gate needs all channels of a token at once (norm, halves).
     base_model_tp_plan = {
         "layers.*.proj_in": "colwise_gather_output",
         "layers.*.proj_out": "rowwise_split_input",
@@ -131,11 +130,11 @@ class GMLPConfig(ValidatedConfig):
 
     @property
     def gate_size(self) -> int:
-        """Channels of the gate, and of what the gating unit returns."""
+        """Number of channels of the gate and of the gating unit's output."""
         return self.intermediate_size // 2 if self.gate_type == "split" else self.intermediate_size
 
     def validate_architecture(self) -> None:
-        """Check the sizes; called by strict validation at construction and when saving."""
+        """Check the sizes; strict validation calls this at construction and when saving."""
         super().validate_architecture()
         check_not_negative(self, "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range")
         check_activation(self.hidden_act)

@@ -11,28 +11,28 @@ class MLPMixerConfig(GMLPConfig):
     r"""Configuration of an MLP-Mixer encoder for text or images (arXiv 2105.01601).
 
     The defaults give the baseline of Table 3 in "Pay Attention to MLPs" as its caption describes it: 24 layers of
-    width 768 for up to 128 tokens, 140,361,216 parameters. It takes the arguments of `GMLPConfig`, except for those of
-    the gate, with these in addition or with another default.
+    width 768 for up to 128 tokens, 140,361,216 parameters. It accepts the arguments of `GMLPConfig`, except those of
+    the gate, and the following ones, which are new or have another default.
 
     Args:
         hidden_size (`int`, defaults to 768): Width of the residual stream.
-        intermediate_size (`int`, defaults to 3072): Width inside the channel-mixing MLP; need not be even.
+        intermediate_size (`int`, defaults to 3072): Width inside the channel-mixing MLP; may be odd.
         token_mixing_size (`int`, defaults to 384): Width inside the token-mixing MLP.
         num_hidden_layers (`int`, defaults to 24): Number of blocks.
         max_position_embeddings (`int`, defaults to 128):
-            Longest sequence, in tokens: the inputs and outputs of the token-mixing MLP. For images it follows from
-            `image_size`.
+            Maximum sequence length, which is the number of inputs and outputs of the token-mixing MLP. For images, it
+            is computed from `image_size`.
         hidden_act (`str`, defaults to `"gelu"`): Activation inside both MLPs.
         classifier_pooling (`"cls"` or `"mean"`, *optional*):
-            As for `GMLPConfig`; `None` becomes `"mean"` for images, as in the Mixer paper, which has no class token,
-            and `"cls"` for text.
+            As in `GMLPConfig`; `None` becomes `"cls"` for text, and `"mean"` for images as in the Mixer paper, which
+            has no class token.
         spatial_weight_type (`"full"`): The token-mixing weights are full matrices.
         spatial_initializer_range (`float`, defaults to 0.02):
-            Standard deviation of the token-mixing weights at the start.
+            Standard deviation for initializing the token-mixing weights.
         gate_type, gate_layer_norm_eps (`None`): There is no gate.
 
     Raises:
-        ValueError: As `GMLPConfig`, or if `token_mixing_size` is not positive, or if a field of the gate or
+        ValueError: As in `GMLPConfig`, or if `token_mixing_size` is not positive, or if a field of the gate or
             `is_decoder` is set: the token-mixing MLP is not causal.
 
     Example:
@@ -45,7 +45,7 @@ class MLPMixerConfig(GMLPConfig):
     """
 
     model_type = "mlp_mixer"
-    # Channel mixing is split; token mixing sums over tokens and is not.
+    # Only channel mixing is split, because token mixing sums over tokens.
     base_model_tp_plan = {
         "layers.*.proj_in": "colwise",
         "layers.*.proj_out": "rowwise",
@@ -67,7 +67,7 @@ class MLPMixerConfig(GMLPConfig):
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        """Check the sizes; called by strict validation at construction and when saving."""
+        """Check the sizes; strict validation calls this at construction and when saving."""
         super().validate_architecture()
         check_least(self, 1, "token_mixing_size")
         if self.is_decoder:

@@ -24,7 +24,7 @@ AttentionComponent = Literal[
     "relative",
     "mesh_factorized",
 ]
-# What the decoder's self-attention may have of its own, as `decoder_<name>`.
+# Fields that the decoder's self-attention can set separately, as `decoder_<name>`.
 _DECODER_OVERRIDES = (
     "attention_components",
     "num_attention_heads",
@@ -54,7 +54,7 @@ _C4 = {
     "max_position_embeddings": 512,
     "attention_dropout": 0.0,
 }
-# The same with the layers of Mesh TensorFlow.
+# These shapes with the layers of Mesh TensorFlow.
 _MESH = {
     **_C4,
     "random_initializer_range": 0.00274,  # Glorot uniform of a 512 x 8 x 512 tensor: limit 0.00475 / sqrt(3)
@@ -110,9 +110,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 The first eleven are the rows of the Synthesizer paper's translation and language modelling table (its two unwidened
 Transformer rows are one model, `vanilla`; `vanilla_wide` is the control with as many parameters as `random_vanilla`),
-and Factorized Random + Vanilla of the encoder-only experiments. The `mesh_` ones compute what the authors' code in
-Mesh TensorFlow computes, of T5-base size. `t5_base_factorized_dense` and `t5_base_factorized_random` have the shapes
-of the `mesh_` ones and the paper's formulas, which that code does not have. The other eight `t5_base_` ones are the
+and Factorized Random + Vanilla of the encoder-only experiments. The `mesh_` presets compute what the authors' code in
+Mesh TensorFlow computes, at T5-base size. `t5_base_factorized_dense` and `t5_base_factorized_random` have the shapes
+of the `mesh_` presets and the paper's formulas, which that code lacks. The other eight `t5_base_` presets are the
 models of "GLU Variants Improve Transformer" (arXiv 2002.05202): T5-base with each of its feed-forward layers.
 """
 
@@ -123,7 +123,7 @@ class SynthesizerConfig(ValidatedConfig):
 
     The backbone is T5's: RMS norms before each sublayer, no biases, relative position biases. With
     `attention_components=["vanilla"]` the model *is* T5. It is an encoder by default, a decoder with
-    `is_decoder=True`, and an encoder-decoder with `is_encoder_decoder=True`. T5's own names of the sizes (`d_model`,
+    `is_decoder=True`, and an encoder-decoder with `is_encoder_decoder=True`. T5's names of the sizes (`d_model`,
     `d_kv`, `d_ff`, `num_layers`, `num_heads`, `dropout_rate`, `layer_norm_epsilon`) are accepted too.
 
     Args:
@@ -131,90 +131,95 @@ class SynthesizerConfig(ValidatedConfig):
         hidden_size (`int`, defaults to 768): Width of the residual stream.
         intermediate_size (`int`, defaults to 3072): Width of the feed-forward layers.
         num_hidden_layers (`int`, defaults to 12): Number of layers (of the encoder, in an encoder-decoder).
-        num_decoder_layers (`int`, *optional*): Number of decoder layers of an encoder-decoder; `None`: as many.
+        num_decoder_layers (`int`, *optional*): Number of decoder layers of an encoder-decoder; `None` means
+            `num_hidden_layers`.
         num_attention_heads (`int`, defaults to 12): Number of heads of self-attention.
         head_dim (`int`, defaults to 64): Width of each head's keys and values.
         attention_components (`list[str]`, defaults to `["random", "vanilla"]`):
-            What the attention logits are made of, in each head and layer (section 3 of the paper):
+            Components of the attention logits in each head and layer (section 3 of the paper):
 
-            - `"vanilla"`: query times key, unscaled as in T5.
-            - `"dense"`: from the query's token alone, by two layers, `W2 ReLU(W1 x + b1) + b2`.
-            - `"factorized_dense"`: the same with two outputs of `a` and `b` numbers, `a * b >= N`; the logit of key j
-              is the product of the first's number `j mod a` and the second's number `j div a`.
-            - `"random"`: a trainable N x N matrix. `"fixed_random"`: one that is never trained.
+            - `"vanilla"`: query times key, without scaling, as in T5.
+            - `"dense"`: computed from the query's token alone by two layers, `W2 ReLU(W1 x + b1) + b2`.
+            - `"factorized_dense"`: as `"dense"`, with two outputs of sizes `a` and `b`, `a * b >= N`. The logit of key
+              j is the product of entry `j mod a` of the first and entry `j div a` of the second.
+            - `"random"`: a trainable N x N matrix; `"fixed_random"`: an N x N matrix that is never trained.
             - `"factorized_random"`: the product of an N x k and a k x N matrix.
-            - `"relative"`: a T5 relative position bias of the layer's own, and nothing else.
-            - `"mesh_factorized"`: what the authors' code has for factorized random. Its matrix product sums out the
-              query, so that this is one learned number per head and key: the same for all queries.
+            - `"relative"`: a T5 relative position bias that belongs to the layer.
+            - `"mesh_factorized"`: factorized random as in the authors' code. Its matrix product sums over the query,
+              which leaves one learned number per head and key, shared by all queries.
         mixture (`"softmax"`, `"sigmoid"` or `"sum"`, defaults to `"softmax"`):
-            How several components are added, before the softmax over keys. `"softmax"`: weights that add up to one,
-            learned per head and layer (the paper); `"sigmoid"`: one learned number per layer, `s` times the first
+            How several components are added before the softmax over keys. `"softmax"`: learned weights per head and
+            layer that sum to one (the paper); `"sigmoid"`: one learned number `s` per layer, `s` times the first
             component plus `1 - s` times the second (the `alpha` modes of the authors' code, two components only);
-            `"sum"`: the plain sum (its `plus` modes). All start with equal weights.
+            `"sum"`: the sum (its `plus` modes). Weights are equal at initialization.
         max_position_embeddings (`int`, defaults to 512):
-            Longest sequence, the paper's N. It binds every component but `"vanilla"` and `"relative"`, and learned
-            positions; a model with none of these takes any length.
+            Maximum sequence length, the paper's N. It limits every component except `"vanilla"` and `"relative"`, and
+            learned positions; a model without these accepts any length.
         position_embedding_type (`"relative"`, `"learned"` or `"none"`, defaults to `"relative"`):
             `"relative"`: T5's bias, shared by the layers and added to the mixed logits; `"learned"`: embeddings added
             to the token embeddings.
         relative_attention_num_buckets (`int`, defaults to 32): Number of buckets of relative positions.
-        relative_attention_max_distance (`int`, defaults to 128): Distance from which all share the last bucket.
+        relative_attention_max_distance (`int`, defaults to 128): Distance from which on all positions share the last
+            bucket.
         dense_first_layer (`"own"` or `"query"`, defaults to `"own"`):
-            First layer of `"dense"`: one of its own, from `hidden_size` to `num_attention_heads * head_dim` (both d in
-            the paper), or, as in the authors' code, the query projection.
+            First layer of `"dense"`: its own layer from `hidden_size` to `num_attention_heads * head_dim` (both d in
+            the paper), or the query projection, as in the authors' code.
         dense_shared_across_heads (`bool`, defaults to `False`):
-            Whether one second layer serves all heads, as in the authors' code. With `False` each head has its own,
-            from its `head_dim` part of the first layer's output, which gives the paper's `d * d + d * N` weights.
+            Whether all heads share the second layer, as in the authors' code. With `False`, each head has its own,
+            applied to its `head_dim` part of the first layer's output, which gives the paper's `d * d + d * N`
+            weights.
         dense_bias (`bool`, defaults to `True`): Whether the layers of the dense components have biases.
         factorized_dense_factors (`list[int]`, *optional*):
-            The paper's `[a, b]`, with `a * b` at least the maximum length; `None` takes near-square ones. The paper
-            does not state its values.
+            The paper's `[a, b]`, with `a * b` at least the maximum length; `None` chooses nearly equal factors. The
+            paper does not state its values.
         factorized_random_rank (`int`, defaults to 8): The paper's k.
         random_initializer_range (`float`, defaults to 1.0):
-            Standard deviation of random logits at the start (of the product, where factorized).
+            Standard deviation for initializing random logits (of the product, if factorized).
         feed_forward_type (`str`, defaults to `"relu"`):
             `"relu"`, `"gelu"`, `"swish"`, `"glu"`, `"bilinear"`, `"reglu"`, `"geglu"` or `"swiglu"`. For equal
-            parameters give the last five an `intermediate_size` of two thirds (`parameter_matched_width`).
+            parameter counts, reduce `intermediate_size` to two thirds for the last five (`parameter_matched_width`).
         gelu_approximate (`"none"` or `"tanh"`, defaults to `"none"`):
-            The paper's exact GELU, or the approximation that T5 v1.1 and Flan-T5 were trained with.
-        hidden_dropout_prob (`float`, defaults to 0.1): Dropout on embeddings, sublayers and inside feed-forwards.
-        attention_dropout (`float`, defaults to 0.1): Dropout on attention weights.
+            The paper's exact GELU, or the approximation of T5 v1.1 and Flan-T5.
+        hidden_dropout_prob (`float`, defaults to 0.1): Dropout rate for embeddings, sublayers and inside feed-forward
+            layers.
+        attention_dropout (`float`, defaults to 0.1): Dropout rate for attention weights.
         classifier_dropout (`float`, *optional*): Dropout before a classifier; `None` means `hidden_dropout_prob`.
         classifier_pooling (`"cls"` or `"mean"`, defaults to `"mean"`):
-            What sequence-level heads read: the first real token, or the mean of the real tokens.
+            Input of sequence-level heads: the first real token, or the mean of the real tokens.
         layer_norm_eps (`float`, defaults to 1e-6): Epsilon of the norms.
         initializer_factor (`float`, defaults to 1.0):
-            Factor on the initial deviations of all but the random components.
+            Factor for the initial standard deviations of everything except the random components.
         is_encoder_decoder, is_decoder (`bool`, defaults to `False`): The architecture.
         decoder_attention_components, decoder_num_attention_heads, decoder_head_dim, decoder_max_position_embeddings, \
         decoder_position_embedding_type (*optional*):
-            The same for the decoder of an encoder-decoder; `None` means the same as in the encoder.
+            These fields for the decoder of an encoder-decoder; `None` means the encoder's value.
         cross_attention_num_heads, cross_attention_head_dim (`int`, *optional*):
             Shape of cross-attention, which is always vanilla; `None` means that of the decoder's self-attention.
         tie_word_embeddings (`bool`, defaults to `True`): Whether language modelling heads share the embedding matrix.
         scale_decoder_outputs (`bool`, *optional*):
-            Whether language modelling heads read the hidden states times `hidden_size ** -0.5`, as T5 does; `None`
-            means: if the embeddings are tied.
+            Whether language modelling heads multiply the hidden states by `hidden_size ** -0.5`, as T5 does; `None`
+            means `tie_word_embeddings`.
         sparse_prediction (`bool`, defaults to `False`):
-            Whether `SynthesizerForMaskedLM`, when training, computes the vocabulary scores of the tokens to predict
-            alone: the same loss in less time and memory; `logits` are `None` then. Counting those to
-            predict makes the processor wait for the GPU once a step.
+            Whether training steps of `SynthesizerForMaskedLM` compute logits only for the tokens to predict. The loss
+            is the same with less time and memory, and `logits` are `None`. Counting these tokens synchronizes with the
+            GPU once per step.
         type_vocab_size (`int`, defaults to 0): Number of segment embeddings; with 0 `token_type_ids` have no effect.
         image_size (`int` or pair of `int`, *optional*):
-            Height and width of the images, in pixels, for an encoder of images; `None` for text. It sees one token
-            per patch, row by row, and a class token before them if `classifier_pooling="cls"`;
-            `max_position_embeddings` follows from that.
+            Height and width of the images, in pixels, for an image encoder; `None` for text. There is one token per
+            patch, row by row, after a class token if `classifier_pooling="cls"`; `max_position_embeddings` is set to
+            their number.
         patch_size (`int`, defaults to 16): Side of the square patches; `image_size` is a multiple of it.
         num_channels (`int`, defaults to 3): Number of image channels.
         out_features, out_indices, apply_layernorm, reshape_hidden_states (*optional*):
-            As of `Dinov2Config`, for backbones; `stage_names` are `"stem"`, `"stage1"`, ... (see `ImageBackbone`).
+            As in `Dinov2Config`, for backbones; `stage_names` are `"stem"`, `"stage1"`, ... (see `ImageBackbone`).
         use_cache (`bool`, defaults to `True`): Whether decoders return a cache.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, *optional*):
             Special token ids, by default T5's: 0, none, 1, 0.
 
     Raises:
-        ValueError: If a value has the wrong type or is no allowed choice, components are missing or repeat, sizes are
-            out of range or do not fit together, a rate is not in [0, 1], or a special token is outside the vocabulary.
+        ValueError: If a value has the wrong type or is not an allowed choice, components are missing or repeat, sizes
+            are out of range or do not fit together, a rate is not in [0, 1], or a special token is outside the
+            vocabulary.
 
     Example:
     ```python
@@ -226,7 +231,7 @@ class SynthesizerConfig(ValidatedConfig):
     """
 
     model_type = "synthesizer"
-    base_model_fsdp_plan = {}  # the two sides of a model have their own
+    base_model_fsdp_plan = {}  # encoder and decoder have their own
     keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {
         "d_model": "hidden_size",
@@ -294,7 +299,7 @@ class SynthesizerConfig(ValidatedConfig):
             value = getattr(self, name)
             if other in kwargs and value not in (getattr(type(self), name), kwargs[other]):
                 raise ValueError(f"`{other}={kwargs[other]}` and `{name}={value}` are two names of one field.")
-            if other in kwargs:  # now, because other fields follow from it
+            if other in kwargs:  # now, because other fields depend on it
                 setattr(self, name, kwargs.pop(other))
         self.attention_components = list(self.attention_components)
         if self.decoder_attention_components is not None:
@@ -309,7 +314,7 @@ class SynthesizerConfig(ValidatedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "SynthesizerConfig":
-        """The configuration of a model of the papers or of the Synthesizer authors' code.
+        """Create the configuration of a model of the papers or of the Synthesizer authors' code.
 
         Args:
             name: A key of `PRESETS`, e.g. `"random_vanilla"`, `"mesh_dense_plus"` or `"t5_base_swiglu"`.
@@ -323,15 +328,15 @@ class SynthesizerConfig(ValidatedConfig):
         return cls(**{**PRESETS[name], **{cls.attribute_map.get(key, key): overrides[key] for key in overrides}})
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "SynthesizerConfig":
-        """The configuration of one side of an encoder-decoder, with that side's fields in the plain names.
+        """The configuration of an encoder-decoder's encoder or decoder, with its values under the plain names.
 
         Args:
             decoder: `True` for the decoder.
-            encoder: `True` for the encoder. Both or neither returns `self`, as do models with one side.
+            encoder: `True` for the encoder. With both or neither, and for other models, returns `self`.
         """
         if not self.is_encoder_decoder or bool(decoder) == bool(encoder):
             return self
-        # A side is never taken apart again: it keeps neither `is_encoder_decoder` nor fields of the other side.
+        # The result is not split again, so it keeps neither `is_encoder_decoder` nor the other side's fields.
         side = copy.deepcopy(self)
         side.is_encoder_decoder = False
         side.is_decoder = bool(decoder)
@@ -356,7 +361,7 @@ class SynthesizerConfig(ValidatedConfig):
 
     @property
     def max_sequence_length(self) -> int | None:
-        """Longest sequence of this side, in tokens, or `None` if there is no limit."""
+        """Maximum sequence length, or `None` if there is no limit."""
         unlimited = set(self.attention_components) <= {"vanilla", "relative"}
         return None if unlimited and self.position_embedding_type != "learned" else self.max_position_embeddings
 
@@ -369,12 +374,12 @@ class SynthesizerConfig(ValidatedConfig):
         a = math.isqrt(length)
         while length % a:
             a -= 1
-        if 4 * a * a < length:  # no divisor near the root (a prime, say): round up instead
+        if 4 * a * a < length:  # no divisor near the root, e.g. for a prime: round up
             a = math.isqrt(length - 1) + 1
         return a, -(-length // a)
 
     def validate_architecture(self) -> None:
-        """Check what the types do not; called by strict validation at construction and when saving."""
+        """Check what types cannot express; strict validation calls this at construction and when saving."""
         super().validate_architecture()
         if self.is_encoder_decoder and self.is_decoder:
             raise ValueError("Set either `is_encoder_decoder` or `is_decoder`, not both.")

@@ -1,4 +1,4 @@
-"""What the configurations of models that read text or images share about images."""
+"""Image fields shared by the configurations of models for text or images."""
 
 from typing import Any, Literal
 
@@ -18,20 +18,20 @@ class ImageInputs(BackboneConfigMixin):
     reshape_hidden_states: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """As of any configuration, but without the default stages of backbones."""
+        """As in any configuration, but without backbone stages that have their defaults."""
         stages = self.stage_names
         defaults = {"stage_names": stages, "out_features": stages[-1:], "out_indices": [len(stages) - 1]}
         fields = super().to_dict().items()
         return {key: value for key, value in fields if key not in defaults or value != defaults[key]}
 
     def set_stages(self, out_features: list[str] | None, out_indices: list[int] | None = None) -> None:
-        """Name the stages of a backbone, and choose those that it returns: by default the last."""
+        """Set the stage names of a backbone, and the stages that it returns (by default the last)."""
         self.stage_names = ["stem", *(f"stage{index + 1}" for index in range(self.num_hidden_layers))]
         self.set_output_features_output_indices(out_features, out_indices)
 
     @property
     def patch_grid(self) -> tuple[int, int]:
-        """Rows and columns of patches; raises `ValueError` if `image_size` is `None`."""
+        """Number of rows and columns of patches; raises `ValueError` if `image_size` is `None`."""
         if self.image_size is None:
             raise ValueError("A configuration for text has no grid of patches: `image_size` is `None`.")
         height, width = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
@@ -43,7 +43,7 @@ class ImageInputs(BackboneConfigMixin):
         return self.image_size is not None and self.classifier_pooling == "cls"
 
     def set_image_size(self, image_size: int | list[int] | tuple[int, int]) -> None:
-        """Set the side of square images, or height and width, in pixels, and the number of tokens that follows.
+        """Set the side of square images, or height and width, in pixels, and the resulting number of tokens.
 
         Raises:
             ValueError: If the size is not one or two positive multiples of `patch_size`.

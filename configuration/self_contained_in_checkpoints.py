@@ -4,4 +4,4 @@ from transformers import PreTrainedConfig
 
 
 class SelfContainedConfig(PreTrainedConfig):
-    """A `PreTrainedConfig` and nothing else."""
+    """A plain `PreTrainedConfig`."""

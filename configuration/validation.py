@@ -22,9 +22,9 @@ class ConfigurationError(StrictDataclassError, ValueError):
 
 
 def strict_configuration(config_class: type[Config]) -> type[Config]:
-    """Validate a configuration's types when a field is set, and all of it when it is made or saved.
+    """Validate types when a field is set, and the whole configuration when it is created or saved.
 
-    As `strict` of huggingface_hub, whose errors are no `ValueError`; here they are `ConfigurationError`.
+    This is `strict` of huggingface_hub with `ConfigurationError`, because its own errors are not `ValueError`s.
     """
     config_class = strict(config_class)
     for name in ("__init__", "__setattr__", "validate"):
@@ -39,7 +39,7 @@ def _with_value_errors(method: Callable) -> Callable:
             return method(*args, **kwargs)
         except ConfigurationError:
             raise
-        except StrictDataclassError as error:  # names the validator in a line of its own, before the cause
+        except StrictDataclassError as error:  # its message begins with the validator's name
             raise ConfigurationError(str(error.__cause__ or error)) from error
 
     return checked
@@ -88,7 +88,7 @@ def check_activation(name: str) -> None:
 
 
 def _check_common_fields(config: PreTrainedConfig, num_labels: Any) -> None:
-    """Check fields of all configurations, before `PreTrainedConfig.__post_init__` reads them."""
+    """Check the common fields before `PreTrainedConfig.__post_init__` reads them."""
     if config.dtype is not None:
         _check_dtype(config.dtype)
     if num_labels is not None and not (hasattr(num_labels, "__index__") and num_labels >= 1):  # also one of NumPy
@@ -113,7 +113,7 @@ def _check_dtype(dtype: Any) -> None:
 
 
 class ValidatedConfig(ImageInputs, SelfContainedConfig):
-    """Base class of all configurations, with the checks of the fields that all have."""
+    """Base class of all configurations, which checks the common fields."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         _check_common_fields(self, kwargs.get("num_labels"))

@@ -1,1 +1,1 @@
-"""What prepares inputs: training of tokenizers, the tokenizer of aMLP-japanese, timm's image processor."""
+"""Preparation of inputs: tokenizer training, the tokenizer of aMLP-japanese, timm's image processor."""

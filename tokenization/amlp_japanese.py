@@ -1,21 +1,21 @@
-"""The tokenizer of aMLP-japanese (github.com/tanreinama/aMLP-japanese) as one of the `tokenizers` library.
+"""The tokenizer of aMLP-japanese (github.com/tanreinama/aMLP-japanese) in the `tokenizers` library.
 
-A line of its vocabulary is a token: one text, or several between commas that are variants of the first. From the
-first character of a text on, the encoder takes at every place
+A line of its vocabulary is a token: one text, or several comma-separated texts that are variants of the first. From
+left to right, the original encoder takes at each position
 
-1. an emoji, emoticon, space or line break, which have classes of tokens; otherwise
-2. of the words of up to three characters that begin there the one with the smallest id, or the longest token in
+1. an emoji, emoticon, space or line break, which have token classes; otherwise
+2. the word with the smallest id among the words of up to three characters that begin there, or the longest token in
    angle brackets; otherwise
 3. a token for a class of symbols, or the bytes of the character.
 
 Here, a normalizer replaces variants by the first text of their token, and members of a class by its token. Then a
-regular expression divides the text into tokens. This is the same because of two properties of the vocabulary, for
-which words without the property are left aside: what has the smallest id is the longest word that is ever taken, and
-a word may have any of its characters replaced by variants. Variants for which the second does not hold (half-width
-kana) are parted from their neighbours by a character that is removed again.
+regular expression splits the text into tokens. The result is the same because of two properties of the vocabulary
+(words without them are excluded): the word with the smallest id is the longest word that is ever taken, and any
+character of a word may be replaced by a variant. Variants without the second property (half-width kana) are separated
+from their neighbours by a character that is removed later.
 
-Different are only small kana after a kana with a separate voicing mark (U+309B, U+309C), and tokens such as
-`<|byte227|>` that are written out in a text. The offsets of a class member of several characters, such as an
+The results differ only for small kana after a kana with a separate voicing mark (U+309B, U+309C), and for tokens such
+as `<|byte227|>` that are spelled out in a text. The offsets of a class member with several characters, such as an
 emoticon, are those of its last character.
 """
 
@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerFast
 from .character_map import precompiled_character_map
 
 
-#: Roles of the last four tokens of every vocabulary.
+#: Roles of the last four tokens in every vocabulary.
 SPECIAL_TOKENS = ("cls_token", "sep_token", "mask_token", "eos_token")
 
 _SPACES = {" ": "<SP>", "\u3000": "<SP>", "\r\n": "<BR>", "\n": "<BR>", "\r": "<BR>", "\t": "<TAB>"}
@@ -40,16 +40,16 @@ _SYMBOLS = {
     "<U2000U2BFF>": ((0x2000, 0x2BFF),),
 }
 _DECODED = {"<SP>": " ", "<BR>": "\n", "<TAB>": "\t", "<BLOCK>": "▀", "<KIGOU>": "\u01c0", "<U2000U2BFF>": "\u2016"}
-_LONGEST_WORD = 3  # characters of a word
+_LONGEST_WORD = 3  # in characters
 _SEPARATOR = "\ufdd0"  # a code point that Unicode reserves for internal use
 
 
 class VocabularyError(ValueError):
-    """A file that is no vocabulary, or no list of emoji, of aMLP-japanese."""
+    """The file is not a vocabulary or emoji list of aMLP-japanese."""
 
 
 class _Dictionary:
-    """What is one token, of the vocabulary and of the classes: text -> id, taken from left to right, longest first."""
+    """Texts that are one token, of the vocabulary or a class: text -> id, matched from the left, longest first."""
 
     def __init__(self, vocabulary: Sequence[str], emoji: Mapping[str, str]):
         self.forms = [line.split(",") if "," in line and line != "," else [line] for line in vocabulary]
@@ -80,14 +80,14 @@ class _Dictionary:
         self.words = [name for name in self.names if self.is_taken_word(name)]
 
     def _is_taken_class(self, text: str, classes: Mapping[str, str]) -> bool:
-        """Whether no beginning of a text has a smaller id, or the same and comes earlier."""
+        """Whether no prefix of a text has a smaller id, or the same id and an earlier place."""
         order = list(classes)
         begins = [text[:end] for end in range(1, len(text)) if text[:end] in classes]
         key = (self.ids[classes[text]], order.index(text)) if begins else ()
         return all((self.ids[classes[begin]], order.index(begin)) > key for begin in begins)
 
     def is_taken_word(self, word: str) -> bool:
-        """Whether a text of several characters is a token that the encoder can give."""
+        """Whether a text of several characters is a token that the encoder can produce."""
         if len(word) < 2 or self.ids.get(word) is None or word[0] in self.classes:
             return False
         if word[0] == "<" and len(word) > 2:
@@ -97,7 +97,7 @@ class _Dictionary:
         return all(self.ids.get(word[:end], len(self.ids)) >= self.ids[word] for end in range(1, len(word)))
 
     def _names(self) -> list[str]:
-        """A different text for every token: its first one, unless that means another token."""
+        """A distinct text for every token: its first text, unless that means another token."""
         names: dict[str, int] = {}
         for index in sorted(range(len(self.forms)), key=lambda index: self.ids[self.forms[index][0]] != index):
             own = [form for form in self.forms[index] if self.ids[form] == index]
@@ -115,7 +115,7 @@ class _Variants:
         self._by_name = defaultdict(list)
         self._name_of = {}
         for form, index in dictionary.ids.items():
-            # Of several characters: one and a variation selector.
+            # Those of several characters are a character and a variation selector.
             if len(names[index]) == 1 and form not in classes and (len(form) == 1 or dictionary.is_taken_word(form)):
                 self._by_name[names[index]].append(form)
                 self._name_of[form] = names[index]
@@ -139,7 +139,7 @@ class _Variants:
                 self.texts[form] = f"{_SEPARATOR}{names[index]}{_SEPARATOR}"
 
     def _rename(self, form: str) -> None:
-        """Let a variant stand for its token."""
+        """Add a variant as a replacement for its token."""
         name = self._name_of[form]
         if name in self.renamed.values():
             return
@@ -148,7 +148,7 @@ class _Variants:
         self._name_of.update(dict.fromkeys(self._by_name[form], form))
 
     def _find_joining(self, dictionary: _Dictionary) -> set[str]:
-        """The variants with which every word stays the same token."""
+        """The variants that keep every word the same token."""
         words = [word for word in dictionary.words if word[0] != "<"]
         in_forms = {c for word in words for form in dictionary.forms[dictionary.ids[word]] for c in form}
         joining = {form for form, name in self._name_of.items() if form != name and in_forms.issuperset(form)}
@@ -182,7 +182,7 @@ def _normalizer(dictionary: _Dictionary, variants: _Variants) -> normalizers.Nor
     by_token = defaultdict(list)
     characters = dict(variants.characters)
     for text, token in dictionary.classes.items():
-        if len(text) > 1 or len(text.encode()) < 3:  # in the map a short character takes the mark on it along
+        if len(text) > 1 or len(text.encode()) < 3:  # the map also replaces a mark on a short character
             by_token[token].append(text)
         else:
             characters[text] = token
@@ -206,7 +206,7 @@ def _token_texts(dictionary: _Dictionary, variants: _Variants) -> list[str]:
     """The text of every token in the tokenizer."""
     texts = list(dictionary.names)
     for form, name in variants.renamed.items():
-        if form in texts:  # of a token that is never given
+        if form in texts:  # a token that is never produced
             texts[texts.index(form)] = f"<|unused{texts.index(form)}|>"
         texts[texts.index(name)] = form
     for byte in range(256):
@@ -226,14 +226,14 @@ def amlp_japanese_tokenizer(
     Args:
         vocabulary: The lines of `vocabulary.txt`.
         emoji: The content of `emoji.json`: `emoji`, from text to token, and `emoji_inv`, from token to text.
-        model_max_length: Most tokens that the model takes.
+        model_max_length: Maximum number of tokens of the model.
 
     Returns:
         A tokenizer that plain Transformers loads with `AutoTokenizer`.
 
     Raises:
-        VocabularyError: If the vocabulary lacks tokens that all of aMLP-japanese have, has empty ones, or is of
-            another language.
+        VocabularyError: If the vocabulary lacks tokens that every aMLP-japanese vocabulary has, has empty tokens, or
+            is for another language.
     """
     dictionary = _Dictionary(vocabulary, emoji["emoji"])
     variants = _Variants(dictionary)

@@ -1,7 +1,7 @@
-"""Replacement of single characters in one pass: the precompiled character map of SentencePiece.
+"""Replace single characters in one pass, with SentencePiece's precompiled character map.
 
-`tokenizers.normalizers.Precompiled` takes a size in bytes, a double-array trie of the keys in UTF-8 (the units of
-darts-clone), and the replacements, each ended by a zero byte.
+`tokenizers.normalizers.Precompiled` expects a size in bytes, a double-array trie of the keys in UTF-8 (units as in
+darts-clone), and the replacements, each terminated by a zero byte.
 """
 
 import struct
@@ -15,13 +15,14 @@ _SEARCHED = 2 * _BLOCK
 
 
 def precompiled_character_map(replacements: Mapping[str, str]) -> bytes:
-    """The map in the form that `tokenizers.normalizers.Precompiled` takes.
+    """Build the map for `tokenizers.normalizers.Precompiled`.
 
     Args:
-        replacements: Character -> what takes its place.
+        replacements: Character -> replacement.
 
     Raises:
-        ValueError: If a key is not one character, or a zero character is involved, which ends texts in this format.
+        ValueError: If a key is not one character, or a text contains the zero character, which terminates texts in
+            this format.
     """
     texts, values = bytearray(), {}
     for key, text in sorted(replacements.items()):
@@ -66,7 +67,7 @@ class _DoubleArray:
                 self._add(child, base ^ byte)
 
     def _candidates(self, label: int) -> Iterator[int]:
-        position = max(1, len(self.units) - _SEARCHED)  # looking further back takes longer than it saves room
+        position = max(1, len(self.units) - _SEARCHED)  # searching further back costs more time than it saves space
         while True:
             if position >= len(self.units):
                 self._add_block()
@@ -75,7 +76,7 @@ class _DoubleArray:
             position += 1
 
     def _is_free(self, base: int, labels: list[int]) -> bool:
-        # With a base of its own no unit has another's children.
+        # Bases are unique, so that no unit gets another's children.
         return base not in self._bases and not any(self._used[base ^ label] for label in labels)
 
     def _add_block(self) -> None:

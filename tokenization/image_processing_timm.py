@@ -1,6 +1,6 @@
 """timm's evaluation transform: resize, crop the centre, normalise.
 
-Checkpoints converted from timm include this module, which imports no other module of the package.
+Checkpoints converted from timm include this module, so it imports no other module of the package.
 """
 
 from typing import Any
@@ -11,19 +11,20 @@ from transformers.image_utils import SizeDict
 
 
 class TimmImageProcessorPil(CLIPImageProcessorPil):
-    """Prepares images as timm and torchvision do, to the pixel, with Pillow.
+    """Prepare images with Pillow; the pixels equal those of timm and torchvision.
 
-    Transformers rounds the corner of a centre crop down where torchvision rounds to the nearest even number, and it
-    has no resizing that keeps the aspect ratio and covers a rectangle.
+    Transformers rounds the corner of a centre crop down, while torchvision rounds to the nearest even number. It also
+    cannot resize to cover a rectangle while keeping the aspect ratio.
 
     Args:
         crop_mode (`"center"` or `"squash"`, defaults to `"center"`):
-            What `size={"height": ..., "width": ...}` means: `"center"` is the smallest image of the same aspect ratio
-            that covers it, `"squash"` exactly this size. With `size={"shortest_edge": ...}` it has no effect.
-        kwargs: As for `CLIPImageProcessorPil`.
+            How to resize to `size={"height": ..., "width": ...}`: `"center"` gives the smallest image with the same
+            aspect ratio that covers this size, `"squash"` exactly this size. It has no effect with
+            `size={"shortest_edge": ...}`.
+        kwargs: As in `CLIPImageProcessorPil`.
 
     Raises:
-        ValueError: If `crop_mode` is another one.
+        ValueError: If `crop_mode` has another value.
     """
 
     crop_mode = "center"
@@ -35,7 +36,7 @@ class TimmImageProcessorPil(CLIPImageProcessorPil):
         self.crop_mode = crop_mode
 
     def resize(self, image: np.ndarray, size: SizeDict, *args: Any, **kwargs: Any) -> np.ndarray:
-        """Resize an image of shape `(channels, height, width)`, as `crop_mode` says."""
+        """Resize an image of shape `(channels, height, width)` according to `crop_mode`."""
         if size.height and size.width and self.crop_mode == "center":
             height, width = image.shape[-2:]
             ratio = min(height / size.height, width / size.width)

@@ -1,4 +1,4 @@
-"""Train the tokenizer of the gMLP paper's kind: a cased Unigram model (papers' "32K cased SentencePiece")."""
+"""Train a tokenizer as in the gMLP paper: a cased Unigram model ("32K cased SentencePiece")."""
 
 import json
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 
-#: Kind of model -> role of each special token -> its text. Ids are 0, 1, 2, ... in this order: padding is always 0.
+#: Kind of model -> role of each special token -> its text. Ids are 0, 1, 2, ... in this order, so padding is always 0.
 SPECIAL_TOKENS = {
     "encoder": {
         "pad_token": "[PAD]",
@@ -30,9 +30,10 @@ def train_unigram_tokenizer(
     kind: Literal["encoder", "decoder", "encoder-decoder"] = "encoder",
     num_sentinels: int = 100,
 ) -> PreTrainedTokenizerFast:
-    """Train a cased Unigram tokenizer with the special tokens of one kind of model.
+    """Train a cased Unigram tokenizer with the special tokens of a kind of model.
 
-    The text is NFKC-normalised with runs of white space folded; case is kept. The same texts give the same tokenizer.
+    Text is NFKC-normalised, and runs of white space are collapsed; case is kept. The same texts give the same
+    tokenizer.
 
     | `kind`              | a sequence becomes | a pair becomes                             | special tokens        |
     |---------------------|--------------------|--------------------------------------------|-----------------------|
@@ -42,18 +43,19 @@ def train_unigram_tokenizer(
 
     Args:
         texts: Training texts, any iterable of strings.
-        vocab_size: Number of token ids wanted, the special ones included. A small corpus may give fewer.
-        model_max_length: Most tokens that the model will take, only recorded; `None` for no limit.
-        show_progress: Whether to draw a progress bar.
-        kind: See the table.
-        num_sentinels: Number of tokens `<extra_id_0>`, `<extra_id_1>`, ... for span corruption, of the last kind.
+        vocab_size: Desired number of token ids, including special tokens. A small corpus may give fewer.
+        model_max_length: Maximum number of tokens of the model, which is only recorded; `None` for no limit.
+        show_progress: Whether to show a progress bar.
+        kind: Kind of model, see the table.
+        num_sentinels: Number of tokens `<extra_id_0>`, `<extra_id_1>`, ... for span corruption (`"encoder-decoder"`
+            only).
 
     Returns:
         A tokenizer that plain Transformers loads with `AutoTokenizer`.
 
     Raises:
-        ValueError: If `kind` is unknown, there is no text, or `vocab_size` leaves no room besides the special tokens
-            and characters.
+        ValueError: If `kind` is unknown, there is no text, or `vocab_size` is too small for the special tokens and
+            characters.
     """
     if kind not in SPECIAL_TOKENS:
         raise ValueError(f"`kind` must be one of {', '.join(map(repr, SPECIAL_TOKENS))}, got {kind!r}.")
@@ -65,12 +67,12 @@ def train_unigram_tokenizer(
             f"`vocab_size` must be larger than the {len(special_tokens)} special tokens, got {vocab_size}."
         )
     tokenizer = Tokenizer(models.Unigram())
-    # The text between special tokens, such as masks, is normalised and split by itself. Only the start of a whole
-    # text gets the mark of a space that is not there: "[MASK], a" is split as "word, a".
+    # The text between special tokens, such as masks, is normalised and split separately. Only the start of a whole
+    # text gets an artificial space mark, so that "[MASK], a" is split like "word, a".
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=False)]
     )
-    # Punctuation stands alone, as in BERT: "word." and "word" then share their pieces.
+    # Punctuation is split off, as in BERT, so that "word." and "word" share their pieces.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.Punctuation(behavior="isolated")]
     )
@@ -97,7 +99,7 @@ def train_unigram_tokenizer(
         single, pair, framing = "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", ["[CLS]", "[SEP]"]
     else:
         single, pair, framing = "$A </s>", "$A </s> $B </s>", ["</s>"]
-    if kind != "decoder":  # which goes on where its input ends
+    if kind != "decoder":  # a decoder continues where its input ends
         ids = [(token, tokenizer.token_to_id(token)) for token in framing]
         tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     return PreTrainedTokenizerFast(
@@ -110,11 +112,11 @@ def train_unigram_tokenizer(
 
 
 def _put_in_order(tokenizer: Tokenizer, num_special: int) -> None:
-    """Make the ids a function of the texts: the trainer adds up and sorts in the order of hash tables."""
+    """Make the ids a function of the texts, because the trainer adds and sorts in the order of hash tables."""
     model = json.loads(tokenizer.to_str())["model"]
     pieces = [(round(score, 9), piece) for piece, score in model["vocab"][num_special:]]
     pieces.sort(key=lambda item: (-item[0], item[1]))
-    # Characters that are too rare for a score of their own come last; some get falling scores in any order.
+    # Characters too rare for their own score come last; some of them get decreasing scores in arbitrary order.
     rare = next((i for i in reversed(range(len(pieces))) if len(pieces[i][1]) > 1), -1) + 1
     names = [piece for _, piece in pieces[:rare]] + sorted(piece for _, piece in pieces[rare:])
     ordered = [(name, score) for name, (score, _) in zip(names, pieces, strict=True)]

@@ -26,20 +26,20 @@ class ImageInputs(BackboneConfigMixin):
     reshape_hidden_states: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """As of any configuration, but without the default stages of backbones."""
+        """As in any configuration, but without backbone stages that have their defaults."""
         stages = self.stage_names
         defaults = {"stage_names": stages, "out_features": stages[-1:], "out_indices": [len(stages) - 1]}
         fields = super().to_dict().items()
         return {key: value for key, value in fields if key not in defaults or value != defaults[key]}
 
     def set_stages(self, out_features: list[str] | None, out_indices: list[int] | None = None) -> None:
-        """Name the stages of a backbone, and choose those that it returns: by default the last."""
+        """Set the stage names of a backbone, and the stages that it returns (by default the last)."""
         self.stage_names = ["stem", *(f"stage{index + 1}" for index in range(self.num_hidden_layers))]
         self.set_output_features_output_indices(out_features, out_indices)
 
     @property
     def patch_grid(self) -> tuple[int, int]:
-        """Rows and columns of patches; raises `ValueError` if `image_size` is `None`."""
+        """Number of rows and columns of patches; raises `ValueError` if `image_size` is `None`."""
         if self.image_size is None:
             raise ValueError("A configuration for text has no grid of patches: `image_size` is `None`.")
         height, width = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
@@ -51,7 +51,7 @@ class ImageInputs(BackboneConfigMixin):
         return self.image_size is not None and self.classifier_pooling == "cls"
 
     def set_image_size(self, image_size: int | list[int] | tuple[int, int]) -> None:
-        """Set the side of square images, or height and width, in pixels, and the number of tokens that follows."""
+        """Set the side of square images, or height and width, in pixels, and the resulting number of tokens."""
         sides = [image_size] if isinstance(image_size, int) else list(image_size)
         if self.patch_size < 1:
             raise ValueError(f"`patch_size` must be at least 1, got {self.patch_size}.")
@@ -67,7 +67,7 @@ class ImageInputs(BackboneConfigMixin):
 
 # --- configuration/self_contained_in_checkpoints.py
 class SelfContainedConfig(PreTrainedConfig):
-    """A `PreTrainedConfig` and nothing else."""
+    """A plain `PreTrainedConfig`."""
 
 
 # --- configuration/validation.py
@@ -80,9 +80,9 @@ class ConfigurationError(StrictDataclassError, ValueError):
 
 
 def strict_configuration(config_class: type[Config]) -> type[Config]:
-    """Validate a configuration's types when a field is set, and all of it when it is made or saved.
+    """Validate types when a field is set, and the whole configuration when it is created or saved.
 
-    As `strict` of huggingface_hub, whose errors are no `ValueError`; here they are `ConfigurationError`.
+    This is `strict` of huggingface_hub with `ConfigurationError`, because its own errors are not `ValueError`s.
     """
     config_class = strict(config_class)
     for name in ("__init__", "__setattr__", "validate"):
@@ -97,7 +97,7 @@ def _with_value_errors(method: Callable) -> Callable:
             return method(*args, **kwargs)
         except ConfigurationError:
             raise
-        except StrictDataclassError as error:  # names the validator in a line of its own, before the cause
+        except StrictDataclassError as error:  # its message begins with the validator's name
             raise ConfigurationError(str(error.__cause__ or error)) from error
 
     return checked
@@ -146,7 +146,7 @@ def check_activation(name: str) -> None:
 
 
 def _check_common_fields(config: PreTrainedConfig, num_labels: Any) -> None:
-    """Check fields of all configurations, before `PreTrainedConfig.__post_init__` reads them."""
+    """Check the common fields before `PreTrainedConfig.__post_init__` reads them."""
     if config.dtype is not None:
         _check_dtype(config.dtype)
     if num_labels is not None and not (hasattr(num_labels, "__index__") and num_labels >= 1):  # also one of NumPy
@@ -171,7 +171,7 @@ def _check_dtype(dtype: Any) -> None:
 
 
 class ValidatedConfig(ImageInputs, SelfContainedConfig):
-    """Base class of all configurations, with the checks of the fields that all have."""
+    """Base class of all configurations, which checks the common fields."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         _check_common_fields(self, kwargs.get("num_labels"))
@@ -197,13 +197,12 @@ class ValidatedConfig(ImageInputs, SelfContainedConfig):
 class GMLPConfig(ValidatedConfig):
     r"""Configuration of a gMLP encoder for text or images ("Pay Attention to MLPs", arXiv 2105.08050).
 
-    The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters. With `image_size` set the
-    model reads images, as ViT does: square patches, then the same blocks; `vocab_size`, `type_vocab_size` and the
-    token ids are then unused.
+    The defaults give gMLP-base of the paper's Table 5: 48 layers, 130,073,552 parameters. With `image_size`, the model
+    reads images as ViT does, in square patches; `vocab_size`, `type_vocab_size` and the token ids are then unused.
     """
 
     model_type = "gmlp"
-    # The gate needs all channels of a token at once (norm, halves): the projections around it are split, it is not.
+    # Only the projections are split, because the gate needs all channels of a token at once (norm, halves).
     base_model_tp_plan = {
         "layers.*.proj_in": "colwise_gather_output",
         "layers.*.proj_out": "rowwise_split_input",
@@ -248,11 +247,11 @@ class GMLPConfig(ValidatedConfig):
 
     @property
     def gate_size(self) -> int:
-        """Channels of the gate, and of what the gating unit returns."""
+        """Number of channels of the gate and of the gating unit's output."""
         return self.intermediate_size // 2 if self.gate_type == "split" else self.intermediate_size
 
     def validate_architecture(self) -> None:
-        """Check the sizes; called by strict validation at construction and when saving."""
+        """Check the sizes; strict validation calls this at construction and when saving."""
         super().validate_architecture()
         check_not_negative(self, "gate_layer_norm_eps", "initializer_range", "spatial_initializer_range")
         check_activation(self.hidden_act)
