@@ -8,11 +8,12 @@ hand and stays. In the README, the lines between the two comments that name this
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .base.arguments import parse_arguments
-from .base.result_pages import write_pages
+from .base.errors import UserError
 from .base.shipped_files import MODEL_CARDS
-from .benchmarks.results_page import MARKS, page, read_machines, summary_table
+from .benchmarks.results_page import page, with_summary
 
 
 @dataclass
@@ -22,16 +23,23 @@ class PageArguments:
     folder: str = field(
         default=str(MODEL_CARDS / "benchmarks"), metadata={"help": "Folder of the page, with a folder per machine."}
     )
-    readme: str | None = field(
-        default=None, metadata={"help": "File with the summary; the README next to model_cards by default."}
+    readme: str = field(
+        default=str(MODEL_CARDS.parent / "README.md"), metadata={"help": "File with the summary between two comments."}
     )
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((PageArguments,), argv)
-    folder, readme = arguments.folder, arguments.readme
-    write_pages(folder, readme, page, lambda path: summary_table(read_machines(path)), MARKS)
+    folder, readme = Path(arguments.folder), Path(arguments.readme)
+    own = folder / "README.md"
+    for path in (own, readme):
+        if not path.is_file():
+            raise UserError(f"there is no {path}: the pages are in a checkout; --folder and --readme name others.")
+    text, summary = page(folder), with_summary(readme, folder)  # both before one is written
+    own.write_text(text, encoding="utf-8")
+    readme.write_text(summary, encoding="utf-8")
+    print(f"{own}: {len(text.splitlines())} lines; {readme}: its table")
 
 
 if __name__ == "__main__":

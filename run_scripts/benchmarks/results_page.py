@@ -329,6 +329,16 @@ def summary_table(machines: Mapping[str, Results]) -> str:
     return markdown_table(("", "against", *(f"{machine}: {dtype}" for machine, dtype in columns)), table)
 
 
+def with_summary(readme: Path, folder: Path) -> str:
+    """The content of a README with the table between its two comments made from the results in a folder."""
+    start, end = MARKS
+    before, found, rest = readme.read_text(encoding="utf-8").partition(start)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise UserError(f"{readme} needs the lines {start!r} and {end!r} around its table.")
+    return f"{before}{start}\n{summary_table(read_machines(folder))}\n{end}{after}"
+
+
 def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
     """The figures of a row. Those of a mode are of one run: inference and training may be measured separately."""
     found: list[float | None] = []

@@ -7,7 +7,6 @@ import pytest
 from tokenmixers.run_scripts import benchmark_page
 from tokenmixers.run_scripts.base.arguments import parse_arguments
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.base.result_pages import with_table
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 from tokenmixers.run_scripts.benchmarks import results_page
 from tokenmixers.run_scripts.benchmarks.experiments import BenchmarkArguments
@@ -22,8 +21,7 @@ def test_published_tables_are_those_of_the_published_results():
     text = (PUBLISHED / "README.md").read_text(encoding="utf-8")
     assert text == results_page.page(PUBLISHED)
     readme = MODEL_CARDS.parent / "README.md"
-    summary = results_page.summary_table(results_page.read_machines(PUBLISHED))
-    assert with_table(readme, summary, results_page.MARKS) == readme.read_text(encoding="utf-8")
+    assert results_page.with_summary(readme, PUBLISHED) == readme.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=[f"{path.parent.name}-{path.stem}" for path in RESULTS])
