@@ -162,20 +162,6 @@ def test_a_study_that_was_killed_goes_on(small_study, corpus, tmp_path, terminat
 
 
 @pytest.mark.slow
-def test_report_only_makes_the_report_anew(small_study, corpus, tmp_path, capsys):
-    out = tmp_path / "out"
-    study.main([str(small_study), "--data_dir", str(corpus), "--output_dir", str(out)])
-    text, json_file = (out / "tiny.md").read_text(), (out / "tiny.json").read_bytes()
-    for ending in ("md", "png"):
-        (out / f"tiny.{ending}").unlink()
-    capsys.readouterr()
-    study.main([str(small_study), "--report_only", "--output_dir", str(out)])
-    assert (out / "tiny.md").read_text() == text
-    assert (out / "tiny.png").is_file() and (out / "tiny.json").read_bytes() == json_file
-    assert ": Split is better.\n" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_quick(tmp_path, monkeypatch):
     """The whole path of a shipped study; its results say that they decide nothing, and have a folder of their own."""
     monkeypatch.chdir(tmp_path)

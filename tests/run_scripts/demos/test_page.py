@@ -1,10 +1,8 @@
 """The page in a real browser: Chromium, driven by Playwright. Pictures and the command are tested without it."""
 
-import re
 import shutil
 import socket
 import sys
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -130,12 +128,6 @@ def test_by_default_nobody_else_can_reach_the_page(monkeypatch):
     demo.main(["--model", "mine"])
     options = {"server_name": "127.0.0.1", "server_port": None, "share": False, "inbrowser": False}
     assert calls == [("mine", False), options]
-
-
-def test_the_guide_has_the_file_of_a_space():
-    guide = (Path(demo.__file__).parent / "guides" / "demo.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.+?)```", guide, flags=re.DOTALL)
-    assert "import launch" in code and code.endswith('launch(load_checkpoint("me/my-gmlp"))\n')
 
 
 # --- pictures ----------------------------------------------------------------------------------------------------
