@@ -23,7 +23,7 @@ BELOW = {
     "training": {"base", "data", "metrics"},
     "exports": {"base", "training"},
     "benchmarks": {"base", "data", "metrics", "training", "exports", "small_data"},
-    "embeddings": {"base", "data", "metrics", "training", "benchmarks"},
+    "embeddings": {"base", "data", "metrics", "training", "exports", "benchmarks"},
     "studies": {"base", "data", "metrics", "training", "benchmarks"},
 }
 
@@ -93,9 +93,3 @@ def test_loaders_of_texts_and_of_images_do_not_meet():
     assert texts | images <= SOURCES.keys()
     assert not any(imported(name) & images for name in texts)
     assert not any(imported(name) & texts for name in images)
-
-
-@pytest.mark.parametrize("folder", BELOW)
-def test_folders_say_what_they_hold(folder):
-    first = ast.get_docstring(SOURCES[folder, "__init__"]).split("\n")[0]
-    assert first[0].isupper() and first.endswith(".")
