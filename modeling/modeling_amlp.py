@@ -24,7 +24,7 @@ from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 
 
 class AMLPAttention(UsesAttentionInterface, nn.Module):
-    """Tiny attention (Figure 6): one small head on the normalised block input, projected to the width of the gate."""
+    """Tiny attention (Figure 6): one small head on the normalised block input, projected to the gate's width."""
 
     def __init__(self, config: AMLPConfig):
         super().__init__()
@@ -37,7 +37,7 @@ class AMLPAttention(UsesAttentionInterface, nn.Module):
         self.out_proj = nn.Linear(config.attention_size, config.gate_size)
 
     def project(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values, `(batch, 1, length, attention_size)` each, of `(batch, length, hidden_size)`."""
+        """Map `(batch, length, hidden_size)` to queries, keys and values, `(batch, 1, length, attention_size)` each."""
         query, key, value = self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
         return query, key, value
 
@@ -53,9 +53,9 @@ class AMLPAttention(UsesAttentionInterface, nn.Module):
 
         Args:
             query: From `project`, shape `(batch, 1, length, attention_size)`.
-            key: Of all tokens, those in the cache first, shape `(batch, 1, keys, attention_size)`.
-            value: In the shape of `key`.
-            attention_mask: In the form that the attention implementation takes.
+            key: Keys of all tokens, those in the cache first, shape `(batch, 1, keys, attention_size)`.
+            value: Shape of `key`.
+            attention_mask: Mask for the attention implementation.
             **kwargs: Passed to the attention implementation.
 
         Returns:
@@ -76,7 +76,7 @@ class AMLPAttention(UsesAttentionInterface, nn.Module):
 
 
 class AMLPLayer(GMLPLayer):
-    """A gMLP block whose gate is the sum of the spatial projection and of tiny attention."""
+    """A gMLP block whose gate is the sum of the spatial projection and tiny attention."""
 
     def __init__(self, config: AMLPConfig, layer_idx: int = 0):
         super().__init__(config, layer_idx)
@@ -100,7 +100,7 @@ class AMLPLayer(GMLPLayer):
         if cache is not None:
             # Transformers' caches expect one update per layer, so keys and values are concatenated.
             gates = self.sgu.gate_inputs(hidden_states)[:, None]
-            gates = gates.to(key.dtype)  # under autocast GPUs normalise in float32, and a cache has one type
+            gates = gates.to(key.dtype)  # GPUs normalise in float32 under autocast, but a cache has one dtype
             gates, both = cache.update(gates, torch.cat([key, value], dim=-1), self.layer_idx)
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
         attention_mask = None if layout is None else layout.attention_mask
@@ -148,7 +148,7 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
 
 
 class AMLPLanguageModelingHead(TaskHead):
-    """With `config.lm_head_projection`, a linear map before the language modelling head."""
+    """Adds a linear layer before the language modelling head if `config.lm_head_projection` is set."""
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         super()._build_head(config)
@@ -156,7 +156,7 @@ class AMLPLanguageModelingHead(TaskHead):
             self.lm_projection = nn.Linear(config.hidden_size, config.hidden_size)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Scores over the vocabulary."""
+        """Logits over the vocabulary."""
         if self.config.lm_head_projection:
             hidden_states = self.lm_projection(hidden_states)
         return super().compute_logits(hidden_states)  # type: ignore[misc]  # of the head that comes next
@@ -171,7 +171,7 @@ class AMLPForMaskedLM(AMLPLanguageModelingHead, MaskedLMHead, AMLPPreTrainedMode
 class AMLPForCausalLM(AMLPLanguageModelingHead, CausalLMHead, AMLPPreTrainedModel, GenerationMixin):
     """aMLP decoder with a language modelling head, tied to the embeddings by default.
 
-    A layer's cache holds the inputs of its spatial projection in `keys`, and the concatenated keys and values of tiny
+    A layer's cache stores the inputs of its spatial projection in `keys`, and the concatenated keys and values of tiny
     attention in `values`.
     """
 
@@ -209,7 +209,7 @@ class AMLPForImageClassification(ImageClassificationHead, AMLPPreTrainedModel):
 
 
 class AMLPBackbone(ImageBackbone, AMLPPreTrainedModel):
-    """aMLP without a head, for detection and segmentation: feature maps of chosen blocks."""
+    """aMLP backbone for detection and segmentation, which returns feature maps of selected blocks."""
 
     backbone_class = AMLPModel
 

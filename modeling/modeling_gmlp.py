@@ -73,7 +73,7 @@ class GMLPLayer(GradientCheckpointingLayer):
 
 
 class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
-    """Base class of all gMLP models: initialisation, and what the architecture supports."""
+    """Base class of all gMLP models: initialization and supported features."""
 
     config: GMLPConfig
     base_model_prefix = "model"
@@ -98,8 +98,8 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
 class GMLPModel(GMLPPreTrainedModel):
     """The gMLP encoder, or decoder: token or patch embeddings, blocks, final norm.
 
-    The spatial weights take the place of positional encodings. For images `pooler_output` is the input of the
-    classifier, shape `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean of the patches.
+    Spatial weights replace position embeddings. For images, `pooler_output` is the input of the classifier, shape
+    `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean of the patches.
     """
 
     layer_class: type[nn.Module] = GMLPLayer
@@ -111,7 +111,7 @@ class GMLPModel(GMLPPreTrainedModel):
             if config.type_vocab_size:
                 self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         else:
-            config.set_image_size(config.image_size)  # it may have been changed since the configuration was made
+            config.set_image_size(config.image_size)  # it may have changed after the configuration was created
             self.main_input_name = "pixel_values"
             self.input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
             self._input_embed_layer = "embed_patches"
@@ -144,11 +144,11 @@ class GMLPModel(GMLPPreTrainedModel):
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            For rows of several documents: the number of each token's document. Tokens see their own document only, and
-            positions count from 0 in each.
+            For rows of several documents: the index of each token's document. Tokens see their own document only, and
+            positions start at 0 in each document.
         attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            1 for real tokens, 0 for padding; with a cache, for its tokens as well. For images: one number for the
-            class token, if there is one, and for each patch; patches with 0 have no influence on the others.
+            1 for real tokens, 0 for padding; includes the tokens in the cache. For images: one number for the class
+            token, if there is one, and for each patch; patches with 0 do not change the others.
         """
         check_modality(self.config, pixel_values, input_ids, token_type_ids, position_ids, inputs_embeds, seq_idx)
         if pixel_values is None:
@@ -171,7 +171,7 @@ class GMLPModel(GMLPPreTrainedModel):
         return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled, None, cache)
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:
-        """The layout for all layers; `inputs` as in `token_layout`."""
+        """Create the layout for all layers; `inputs` as in `token_layout`."""
         return token_layout(self.config, hidden_states, *inputs)
 
     def _embed_text(
@@ -196,7 +196,7 @@ class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
 class GMLPForCausalLM(CausalLMHead, GMLPPreTrainedModel, GenerationMixin):
     """gMLP decoder with a language modelling head, tied to the embeddings by default.
 
-    The spatial weights are lower-triangular. A layer's cache holds the inputs of its spatial projection, in `keys`.
+    The spatial weights are lower-triangular. A layer's cache stores the inputs of its spatial projection in `keys`.
     """
 
     backbone_class = GMLPModel
@@ -233,7 +233,7 @@ class GMLPForImageClassification(ImageClassificationHead, GMLPPreTrainedModel):
 
 
 class GMLPBackbone(ImageBackbone, GMLPPreTrainedModel):
-    """gMLP without a head, for detection and segmentation: feature maps of chosen blocks."""
+    """gMLP backbone for detection and segmentation, which returns feature maps of selected blocks."""
 
     backbone_class = GMLPModel
 

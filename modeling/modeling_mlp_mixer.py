@@ -22,9 +22,9 @@ from .modeling_gmlp import GMLPModel, GMLPPreTrainedModel
 
 
 class MLPMixerLayer(GradientCheckpointingLayer):
-    """One block: an MLP over the tokens, then one over the channels, each with a norm before it and a residual.
+    """One block: an MLP over the tokens, then an MLP over the channels, each with a preceding norm and a residual.
 
-    Token mixing has no weights for padding, which adds exactly zero to every token. Outputs at padding are not zero.
+    Padding gets zero token-mixing weights, so it adds exactly zero to every token. Outputs at padding are not zero.
     """
 
     def __init__(self, config: MLPMixerConfig, layer_idx: int = 0):
@@ -53,7 +53,7 @@ class MLPMixerLayer(GradientCheckpointingLayer):
 
 
 class MLPMixerPreTrainedModel(GMLPPreTrainedModel):
-    """Base class of all MLP-Mixers."""
+    """Base class of all MLP-Mixer models."""
 
     config: MLPMixerConfig
     _no_split_modules = ["MLPMixerLayer"]
@@ -129,7 +129,7 @@ class MLPMixerForImageClassification(ImageClassificationHead, MLPMixerPreTrained
 
 
 class MLPMixerBackbone(ImageBackbone, MLPMixerPreTrainedModel):
-    """MLP-Mixer without a head, for detection and segmentation: feature maps of chosen blocks."""
+    """MLP-Mixer backbone for detection and segmentation, which returns feature maps of selected blocks."""
 
     backbone_class = MLPMixerModel
 

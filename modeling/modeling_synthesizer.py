@@ -1,4 +1,4 @@
-"""Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743) on T5's backbone."""
+"""Synthesizer ("Rethinking Self-Attention in Transformer Models", arXiv 2005.00743) with T5's architecture."""
 
 import math
 from typing import Any
@@ -64,7 +64,7 @@ from .synthesizer_layers import SynthesizerAttention, SynthesizerCrossAttention,
 
 
 class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
-    """Base class of all Synthesizers: initialisation, and what the architecture supports."""
+    """Base class of all Synthesizers: initialization and supported features."""
 
     config: SynthesizerConfig
     base_model_prefix = "model"
@@ -76,7 +76,7 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
     _keep_in_fp32_modules = ["down_proj"]
     _supports_sdpa = True
     _supports_flex_attn = True
-    _supports_flash_attn = False  # takes no additive bias
+    _supports_flash_attn = False  # does not support an additive bias
     _can_compile_fullgraph = True
     _can_record_outputs = {
         "hidden_states": SynthesizerLayer,
@@ -86,7 +86,7 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        # For classes outside Transformers this is called only with modules that have weights of their own.
+        # For classes outside Transformers, this is called only with modules that own weights.
         super()._init_weights(module)
         config, factor = self.config, self.config.initializer_factor
         if isinstance(module, nn.Linear):
@@ -95,7 +95,7 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
             # T5's embeddings have standard deviation 1, and its tied head scales its input down to compensate.
             unscaled_head = config.tie_word_embeddings and not config.scale_decoder_outputs
             init.normal_(module.weight, std=factor * (config.hidden_size**-0.5 if unscaled_head else 1.0))
-        elif isinstance(module, nn.Conv2d):  # of patches, as T5 embeds tokens
+        elif isinstance(module, nn.Conv2d):  # of patches, initialized like T5's embeddings
             init.normal_(module.weight, std=factor * module.weight[0].numel() ** -0.5)
         elif isinstance(module, PatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=factor)
@@ -107,7 +107,7 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
             init.normal_(module.weight, std=config.random_initializer_range)
         elif isinstance(module, FactorizedRandomLogits | MeshFactorizedLogits):
             for weight in module.parameters():
-                # A sum of `rank` products of two numbers has the deviation sqrt(rank) * std^2.
+                # A sum of `rank` products of two numbers has the standard deviation sqrt(rank) * std^2.
                 init.normal_(weight, std=(config.random_initializer_range / weight.shape[-1] ** 0.5) ** 0.5)
         elif isinstance(module, PerHeadLinear):
             init.normal_(module.weight, std=factor * module.weight.shape[-1] ** -0.5)
@@ -118,7 +118,7 @@ class SynthesizerPreTrainedModel(PackageFeatures, ResizableSynthesizer):
                 init.zeros_(weight)
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embeddings, of encoder and decoder alike."""
+        """Replace the token embeddings of both encoder and decoder."""
         self.base_model.set_input_embeddings(value)  # type: ignore[operator]  # a method of `SynthesizerModel`
 
 
@@ -128,7 +128,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     _input_embed_layer = "embed_tokens"
 
     def __init__(self, config: SynthesizerConfig, has_cross_attention: bool = False, embed_tokens: bool = True):
-        """`config` is from `SynthesizerConfig.get_text_config`. Image models have their embeddings outside."""
+        """`config` is from `SynthesizerConfig.get_text_config`. Image embeddings are outside of this class."""
         super().__init__(config)
         width = config.hidden_size
         self.embed_tokens: nn.Module | None = nn.Embedding(config.vocab_size, width) if embed_tokens else None
@@ -143,7 +143,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         self.has_cross_attention = has_cross_attention
         self.gradient_checkpointing = False
         self.post_init()
-        # Tensor parallelism splits the feed-forward layers only: mixed logits need all heads at once.
+        # Tensor parallelism splits only the feed-forward layers, because mixed logits need all heads at once.
         names = [name for name, _ in layers[0].mlp.named_children() if name.endswith("_proj")]
         split = {f"layers.*.mlp.{name}": "rowwise" if name == "down_proj" else "colwise" for name in names}
         if embed_tokens:
@@ -155,7 +155,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         self.embed_tokens = value
 
     def resize_positions(self, length: int, resize: Resize) -> None:
-        """Cover `length` tokens; use `resize_position_embeddings` of the whole model."""
+        """Change the maximum length; call the model's `resize_position_embeddings` instead."""
         self.config.max_position_embeddings = length
         attentions = [module for module in self.modules() if isinstance(module, SynthesizerAttention)]
         for component in [component for attention in attentions for component in attention.components.values()]:
@@ -187,13 +187,13 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         r"""
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            For rows of several documents: the number of each token's document. Tokens see their own document only, and
-            positions count from 0 in each.
+            For rows of several documents: the index of each token's document. Tokens see their own document only, and
+            positions start at 0 in each document.
         """
         if self.has_cross_attention and seq_idx is not None:
             raise ValueError("Encoder-decoders do not support `seq_idx`: give each pair of texts a row of its own.")
         prefix = "decoder_" if self.has_cross_attention else ""
-        # Images come embedded.
+        # Images are already embedded.
         embeds = embed_text(self.embed_tokens, input_ids, inputs_embeds, self.config.hidden_size, prefix)
         if encoder_hidden_states is not None:
             shape = embeds.shape[0], self.config.hidden_size
@@ -227,7 +227,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         position_bias = None if self.relative_attention_bias is None else self.relative_attention_bias(layout)
         hidden_states = self.dropout(hidden_states)
         for layer in self.layers[: self.config.num_hidden_layers]:  # fewer in self-speculative decoding
-            # Reentrant checkpointing finds gradients of positional arguments only.
+            # Reentrant checkpointing only finds gradients of positional arguments.
             hidden_states = layer(hidden_states, position_bias, encoder_hidden_states, layout=layout, **kwargs)
         return hidden_states
 
@@ -248,7 +248,7 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
         cache: Cache | None,
         seq_idx: torch.Tensor | None,
     ) -> TokenLayout:
-        """The layout for all layers. `attention_mask` may have four dimensions, in the form that attention takes."""
+        """Create the layout for all layers. `attention_mask` may be a four-dimensional attention mask."""
         is_full = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4
         padding = None if is_full else attention_mask
         layout = token_layout(self.config, inputs_embeds, padding, position_ids, cache, seq_idx)
@@ -278,9 +278,9 @@ class SynthesizerStack(SynthesizerPreTrainedModel):
 
 
 class SynthesizerModel(SynthesizerPreTrainedModel):
-    """The Synthesizer without a head: encoder, decoder or both, as the configuration says.
+    """The Synthesizer without a head: encoder, decoder or both, depending on the configuration.
 
-    With `config.image_size` it is an encoder of images, and `pooler_output` is the input of the classifier, shape
+    With `config.image_size`, it encodes images, and `pooler_output` is the input of the classifier, shape
     `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean of the patches.
     """
 
@@ -290,7 +290,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         if config.image_size is None:
             self.shared: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
         else:
-            config.set_image_size(config.image_size)  # it may have been changed since the configuration was made
+            config.set_image_size(config.image_size)  # it may have changed after the configuration was created
             self.main_input_name = "pixel_values"
             self.input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
             self._input_embed_layer = "embed_patches"
@@ -305,11 +305,11 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         self._tied_weights_keys = {f"{name}.embed_tokens.weight": "shared.weight" for name in sides}
         self.post_init()
         if reads_text:
-            # As in the encoder and decoder that share it.
+            # As in the encoder and decoder, which share it.
             self._tp_plan = {**(self._tp_plan or {}), "shared": "embedding_rowwise"}
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Encoder and decoder share the embeddings whatever `tie_word_embeddings` says about the head."""
+        """Encoder and decoder share the embeddings; `tie_word_embeddings` concerns only the head."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys)
@@ -345,7 +345,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
     ) -> BaseModelOutputWithPastAndCrossAttentions | BaseModelOutputWithPooling | Seq2SeqModelOutput:
         r"""
         decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            Token ids of the decoder, for encoder-decoders. It starts with `decoder_start_token_id`.
+            Token ids of the decoder, for encoder-decoders. They start with `decoder_start_token_id`.
         decoder_attention_mask (`torch.Tensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             1 for real decoder tokens, 0 for padding.
         decoder_position_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
@@ -427,7 +427,7 @@ class _EncoderHead(ModelMixin):
 
 
 class _ScaledLanguageModelingHead(ModelMixin):
-    """A language modelling head that is tied to the embeddings by default, and scales its input as T5 does."""
+    """A language modelling head, tied to the embeddings by default, that scales its input like T5."""
 
     lm_head: nn.Linear
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
@@ -435,7 +435,7 @@ class _ScaledLanguageModelingHead(ModelMixin):
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Scores over the vocabulary (see `scale_decoder_outputs`)."""
+        """Logits over the vocabulary (see `scale_decoder_outputs`)."""
         if self.config.scale_decoder_outputs:
             hidden_states = hidden_states * self.config.hidden_size**-0.5
         return self.lm_head(hidden_states)
@@ -466,7 +466,7 @@ class SynthesizerForImageClassification(_EncoderHead, ImageClassificationHead, S
 
 
 class SynthesizerBackbone(_EncoderHead, ImageBackbone, SynthesizerPreTrainedModel):
-    """Synthesizer of image patches without a head, for detection and segmentation: feature maps of chosen blocks."""
+    """Synthesizer backbone for detection and segmentation, which returns feature maps of selected blocks."""
 
     def encode_patches(
         self, pixel_values: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs: Any
@@ -516,7 +516,7 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
     ) -> Seq2SeqLMOutput:
         r"""
         decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
-            Token ids of the decoder, starting with `decoder_start_token_id`; made from `labels` if not given.
+            Token ids of the decoder, starting with `decoder_start_token_id`; by default created from `labels`.
         decoder_attention_mask (`torch.Tensor` of shape `(batch_size, target_sequence_length)`, *optional*):
             1 for real decoder tokens, 0 for padding.
         labels (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*):
@@ -555,7 +555,7 @@ class SynthesizerForConditionalGeneration(_ScaledLanguageModelingHead, Synthesiz
         )
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Labels shifted to the right by one, after `decoder_start_token_id`; -100 becomes `pad_token_id`.
+        """Shift labels right by one, after `decoder_start_token_id`; -100 becomes `pad_token_id`.
 
         Raises:
             ValueError: If the configuration lacks one of the two ids.

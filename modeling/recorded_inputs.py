@@ -1,4 +1,4 @@
-"""What modules are called with while a model runs."""
+"""Record the inputs of modules while a model runs."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from torch import nn
 
 @contextmanager
 def record_inputs(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, tuple[Any, ...]]]:
-    """The positional arguments of the last call of each module, by module, filled while in the context.
+    """Collect the positional arguments of each module's last call, by module, within the context.
 
     Args:
-        modules: Modules of a model that has no compiled forward pass.
+        modules: Modules of a model whose forward pass is not compiled.
     """
     inputs: dict[nn.Module, tuple[Any, ...]] = {}
 

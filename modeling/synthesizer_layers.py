@@ -1,4 +1,4 @@
-"""The Synthesizer's block, and its attention modules on Transformers' attention interface and cache."""
+"""The Synthesizer's block and its attention modules, for Transformers' attention interface and cache."""
 
 from typing import Any
 
@@ -27,13 +27,13 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
 
     The components decide how it is computed:
 
-    - in general: `_synthetic`, logits and weights of every sample;
+    - in general: `_synthetic`, with logits and weights for every sample;
     - if no logits depend on the input (`random`, `relative`, ...): `_shared`, one matrix product for the whole batch.
-      `"eager"`, which returns the weights, takes `_synthetic`;
+      `"eager"`, which returns the weights, uses `_synthetic`;
     - with `vanilla`, alone or mixed: `_vanilla`, Transformers' attention interface (`attn_implementation`), with the
       other components as an additive bias. Flash attention is not supported, because it takes no such bias.
 
-    Without `vanilla` there are no keys. A layer's cache then holds the values as both, in the memory of one.
+    Without `vanilla` there are no keys. A layer's cache then stores the values as both, without a copy.
     """
 
     def __init__(self, config: SynthesizerConfig, layer_idx: int):
@@ -73,7 +73,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         Args:
             hidden_states: Shape `(batch, queries, hidden_size)`.
             position_bias: Added to the mixed logits, `(batch or 1, heads, queries, keys)`.
-            layout: Positions of the tokens and what they see.
+            layout: Positions and visibility of the tokens.
             cache: Self-attention cache.
             kwargs: Passed to the attention interface.
 
@@ -106,7 +106,7 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         queries: torch.Tensor | None,
         position_bias: torch.Tensor | None,
     ) -> torch.Tensor | None:
-        """The position bias and all components but `vanilla`, weighted by the mixture; `None` for `vanilla` alone."""
+        """Position bias and all components except `vanilla`, weighted by the mixture; `None` for `vanilla` alone."""
         total = position_bias
         weights = self.mixture()
         for name, component in self.components.items():
@@ -125,10 +125,10 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         return attention_from_logits(logits, values, mask, self._dropout)
 
     def _shared(self, values: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout) -> torch.Tensor:
-        """The same, from logits that all samples share once they begin at the same token."""
+        """`softmax(logits) values` from logits that all samples share, after left padding is moved to the right."""
         layout, index = move_padding_right(layout)
         if index is not None:
-            # Not `take_along_dim`, which fixes batch and length in exported programs.
+            # Not `take_along_dim`, because it fixes batch and length in exported programs.
             values = values.gather(2, index[:, None, :, None].expand_as(values))
         logits = self._logits(layout, None, None, position_bias)
         assert logits is not None  # without `vanilla` there is a component
@@ -149,12 +149,12 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         layout: TokenLayout,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`softmax(queries keys^T + bias) values`, by Transformers' attention interface."""
+        """`softmax(queries keys^T + bias) values`, with Transformers' attention interface."""
         weight = self.mixture()["vanilla"]
         if weight is not None:
             queries = queries * weight.to(queries.dtype)
         if bias is not None:
-            if keys.shape[2] != bias.shape[-1]:  # the unused room of a static cache, masked
+            if keys.shape[2] != bias.shape[-1]:  # masked unused slots of a static cache
                 bias = F.pad(bias, (0, keys.shape[2] - bias.shape[-1]))
             # FlexAttention needs the batch dimension.
             batch = queries.shape[0] if self.config._attn_implementation == "flex_attention" else -1
@@ -178,15 +178,15 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
     def _with_cached(
         self, keys: torch.Tensor | None, values: torch.Tensor, layout: TokenLayout, cache: Cache
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Keys, if there are any, and values of all tokens, those in the cache first."""
+        """Keys (if any) and values of all tokens, those in the cache first."""
         if keys is not None:
             return cache.update(keys, values, self.layer_idx)
         values = update_cache_without_keys(cache, values, self.layer_idx)
-        return None, values[:, :, : layout.key_length]  # without the unused room of a static cache
+        return None, values[:, :, : layout.key_length]  # without unused slots of a static cache
 
 
 class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
-    """The decoder's attention to the encoder: always vanilla, without position bias, as in T5."""
+    """The decoder's attention to the encoder, which is always vanilla and has no position bias, as in T5."""
 
     def __init__(self, config: SynthesizerConfig, layer_idx: int):
         super().__init__()
@@ -215,7 +215,7 @@ class SynthesizerCrossAttention(UsesAttentionInterface, nn.Module):
         queries = split_heads(self.q_proj(hidden_states), self.head_dim)
         if cache is not None and cache.is_updated.get(self.layer_idx):
             layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
-            keys, values = layer.keys, layer.values  # of the encoder, the same for all decoding steps
+            keys, values = layer.keys, layer.values  # from the encoder, the same for all decoding steps
         else:
             keys = split_heads(self.k_proj(encoder_hidden_states), self.head_dim)
             values = split_heads(self.v_proj(encoder_hidden_states), self.head_dim)
@@ -243,7 +243,7 @@ def _clamp_to_float16(hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 class SynthesizerLayer(GradientCheckpointingLayer):
-    """Self-attention, cross-attention (in decoders of encoder-decoders) and feed-forward, each with a residual."""
+    """Self-attention, cross-attention (in encoder-decoders) and feed-forward layer, each with a residual."""
 
     def __init__(self, config: SynthesizerConfig, layer_idx: int, has_cross_attention: bool = False):
         super().__init__()

@@ -1,4 +1,4 @@
-"""How close a token-mixing matrix is to a Toeplitz matrix."""
+"""Measure how close a token-mixing matrix is to a Toeplitz matrix."""
 
 import torch
 
@@ -8,8 +8,8 @@ def toeplitz_projection(matrix: torch.Tensor, grid: tuple[int, int] | None = Non
 
     Args:
         matrix: Shape `(n, n)`.
-        grid: For tokens in `rows * columns = n` patches: average over all pairs of tokens that are the same number of
-            rows and of columns apart (block Toeplitz with Toeplitz blocks: a convolution over the picture).
+        grid: For tokens in `rows * columns = n` patches: average over all pairs of tokens with the same row and column
+            offsets (block Toeplitz with Toeplitz blocks, i.e. a convolution over the image).
 
     Returns:
         Shape `(n, n)`.
@@ -30,7 +30,7 @@ def toeplitz_projection(matrix: torch.Tensor, grid: tuple[int, int] | None = Non
 
 
 def toeplitzness(matrix: torch.Tensor, grid: tuple[int, int] | None = None) -> float:
-    """How Toeplitz-like a matrix is: the share of the variance of its entries that its diagonals' means explain.
+    """Share of the variance of a matrix's entries that the means of its diagonals explain.
 
     `1 - |W - T|^2 / |W - mean(W)|^2` with T = `toeplitz_projection(W)`: 1 for a Toeplitz matrix; about
     `2 / (n + 1)` for independent random entries, so close to 0 for all but small matrices.

@@ -31,7 +31,7 @@ CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ 
 
 
 def accept_past_key_values(function: Callable) -> Callable:
-    """Let the `forward` of a model or layer take its `cache` by the older name too. Its signature has `CACHE_NAME`."""
+    """Let a `forward` accept `cache` under its older name too. Its signature has `CACHE_NAME`."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, past_key_values: Cache | None = None, **kwargs: Any) -> Any:
@@ -46,7 +46,7 @@ def accept_past_key_values(function: Callable) -> Callable:
 
 
 def cached_lengths(cache: Cache | None, length: int, device: torch.device) -> tuple[int | torch.Tensor, int]:
-    """Number of tokens in a cache, and number of tokens it returns after an update with `length` more."""
+    """Number of tokens in a cache, and number of tokens that it returns after an update with `length` more tokens."""
     if cache is None:
         return 0, length
     past_length = cache.get_seq_length()
@@ -56,7 +56,7 @@ def cached_lengths(cache: Cache | None, length: int, device: torch.device) -> tu
 
 
 def update_cache_without_keys(cache: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
-    """Store one tensor as keys and as values, in the memory of one: `layer.values` is `layer.keys` after each update."""
+    """Store one tensor as both keys and values without a copy: `layer.values` is `layer.keys` after each update."""
     layers: list[Any] = cache.layers
     layer = layers[layer_idx] if layer_idx < len(layers) else None
     layer_class = cache.layer_class_to_replicate if layer is None else type(layer)
@@ -90,9 +90,9 @@ def embed_text(
     hidden_size: int,
     prefix: str = "",
 ) -> torch.Tensor:
-    """The embeddings of a text, given as ids or as embeddings.
+    """Return the embeddings of a text, which is given as ids or as embeddings.
 
-    Nothing is checked here that needs values, for which a processor would wait for its GPU and a graph would break.
+    Values are not checked, because reading them would synchronize with the GPU and break graphs.
     """
     if input_ids is None and inputs_embeds is not None:
         _check_embeds(f"{prefix}inputs_embeds", inputs_embeds, hidden_size)
@@ -114,7 +114,7 @@ def _check_embeds(name: str, embeds: Any, hidden_size: int) -> None:
 
 
 def check_integers(name: str, tensor: Any) -> None:
-    """Raise `ValueError` for what is no tensor of int64 or int32."""
+    """Raise `ValueError` unless the value is an int64 or int32 tensor."""
     if not isinstance(tensor, torch.Tensor) or tensor.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"`{name}` must be a tensor of int64 or int32, got {_kind(tensor)}.")
 
@@ -124,12 +124,12 @@ def _kind(value: Any) -> str:
 
 
 def _require_shape(name: str, tensor: torch.Tensor, fits: bool, expected: str, *sizes: int) -> None:
-    if not fits:  # the text is made only then: a size in a text becomes a constant for `torch.compile`
+    if not fits:  # formatted only then, because a size in a string becomes a constant for `torch.compile`
         raise ValueError(f"`{name}` has shape {tuple(tensor.shape)}, expected {expected.format(*sizes)}.")
 
 
 def embed(embeddings: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
-    """The embeddings of ids."""
+    """Look up the embeddings of ids."""
     try:
         return embeddings(ids)
     except IndexError as error:
@@ -141,7 +141,7 @@ def embed(embeddings: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def check_token_types(token_type_ids: torch.Tensor, inputs_embeds: torch.Tensor) -> None:
-    """Raise `ValueError` unless there is an integer for every token, in every row or for all rows."""
+    """Raise `ValueError` unless there is an integer per token, for each row or for all rows."""
     check_integers("token_type_ids", token_type_ids)
     batch, length = inputs_embeds.shape[:2]
     fits = tuple(token_type_ids.shape) in ((batch, length), (1, length))
@@ -149,7 +149,7 @@ def check_token_types(token_type_ids: torch.Tensor, inputs_embeds: torch.Tensor)
 
 
 def check_positions(position_ids: torch.Tensor, shape: tuple[int, int], max_length: int | None) -> None:
-    """Raise `ValueError` for positions of a wrong shape or type, or (on a CPU) outside the model's."""
+    """Raise `ValueError` for positions of a wrong shape or dtype, or (on a CPU) outside the model's range."""
     check_integers("position_ids", position_ids)
     fits = tuple(position_ids.shape) in (shape, (1, shape[1]))
     _require_shape("position_ids", position_ids, fits, "({}, {})", *shape)
@@ -162,13 +162,13 @@ def check_positions(position_ids: torch.Tensor, shape: tuple[int, int], max_leng
 
 
 def check_cache(cache: Any) -> None:
-    """Raise `ValueError` for what is neither `None` nor a cache."""
+    """Raise `ValueError` unless the value is `None` or a cache."""
     if cache is not None and not isinstance(cache, Cache):
         raise ValueError(f"`{CACHE_NAME}` must be a cache of Transformers, e.g. `DynamicCache`, got {_kind(cache)}.")
 
 
 def check_choices(*inputs: torch.Tensor | None) -> None:
-    """Raise `ValueError` for inputs of multiple choice without a dimension for the choices."""
+    """Raise `ValueError` for multiple choice inputs without a dimension for the choices."""
     for tensor in inputs:
         if tensor is not None:
             fits = tensor.ndim >= 3 and tensor.shape[1] > 0
@@ -176,7 +176,7 @@ def check_choices(*inputs: torch.Tensor | None) -> None:
 
 
 def check_modality(config: PreTrainedConfig, pixel_values: torch.Tensor | None, *text: torch.Tensor | None) -> None:
-    """Raise `ValueError` for images if `config.image_size` is `None`, and for text or no images if it is set."""
+    """Raise `ValueError` for images if `config.image_size` is `None`, otherwise for text or missing images."""
     if config.image_size is None and pixel_values is not None:
         raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
     if config.image_size is not None and (pixel_values is None or any(tensor is not None for tensor in text)):
@@ -185,14 +185,14 @@ def check_modality(config: PreTrainedConfig, pixel_values: torch.Tensor | None, 
 
 # --- modeling/heads/losses.py
 IGNORED_LABEL = -100
-"""Label of what the loss ignores, as in Transformers."""
+"""Label that losses ignore, as in Transformers."""
 Items = torch.Tensor | float | None
 
 
 def loss_divisor(
     count: torch.Tensor | int, num_items_in_batch: Items = None, device: torch.device | None = None
 ) -> torch.Tensor | float:
-    """What a sum of losses is divided by, never 0."""
+    """The divisor of a sum of losses, which is never 0."""
     items = count if num_items_in_batch is None else num_items_in_batch
     if isinstance(items, torch.Tensor):
         items = items.to(device=getattr(count, "device", device))
@@ -200,18 +200,18 @@ def loss_divisor(
 
 
 def is_counted(labels: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-    """Which labels the loss counts: all but -100, or but `kwargs["ignore_index"]`."""
+    """Mask of the labels that the loss counts: all except -100 or `kwargs["ignore_index"]`."""
     return labels != kwargs.get("ignore_index", IGNORED_LABEL)
 
 
 def with_loss_divisor(labels: torch.Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`kwargs` for one of Transformers' losses, which divides by its argument `num_items_in_batch`."""
+    """Add `num_items_in_batch`, by which Transformers' losses divide, to `kwargs`."""
     count = is_counted(labels, kwargs).sum()
     return {**kwargs, "num_items_in_batch": loss_divisor(count, kwargs.get("num_items_in_batch"))}
 
 
 def label_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Items = None) -> torch.Tensor:
-    """Mean cross entropy over labelled rows, in at least float32."""
+    """Mean cross entropy over labelled rows, computed in at least float32."""
     logits, labels = at_least_float32(logits), labels.to(logits.device)
     if labels.is_floating_point() and labels.shape == logits.shape:
         total = F.cross_entropy(logits, labels.to(logits.dtype), reduction="sum")
@@ -228,9 +228,9 @@ def classification_loss(
     num_items_in_batch: Items = None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Loss of a sequence or image classifier, in place of Transformers' `ForSequenceClassificationLoss`.
+    """Loss of a sequence or image classifier, used instead of Transformers' `ForSequenceClassificationLoss`.
 
-    That one divides by `num_items_in_batch` for single labels only, and does not take soft labels.
+    The latter divides by `num_items_in_batch` only for single labels, and does not support soft labels.
     """
     if config.problem_type is None:
         if config.num_labels == 1:
@@ -259,7 +259,7 @@ def answer_loss(
     num_items_in_batch: Items = None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Mean of the cross entropies of the starts and of the ends of answers, each over those that lie in the sequence."""
+    """Mean of the cross entropies of answer starts and answer ends, each over those that lie in the sequence."""
     is_pair = isinstance(num_items_in_batch, torch.Tensor) and num_items_in_batch.shape[-1:] == (2,)
     items = num_items_in_batch.unbind(-1) if is_pair else (num_items_in_batch,) * 2  # type: ignore[union-attr]
     positions = [position_labels(values, start_logits.shape[1]) for values in (start_positions, end_positions)]
@@ -268,13 +268,13 @@ def answer_loss(
 
 
 def position_labels(positions: torch.Tensor, length: int) -> torch.Tensor:
-    """Start or end positions as labels of shape `(batch,)`: -100, which losses ignore, outside of `length` tokens."""
+    """Start or end positions as labels of shape `(batch,)`, with -100 for positions outside of `length` tokens."""
     positions = positions.view(-1)
     return positions.where((positions >= 0) & (positions < length), IGNORED_LABEL)
 
 
 def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
-    """The same in float32, or in float64 if it is."""
+    """Convert to float32, unless the tensor is float64."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -283,7 +283,7 @@ _READ_AT_ONCE = ("cpu",)  # devices
 
 
 class TokenLayout(NamedTuple):
-    """What token mixing needs to know about a batch. "All tokens" are those in the cache, then the new ones."""
+    """All that token mixing needs to know about a batch. "All tokens" are those in the cache, then the new ones."""
 
     query_length: int
     key_length: int
@@ -302,7 +302,7 @@ class TokenLayout(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all tokens are new."""
+        """Whether all tokens are new (the cache is empty)."""
         return isinstance(self.new_tokens, slice) and self.query_length == self.key_length
 
     @property
@@ -322,7 +322,7 @@ class TokenLayout(NamedTuple):
         return self.query_index(device) if self.positions is None else self.positions[:, self.new_tokens]
 
     def distances(self, device: torch.device) -> torch.Tensor:
-        """Position of each token minus that of each new one, shape `(batch or 1, query_length, key_length)`."""
+        """Position of each token minus that of each new token, shape `(batch or 1, query_length, key_length)`."""
         if self.positions is None or self.shifted:
             return (torch.arange(self.key_length, device=device) - self.query_index(device)[:, None])[None]
         return self.positions[:, None, :] - self.positions[:, self.new_tokens, None]
@@ -335,7 +335,7 @@ class TokenLayout(NamedTuple):
         return torch.arange(self.key_length, device=device) <= self.query_index(device)[:, None]
 
     def visible(self, device: torch.device) -> torch.Tensor | None:
-        """Boolean mask of the tokens that each new one sees: causal order, padding and documents."""
+        """Boolean mask of the tokens that each new token can see: causal order, padding and documents."""
         mask = self.causal_order(device)
         if self.padding_mask is not None:
             real = self.padding_mask[:, None, :]
@@ -346,7 +346,7 @@ class TokenLayout(NamedTuple):
         return mask
 
     def at(self, position_ids: torch.Tensor, are_fixed: bool) -> "TokenLayout":
-        """The layout with the given positions of the new tokens, of shape `(batch or 1, query_length)`."""
+        """The layout with given positions of the new tokens, shape `(batch or 1, query_length)`."""
         if self.query_length == self.key_length:
             return self._replace(positions=position_ids, shifted=False)
         index = torch.arange(self.key_length, device=position_ids.device)
@@ -377,7 +377,7 @@ def token_layout(
 ) -> TokenLayout:
     """Make the `TokenLayout` of a forward pass, without its `attention_mask`.
 
-    The first real token of a row has position 0, so that padding on either side does not change the result.
+    The first real token of a row has position 0, so padding on either side does not change the result.
     """
     batch, length, _ = inputs_embeds.shape
     new_tokens, key_length = _new_tokens(config, inputs_embeds, cache)
@@ -403,26 +403,26 @@ def token_layout(
 
 
 def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Index of each row's first real token, shape `(batch,)`: the number of tokens of left padding."""
+    """Index of each row's first real token, shape `(batch,)`, i.e. the amount of left padding."""
     return (attention_mask != 0).long().argmax(dim=-1)
 
 
 def positions_in_documents(seq_idx: torch.Tensor) -> torch.Tensor:
-    """Positions that count from 0 in every document; `seq_idx` and result have the shape `(batch, length)`."""
+    """Positions that start at 0 in every document; `seq_idx` and the result have shape `(batch, length)`."""
     index = torch.arange(seq_idx.shape[1], device=seq_idx.device)
     begins = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0), value=True)
     return index - torch.where(begins, index, 0).cummax(dim=1).values
 
 
 def _documents(position_ids: torch.Tensor, batch: int) -> torch.Tensor | None:
-    """`seq_idx` of rows whose positions start again in every document; `None` if no row has several."""
+    """`seq_idx` of rows whose positions restart in every document; `None` if no row has several documents."""
     begins = F.pad(position_ids.diff(dim=-1) <= 0, (1, 0)).expand(batch, -1)
     return begins.cumsum(-1) if is_tracing(begins) or bool(begins.any()) else None
 
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:
-    """Most tokens of a sequence; `None` if the model has no limit."""
-    # The former of Synthesizers, where it may be `None`; models of others may have neither.
+    """Maximum sequence length; `None` if the model has no limit."""
+    # Synthesizers have the first, which may be `None`; other models may have neither.
     return getattr(config, "max_sequence_length", getattr(config, "max_position_embeddings", None))
 
 
@@ -438,7 +438,7 @@ def _new_tokens(
         if max_length is not None:
             check_length(key_length, max_length)
         return slice(None) if cache is None else slice(past_length, past_length + length), key_length
-    if max_length is not None and room > max_length:  # otherwise there is no need to wait for the device
+    if max_length is not None and room > max_length:  # otherwise there is no need to synchronize
         check_length(room if is_tracing(inputs_embeds) else int(past_length) + length, max_length)
         room = max_length
     return past_length + torch.arange(length, device=inputs_embeds.device), room
@@ -452,7 +452,7 @@ def _padding_mask(
         raise ValueError(f"`attention_mask` must be a tensor, got a {type(attention_mask).__name__}.")
     mask = attention_mask.to(inputs_embeds.device) != 0
     if cache is not None and cache.is_compileable:
-        mask = F.pad(mask, (0, key_length - mask.shape[1]))  # of a static cache: hides its unused room, or cuts it off
+        mask = F.pad(mask, (0, key_length - mask.shape[1]))  # hides or cuts off unused slots of a static cache
     if mask.shape != (batch, key_length):
         raise ValueError(
             f"`attention_mask` has shape {tuple(mask.shape)}, expected {(batch, key_length)}: one number per token, "
@@ -470,14 +470,14 @@ def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, cache: Ca
 
 
 def _sides_with_padding(config: PreTrainedConfig, padding_mask: torch.Tensor) -> tuple[bool, bool]:
-    """Whether there is padding, and whether there is some on the left; true where that cannot be known."""
-    may_shift = config.image_size is None  # a patch keeps its position whatever is masked
-    # A GPU is waited for only where positions matter: a shift does not change Toeplitz weights.
+    """Whether there is padding, and whether some is on the left; true if this is unknown."""
+    may_shift = config.image_size is None  # masks do not change the positions of patches
+    # Synchronize with a GPU only if positions matter: a shift does not change Toeplitz weights.
     is_toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
     would_wait = padding_mask.device.type not in _READ_AT_ONCE and (is_toeplitz or not may_shift)
     if would_wait or is_tracing(padding_mask) or padding_mask.is_meta or torch._C._are_functorch_transforms_active():
         return True, may_shift
-    full = int(padding_mask.all().int() + padding_mask[:, 0].all().int())  # read once; 1 if padded right alone
+    full = int(padding_mask.all().int() + padding_mask[:, 0].all().int())  # 1: padding on the right only
     return full < 2, full == 0 and may_shift
 
 
@@ -496,7 +496,7 @@ def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, p
 def pool_patches(
     last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pre_logits: nn.Linear | None
 ) -> torch.Tensor:
-    """One vector per image: the class token after ViT's pre-logits layer, or without such a layer the mean."""
+    """One vector per image: the class token after ViT's pre-logits layer, or the mean if there is no such layer."""
     if pre_logits is None:
         return pool(last_hidden_state, attention_mask, "mean")
     return torch.tanh(pre_logits(last_hidden_state[:, 0]))
@@ -510,13 +510,13 @@ else:
 
 
 def require(condition: bool, model: nn.Module, wanted: str) -> None:
-    """Raise `ValueError` if the configuration of a model is not as `wanted`."""
+    """Raise `ValueError` if a model's configuration is not as `wanted`."""
     if not condition:
         raise ValueError(f"{type(model).__name__} needs a configuration with {wanted}.")
 
 
 class TaskHead(ModelMixin):
-    """A head, made by `_build_head`, on the backbone `self.model`."""
+    """A head, created by `_build_head`, on the base model `self.model`."""
 
     backbone_class: type[nn.Module]
     reads_images = False
@@ -534,13 +534,13 @@ class TaskHead(ModelMixin):
         self.post_init()
 
     def _build_head(self, config: PreTrainedConfig) -> None:
-        """Add the head's own modules."""
+        """Create the head's own modules."""
         raise NotImplementedError
 
 
 # --- modeling/heads/classification.py
 class ClassificationHead(TaskHead):
-    """Dropout, then a linear map to `num_scores` numbers, by default `config.num_labels`."""
+    """Dropout and a linear layer with `num_scores` outputs, by default `config.num_labels`."""
 
     num_scores: int | None = None
 
@@ -552,7 +552,7 @@ class ClassificationHead(TaskHead):
 
 
 class SequenceClassificationHead(ClassificationHead):
-    """One label (or several, or a number) per sequence, read from the pooled output."""
+    """Predicts one label (or several, or a number) per sequence from the pooled output."""
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         super()._build_head(config)
@@ -585,11 +585,11 @@ class SequenceClassificationHead(ClassificationHead):
 
 
 class TokenClassificationHead(ClassificationHead):
-    """One label per token."""
+    """Predicts one label per token."""
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         super()._build_head(config)
-        self.loss_type = "ForTokenClassification"  # whatever name a subclass has
+        self.loss_type = "ForTokenClassification"  # independent of a subclass's name
 
     @can_return_tuple
     @auto_docstring
@@ -606,7 +606,7 @@ class TokenClassificationHead(ClassificationHead):
     ) -> TokenClassifierOutput:
         r"""
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            For rows of several documents: the number of each token's document.
+            For rows of several documents: the index of each token's document.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Class indices in `[0, num_labels)`; -100 is ignored by the loss.
         """
@@ -620,7 +620,7 @@ class TokenClassificationHead(ClassificationHead):
 
 
 class MultipleChoiceHead(ClassificationHead):
-    """One score per choice, each choice being a sequence of its own."""
+    """Predicts one score per choice, where each choice is a sequence."""
 
     num_scores = 1
 
@@ -652,7 +652,7 @@ class MultipleChoiceHead(ClassificationHead):
         inputs_embeds (`torch.FloatTensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`):
             Embeddings instead of `input_ids`.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            Index of the right choice, in `[0, num_choices)`.
+            Index of the correct choice, in `[0, num_choices)`.
         """
         check_choices(input_ids, inputs_embeds)
         tensors = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -674,18 +674,18 @@ class _LanguageModelingHead(TaskHead):
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=not self.is_decoder)
-        self.loss_type = "ForCausalLM" if self.is_decoder else "ForMaskedLM"  # whatever name a subclass has
+        self.loss_type = "ForCausalLM" if self.is_decoder else "ForMaskedLM"  # independent of a subclass's name
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Scores over the vocabulary; families that scale their outputs override this."""
+        """Logits over the vocabulary; families that scale their outputs override this."""
         return self.lm_head(hidden_states)
 
 
 class MaskedLMHead(_LanguageModelingHead):
-    """Masked language modelling: a linear map to the vocabulary with a bias, its matrix tied to the embeddings.
+    """Masked language modelling: a linear layer to the vocabulary with a bias, whose weight is tied to the embeddings.
 
     With `config.sparse_prediction`, training steps (training mode, labels given) compute logits only for the tokens to
-    predict and return `logits=None`: the same loss with less time and memory.
+    predict and return `logits=None`. The loss is the same with less time and memory.
     """
 
     @can_return_tuple
@@ -712,7 +712,7 @@ class MaskedLMHead(_LanguageModelingHead):
         sparse = self.config.sparse_prediction and self.training and labels is not None
         if labels is not None and sparse:
             targets = labels.flatten().to(hidden_states.device)
-            # One wait for the device, which has to count them; a boolean index would wait for each tensor.
+            # This synchronizes once, to count them; a boolean index would do so for each tensor.
             to_predict = is_counted(targets, kwargs).nonzero().squeeze(1)
             hidden_states = hidden_states.flatten(0, 1).index_select(0, to_predict)
             targets = targets.index_select(0, to_predict)
@@ -725,7 +725,7 @@ class MaskedLMHead(_LanguageModelingHead):
 
 # --- modeling/heads/question_answering.py
 class QuestionAnsweringHead(TaskHead):
-    """Start and end scores of an answer span for every token."""
+    """Predicts start and end scores of an answer span for every token."""
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
@@ -744,12 +744,12 @@ class QuestionAnsweringHead(TaskHead):
         end_positions: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
-        kwargs.pop("labels", None)  # which the Trainer counts, see `answer_loss`
+        kwargs.pop("labels", None)  # counted by the Trainer, see `answer_loss`
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
         if attention_mask is not None and getattr(self.config, "mask_padding", True):
-            # No answer lies in the padding, and the softmax over tokens must not depend on its length.
+            # Answers do not lie in padding, and the softmax over tokens must not depend on its length.
             padding = attention_mask[:, :, None].to(logits.device) == 0
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         start, end = logits.unbind(dim=-1)
@@ -760,7 +760,7 @@ class QuestionAnsweringHead(TaskHead):
 
 # --- modeling/layers/drop_path.py
 class DropPath(nn.Module):
-    """In training, drops a residual branch for an example with probability `drop_prob`, and scales up the others."""
+    """During training, drops an example's residual branch with probability `drop_prob` and scales up the others."""
 
     def __init__(self, drop_prob: float):
         super().__init__()
@@ -780,7 +780,7 @@ class DropPath(nn.Module):
 
 # --- modeling/layers/patch_embeddings.py
 class PatchEmbeddings(nn.Module):
-    """A linear map of non-overlapping square patches, after a learned class token if `config.use_class_token`."""
+    """Linear embeddings of non-overlapping square patches, after a learned class token if `config.use_class_token`."""
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__()
@@ -813,21 +813,21 @@ class PatchEmbeddings(nn.Module):
 
 # --- modeling/layers/precision.py
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """The type of matrix products under autocast; `None` without."""
-    # Autocast knows no meta device.
+    """Dtype of matrix products under autocast; `None` without autocast."""
+    # Autocast does not support the meta device.
     enabled = device.type != "meta" and torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if enabled else None
 
 
 def cast_once(tensor: torch.Tensor) -> torch.Tensor:
-    """Under autocast, the tensor in the type of matrix products: for what several of them read, or all rows of one."""
+    """Under autocast, cast a tensor that several matrix products, or all rows of one, read to their dtype."""
     dtype = autocast_dtype(tensor.device)
     return tensor if dtype is None or tensor.dtype == torch.float64 else tensor.to(dtype)
 
 
 # --- modeling/layers/spatial_gating_unit.py
 class SpatialProjection(nn.Module):
-    """Linear map over the tokens, shared by all channels: `f(Z) = W Z + b` (equation 4)."""
+    """Linear layer over the tokens, shared by all channels: `f(Z) = W Z + b` (equation 4)."""
 
     def __init__(self, max_length: int, weight_type: str, is_causal: bool = False):
         super().__init__()
@@ -838,14 +838,14 @@ class SpatialProjection(nn.Module):
         self.bias = nn.Parameter(torch.ones(max_length))
 
     def matrix(self, length: int, layout: TokenLayout | None = None) -> torch.Tensor:
-        """The weights from all `length` tokens to the new ones (to all without `layout`)."""
+        """The weights from all `length` tokens to the new tokens (to all tokens without `layout`)."""
         layout = TokenLayout(length, length, slice(None)) if layout is None else layout
         matrix = self._weights(layout)
         visible = layout._replace(is_causal=self.is_causal).visible(matrix.device)
-        return matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than what it multiplies
+        return matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than the input
 
     def _weights(self, layout: TokenLayout) -> torch.Tensor:
-        """W, for each new token and each token, by their positions."""
+        """The entries of W for each new token and each token, by their positions."""
         length, new_tokens, positions = layout.key_length, layout.new_tokens, layout.positions
         if self.weight_type == "full":
             if positions is None:
@@ -854,18 +854,18 @@ class SpatialProjection(nn.Module):
         if layout.is_whole and layout.counts_positions:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
             # Appendix C: rows of 2 * length numbers, read with a stride of 2 * length - 1, shift by one per row.
-            # Unlike `unfold`, this takes lengths that are not fixed; `contiguous` gives the same strides for all.
+            # Unlike `unfold`, this supports dynamic lengths; `contiguous` gives the same strides for all.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
         return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
-        """Mix all tokens, those in the cache first, into the new ones (into all without `layout`)."""
+        """Mix all tokens, those in the cache first, into the new tokens (into all tokens without `layout`)."""
         if layout is None:
             # The slice is given because PyTorch 2.11 cannot compile it as a default.
             layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1], slice(None))
         new_tokens, positions = layout.new_tokens, layout.positions
-        # Without the unused part of a static cache.
+        # Without the unused slots of a static cache.
         hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]
         length = hidden_states.shape[1]
         bias = self.bias[:length][new_tokens] if positions is None else self.bias[positions[:, new_tokens]]
@@ -874,13 +874,13 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def to_full(self) -> None:
-        """Store all `n * n` weights; the outputs stay the same."""
+        """Store all `n * n` weights; outputs do not change."""
         self.weight = nn.Parameter(self.matrix(self.max_length).clone(), requires_grad=self.weight.requires_grad)
         self.weight_type = "full"
 
     @torch.no_grad()
     def set_max_length(self, max_length: int) -> None:
-        """Cover sequences up to `max_length`: new weights are zero, new biases one, as at the start of training."""
+        """Change the maximum length. New weights are zero, new biases one, as at initialization."""
         shift = max_length - self.max_length
         grow = (shift, shift) if self.weight_type == "toeplitz" else (0, shift, 0, shift)
         self._replace(F.pad(self.weight, grow), F.pad(self.bias, (0, shift), value=1.0))
@@ -933,7 +933,7 @@ class SpatialGatingUnit(nn.Module):
         return hidden_states.chunk(2, dim=-1) if self.gate_type == "split" else (hidden_states, hidden_states)
 
     def gate_inputs(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The inputs of `f`: the channels to mix, normalised; argument as in `forward`."""
+        """The inputs of `f`: the normalised channels to mix; argument as in `forward`."""
         return self.norm(self._split(hidden_states)[1])
 
     def forward(
@@ -944,7 +944,7 @@ class SpatialGatingUnit(nn.Module):
         gate_inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Gate."""
-        passed, gate = self._split(hidden_states)  # once: each split is a pass over the gradients
+        passed, gate = self._split(hidden_states)  # only once, because each split is a pass over the gradients
         if gate_inputs is None:
             gate_inputs = self.norm(gate)
         gate = self.spatial_proj(gate_inputs, layout)
@@ -963,7 +963,7 @@ class PackageFeatures(PreTrainedModel):
     """A `PreTrainedModel` whose class is registered, so that Transformers saves its code and `auto_map` again."""
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save as `PreTrainedModel.save_pretrained` does."""
+        """Save like `PreTrainedModel.save_pretrained`."""
         own = type(self)
         if own.__module__.startswith("torch."):  # derived by `fully_shard`; Transformers would save PyTorch's code
             base = next(base for base in own.__mro__ if not base.__module__.startswith("torch."))
@@ -995,14 +995,14 @@ def _interpolation(source: tuple[int, int], target: tuple[int, int], leading_tok
 
 # --- modeling/mixins/resizing.py
 class ResizableTokens(PreTrainedModel):
-    """A `PreTrainedModel` whose tokens are mixed by learned matrices, those of `_token_mixing_module`."""
+    """A `PreTrainedModel` that mixes tokens with learned matrices, in `_token_mixing_module`."""
 
     _token_mixing_module: type[nn.Module]
 
     def resize_position_embeddings(self, new_num_position_embeddings: int | tuple[int, int]) -> None:
-        """Fit the token-mixing weights to another maximum length or image size, before an optimizer is created.
+        """Adapt the token-mixing weights to another maximum length or image size. Call before creating an optimizer.
 
-        Text: new weights are zero, and new biases as at the start of training. Outputs for sequences that fit both
+        Text: new weights are zero and new biases have their initial values. Outputs for sequences that fit both
         lengths stay the same. Images: the weights are interpolated over both token axes, see `grid_interpolation`.
         """
         config, modules = self.config, self.get_position_embeddings()
@@ -1025,13 +1025,13 @@ class ResizableTokens(PreTrainedModel):
             module.resample(rows, columns)
 
     def get_position_embeddings(self) -> tuple[Any, ...]:
-        """The modules with the token-mixing weights, which take the place of position embeddings."""
+        """The modules with the token-mixing weights, which replace position embeddings."""
         return tuple(module for module in self.modules() if isinstance(module, self._token_mixing_module))
 
     def to_full_spatial_weights(self) -> None:
-        """Store spatial weights as full matrices, before an optimizer is created; outputs stay the same.
+        """Store spatial weights as full matrices; outputs do not change. Call before creating an optimizer.
 
-        Training then does not keep the matrices Toeplitz.
+        Training then no longer keeps the matrices Toeplitz.
         """
         if self.config.spatial_weight_type == "toeplitz":
             for module in self.modules():
@@ -1082,7 +1082,7 @@ class GMLPLayer(GradientCheckpointingLayer):
 
 
 class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
-    """Base class of all gMLP models: initialisation, and what the architecture supports."""
+    """Base class of all gMLP models: initialization and supported features."""
 
     config: GMLPConfig
     base_model_prefix = "model"
@@ -1107,8 +1107,8 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
 class GMLPModel(GMLPPreTrainedModel):
     """The gMLP encoder, or decoder: token or patch embeddings, blocks, final norm.
 
-    The spatial weights take the place of positional encodings. For images `pooler_output` is the input of the
-    classifier, shape `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean of the patches.
+    Spatial weights replace position embeddings. For images, `pooler_output` is the input of the classifier, shape
+    `(batch, hidden_size)`: the class token after ViT's pre-logits layer, or the mean of the patches.
     """
 
     layer_class: type[nn.Module] = GMLPLayer
@@ -1120,7 +1120,7 @@ class GMLPModel(GMLPPreTrainedModel):
             if config.type_vocab_size:
                 self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         else:
-            config.set_image_size(config.image_size)  # it may have been changed since the configuration was made
+            config.set_image_size(config.image_size)  # it may have changed after the configuration was created
             self.main_input_name = "pixel_values"
             self.input_modalities = ("image",)  # type: ignore[assignment]  # a tuple in Transformers' own models too
             self._input_embed_layer = "embed_patches"
@@ -1153,11 +1153,11 @@ class GMLPModel(GMLPPreTrainedModel):
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            For rows of several documents: the number of each token's document. Tokens see their own document only, and
-            positions count from 0 in each.
+            For rows of several documents: the index of each token's document. Tokens see their own document only, and
+            positions start at 0 in each document.
         attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            1 for real tokens, 0 for padding; with a cache, for its tokens as well. For images: one number for the
-            class token, if there is one, and for each patch; patches with 0 have no influence on the others.
+            1 for real tokens, 0 for padding; includes the tokens in the cache. For images: one number for the class
+            token, if there is one, and for each patch; patches with 0 do not change the others.
         """
         check_modality(self.config, pixel_values, input_ids, token_type_ids, position_ids, inputs_embeds, seq_idx)
         if pixel_values is None:
@@ -1180,7 +1180,7 @@ class GMLPModel(GMLPPreTrainedModel):
         return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled, None, cache)
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:
-        """The layout for all layers; `inputs` as in `token_layout`."""
+        """Create the layout for all layers; `inputs` as in `token_layout`."""
         return token_layout(self.config, hidden_states, *inputs)
 
     def _embed_text(

@@ -1,1 +1,1 @@
-"""Weights of other libraries' models for ours."""
+"""Conversion of weights from other libraries."""

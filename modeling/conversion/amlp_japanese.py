@@ -1,8 +1,8 @@
 """Conversion of the weights of aMLP-japanese (github.com/tanreinama/aMLP-japanese).
 
-Their blocks depart from the paper: tiny attention reads the block's input before the norm, the block's output passes
-the activation, which is SiLU, and no norm follows the last block. Language models have a linear map before the tied
-head. The spatial weights are full, and all norms have an epsilon of 1e-5. Padding has no influence on real tokens.
+These models differ from the paper: tiny attention reads the block's input before the norm, an activation (SiLU) is
+applied to the block's output, and no norm follows the last block. Language models have a linear layer before the tied
+head. The spatial weights are full, and all norms have an epsilon of 1e-5. Padding does not change real tokens.
 """
 
 import re
@@ -19,7 +19,7 @@ from ..modeling_amlp import (
 )
 
 
-# Their PyTorch names have dots where those in TensorFlow have underscores. "g" and "w" are weights, "b" is a bias.
+# Their PyTorch names have dots where their TensorFlow names have underscores. "g" and "w" are weights, "b" is a bias.
 _MODULES = {
     r"layer[._](\d+)[._]b[._]norm": r"model.layers.\1.norm",
     r"layer[._](\d+)[._]b[._]proj": r"model.layers.\1.proj_in",
@@ -34,20 +34,20 @@ _MODULES = {
 }
 _EMBEDDINGS = "model.embed_tokens.weight"
 
-DROPOUT = 0.02  #: Of all published models.
+DROPOUT = 0.02  #: in all published models
 
 
 def convert_amlp_japanese_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of aMLP-japanese with the names and shapes of our models.
+    """Convert the tensors of aMLP-japanese to the names and shapes of our models.
 
     Args:
         state_dict: Tensors by their names in PyTorch (`layer.0.b.proj.w`) or TensorFlow (`layer_0_b_proj_w`).
 
     Returns:
-        All of them. Matrices are transposed, because theirs have a row for each input.
+        All tensors. Matrices are transposed, because the originals have one row per input.
 
     Raises:
-        ValueError: If a name is not one of theirs, or a tensor is not dense or not of floating-point numbers.
+        ValueError: If a name is not from aMLP-japanese, or a tensor is not dense or not floating-point.
     """
     return dict(_converted(name, tensor) for name, tensor in state_dict.items())
 
@@ -74,20 +74,20 @@ def _converted(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
 
 
 def amlp_from_japanese(state_dict: Mapping[str, torch.Tensor], dropout: float = DROPOUT) -> AMLPPreTrainedModel:
-    """The model of an aMLP-japanese checkpoint.
+    """Build the model of an aMLP-japanese checkpoint.
 
     Args:
-        state_dict: As for `convert_amlp_japanese_state_dict`.
-        dropout: Rate of dropout on the blocks' output in further training. Theirs act on the spatial weights as well,
-            ours on the embeddings.
+        state_dict: As in `convert_amlp_japanese_state_dict`.
+        dropout: Dropout rate for the blocks' output in further training. The original dropout also acts on the spatial
+            weights, ours on the embeddings.
 
     Returns:
-        A masked language model, or with a head for spans (SQuAD and summaries) or classes a model for question
-        answering or sequence classification. Those do not keep the language modelling head that is there as well.
+        A masked language model. If the checkpoint has a head for spans (SQuAD and summaries) or classes, a model for
+        question answering or sequence classification, which drops the language modelling head.
 
     Raises:
-        ValueError: If a tensor is missing, or is none of theirs, or has a shape that does not fit the others, or is
-            not dense or not of floating-point numbers.
+        ValueError: If a tensor is missing, unknown, not dense or not floating-point, or its shape does not fit the
+            others.
     """
     tensors = convert_amlp_japanese_state_dict(state_dict)
     model_class: type[AMLPPreTrainedModel] = AMLPForMaskedLM
@@ -99,7 +99,7 @@ def amlp_from_japanese(state_dict: Mapping[str, torch.Tensor], dropout: float = 
     config = _config(tensors, dropout, is_language_model)
     if is_language_model and _EMBEDDINGS in tensors:
         tensors["lm_head.weight"] = tensors[_EMBEDDINGS]
-        tensors.setdefault("lm_head.bias", torch.zeros(config.vocab_size))  # not all have one
+        tensors.setdefault("lm_head.bias", torch.zeros(config.vocab_size))  # some checkpoints have none
     elif not is_language_model:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_")}
     with torch.device("meta"):
@@ -149,7 +149,7 @@ def _config(tensors: Mapping[str, torch.Tensor], dropout: float, is_language_mod
 
 
 def _check_shapes(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Size]) -> None:
-    """Raise `ValueError` for tensors that are not those of the model."""
+    """Raise `ValueError` for missing or unknown tensors and wrong shapes."""
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors:
             raise ValueError(f"There is no tensor for `{name}`: this is no complete aMLP of aMLP-japanese.")

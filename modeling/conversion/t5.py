@@ -1,8 +1,8 @@
 """Conversion of T5, T5 v1.1, Flan-T5 and mT5 weights to Synthesizers.
 
-With `attention_components=["vanilla"]` the result gives the same logits as the original. With more components it gives
-the same logits before training: the logits of the new components are zero, and the query weights are divided by the
-mixture weight of `vanilla`. Without `vanilla`, self-attention has newly drawn logits, and everything else is T5's.
+With `attention_components=["vanilla"]` the result gives the same outputs as the original. With more components, it
+does so before training: the logits of the new components are zero, and the query weights are divided by the mixture
+weight of `vanilla`. Without `vanilla`, self-attention is initialized at random, and everything else is T5's.
 """
 
 import os
@@ -32,7 +32,7 @@ _FEED_FORWARD = {
     "gated-linear": ("bilinear", "none"),
 }
 _ATTENTION = {name: f"{name}_proj" for name in ("q", "k", "v", "o")}
-# Weights that are set to zero so that a component's logits are zero; the others are not, for non-zero gradients.
+# Weights set to zero to make a component's logits zero; its other weights stay, so that gradients are not zero.
 _ZERO_AT_START = {
     "random": ("weight",),
     "relative": ("weight",),
@@ -44,12 +44,12 @@ _ZERO_AT_START = {
 
 
 def convert_t5_config(t5_config: PreTrainedConfig, tied_head: bool = True, **overrides: Any) -> SynthesizerConfig:
-    """The configuration of the Synthesizer that computes the same as a T5 model.
+    """The configuration of the Synthesizer that computes the same outputs as a T5 model.
 
     Args:
         t5_config: Configuration of the T5 or mT5 model.
-        tied_head: Whether its head shares the embedding matrix (T5) or not (v1.1, Flan), which only the weights show.
-        overrides: Fields to set differently, such as `attention_components`.
+        tied_head: Whether its head shares the embedding matrix (T5) or not (v1.1, Flan); only the weights show this.
+        overrides: Fields to change, such as `attention_components`.
 
     Raises:
         ValueError: If the model has another type, or an activation without a feed-forward type.
@@ -86,7 +86,7 @@ def convert_t5_config(t5_config: PreTrainedConfig, tied_head: bool = True, **ove
 
 
 def convert_t5_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """T5's weights with the names of `SynthesizerForConditionalGeneration` (with `vanilla` attention).
+    """Rename T5's weights for `SynthesizerForConditionalGeneration` (with `vanilla` attention).
 
     Args:
         state_dict: Weights of `T5ForConditionalGeneration`, with or without the copies of tied weights.
@@ -114,7 +114,7 @@ def _synthesizer_name(name: str) -> str:
     target = sublayers[int(sublayer)]
     if module == "layer_norm":
         return f"{prefix}.{target}_norm.weight"
-    if last[0] == "relative_attention_bias":  # held by the first layer, used by all
+    if last[0] == "relative_attention_bias":  # stored in the first layer, used by all
         return f"model.{side}.relative_attention_bias.weight"
     if module == "DenseReluDense":
         projection = {"wi": "up_proj", "wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}[last[0]]
@@ -125,7 +125,7 @@ def _synthesizer_name(name: str) -> str:
 def add_components(
     state_dict: Mapping[str, torch.Tensor], fresh: Mapping[str, torch.Tensor], config: SynthesizerConfig
 ) -> dict[str, torch.Tensor]:
-    """Weights of a `vanilla` model for a model with other components.
+    """Convert the weights of a `vanilla` model for a model with other components.
 
     Args:
         state_dict: Weights of the model with `vanilla` alone.
@@ -133,9 +133,9 @@ def add_components(
         config: Its configuration.
 
     Returns:
-        The weights of `state_dict` that the model has, and the others of `fresh`. Where `vanilla` is mixed with
-        others, the query weights of self-attention are divided by its initial mixture weight, and the weights of
-        `fresh` are changed so that the logits of the new components are zero: the model computes the same.
+        The weights of `state_dict` that the new model has, and the remaining weights from `fresh`. If `vanilla` is
+        mixed with other components, the query weights of self-attention are divided by its initial mixture weight, and
+        weights of `fresh` are set so that the logits of the new components are zero: the outputs do not change.
 
     Raises:
         ValueError: If `fixed_random` is mixed with `vanilla`: it is not trained and would stay zero.
@@ -162,7 +162,7 @@ def add_components(
 
 
 def to_dtype(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Convert the weights. Those that T5 keeps in float32 do not become float16: their products overflow."""
+    """Convert the weights. Those that T5 keeps in float32 do not become float16, because products overflow."""
     names = (model._keep_in_fp32_modules or ()) if dtype == torch.float16 else ()
     kept = [module for name, module in model.named_modules() if name.rpartition(".")[2] in names]
     weights = [module.float().state_dict() for module in kept]
@@ -178,17 +178,17 @@ def synthesizer_from_t5(
 
     Args:
         source: Hub id or folder of a T5 model, or a `T5ForConditionalGeneration`.
-        dtype: Type of the weights; `None` means the type they are saved in.
+        dtype: Dtype of the weights; `None` keeps the saved dtype.
         overrides: Fields of the new configuration, e.g. `attention_components=["random", "vanilla"]`,
             `max_position_embeddings=512`. Shapes are T5's. An encoder or decoder without `vanilla` loses T5's queries
-            and keys, and starts with newly drawn components: it has to be trained.
+            and keys; its components are initialized at random, so it has to be trained.
 
     Returns:
         The model, in evaluation mode, with T5's generation settings.
 
     Raises:
-        ValueError: If the model is not a T5 model or lacks weights, as one without a decoder does, its weights do not
-            fit the overridden fields, or `vanilla` cannot be mixed with these components.
+        ValueError: If the model is not a T5 model, weights are missing (e.g. those of a decoder) or do not fit the
+            overridden fields, or `vanilla` cannot be mixed with these components.
 
     Example:
     ```python
@@ -198,7 +198,7 @@ def synthesizer_from_t5(
     if isinstance(source, PreTrainedModel):
         t5 = source
     else:
-        convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models, before loading weights
+        convert_t5_config(AutoConfig.from_pretrained(source))  # raises for other models before loading weights
         t5, report = AutoModelForSeq2SeqLM.from_pretrained(
             source, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True
         )

@@ -1,8 +1,8 @@
 """Conversion of timm's gMLP and MLP-Mixer weights.
 
-Only names change: in timm too, the rows of the token-mixing weights are output tokens, and the first half of gMLP's
-expanded channels is multiplied by the gate. Equal outputs also need an epsilon of 1e-6 in block and final norms and of
-1e-5 in gMLP's gate norms (our defaults), and `classifier_pooling="mean"`.
+Only names change: timm also has output tokens as rows of the token-mixing weights, and multiplies the first half of
+gMLP's expanded channels by the gate. Equal outputs also need an epsilon of 1e-6 in block and final norms and of 1e-5
+in gMLP's gate norms (our defaults), and `classifier_pooling="mean"`.
 """
 
 import math
@@ -42,8 +42,8 @@ def convert_timm_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str,
     """Rename the tensors of a timm model for `GMLPForImageClassification` or `MLPMixerForImageClassification`.
 
     Args:
-        state_dict: Of one of timm's `gmlp_*` or `mixer_*` models, with or without its classifier; names may carry the
-            prefix `timm_model.` of Transformers' wrapper.
+        state_dict: Weights of a `gmlp_*` or `mixer_*` model of timm, with or without its classifier; names may have
+            the prefix `timm_model.` of Transformers' wrapper.
 
     Returns:
         The same tensors with our names.
@@ -70,15 +70,16 @@ def convert_timm_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str,
 def timm_config(
     state_dict: Mapping[str, torch.Tensor], image_size: tuple[int, int] | None = None
 ) -> GMLPConfig | MLPMixerConfig:
-    """The configuration of a timm model, from the shapes of its tensors.
+    """Infer the configuration of a timm model from the shapes of its tensors.
 
     Args:
-        state_dict: As for `convert_timm_state_dict`.
-        image_size: Height and width of the images, in pixels, which the shapes do not show; `None` for square images.
+        state_dict: As in `convert_timm_state_dict`.
+        image_size: Height and width of the images, in pixels, because the shapes do not show them; `None` for square
+            images.
 
     Raises:
         ValueError: If a name is not one of timm's gMLP or MLP-Mixer, a tensor is missing, the MLPs have gates (timm's
-            `gmixer_*`), or the number of patches of `image_size`, or of any square, is not that of the model's tokens.
+            `gmixer_*`), or neither `image_size` nor any square has as many patches as the model has tokens.
     """
     tensors = convert_timm_state_dict(state_dict)
     is_mixer = any(".token_mixing." in name for name in tensors)

@@ -15,7 +15,7 @@ from .task_head import TaskHead
 
 
 class ClassificationHead(TaskHead):
-    """Dropout, then a linear map to `num_scores` numbers, by default `config.num_labels`."""
+    """Dropout and a linear layer with `num_scores` outputs, by default `config.num_labels`."""
 
     num_scores: int | None = None
 
@@ -27,7 +27,7 @@ class ClassificationHead(TaskHead):
 
 
 class SequenceClassificationHead(ClassificationHead):
-    """One label (or several, or a number) per sequence, read from the pooled output."""
+    """Predicts one label (or several, or a number) per sequence from the pooled output."""
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         super()._build_head(config)
@@ -60,11 +60,11 @@ class SequenceClassificationHead(ClassificationHead):
 
 
 class TokenClassificationHead(ClassificationHead):
-    """One label per token."""
+    """Predicts one label per token."""
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         super()._build_head(config)
-        self.loss_type = "ForTokenClassification"  # whatever name a subclass has
+        self.loss_type = "ForTokenClassification"  # independent of a subclass's name
 
     @can_return_tuple
     @auto_docstring
@@ -81,7 +81,7 @@ class TokenClassificationHead(ClassificationHead):
     ) -> TokenClassifierOutput:
         r"""
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            For rows of several documents: the number of each token's document.
+            For rows of several documents: the index of each token's document.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Class indices in `[0, num_labels)`; -100 is ignored by the loss.
         """
@@ -95,7 +95,7 @@ class TokenClassificationHead(ClassificationHead):
 
 
 class MultipleChoiceHead(ClassificationHead):
-    """One score per choice, each choice being a sequence of its own."""
+    """Predicts one score per choice, where each choice is a sequence."""
 
     num_scores = 1
 
@@ -127,7 +127,7 @@ class MultipleChoiceHead(ClassificationHead):
         inputs_embeds (`torch.FloatTensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`):
             Embeddings instead of `input_ids`.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            Index of the right choice, in `[0, num_choices)`.
+            Index of the correct choice, in `[0, num_choices)`.
         """
         check_choices(input_ids, inputs_embeds)
         tensors = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)

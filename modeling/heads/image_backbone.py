@@ -1,4 +1,4 @@
-"""Feature maps of images, for the detection and segmentation heads of Transformers."""
+"""Image feature maps for the detection and segmentation heads of Transformers."""
 
 from typing import Any
 
@@ -16,20 +16,21 @@ from .task_head import TaskHead
 
 
 class ImageBackbone(BackboneMixin, TaskHead):
-    """Hidden states as feature maps, all with the resolution of the patches.
+    """Returns hidden states as feature maps, which all have the resolution of the patches.
 
-    Stages are `"stem"`, the embedded patches, and `"stage1"`, `"stage2"`, ..., the outputs of the blocks. What is
-    returned is set in the configuration, also by arguments of `from_pretrained`:
+    Stages are `"stem"`, the embedded patches, and `"stage1"`, `"stage2"`, ..., the outputs of the blocks. These fields
+    of the configuration, which `from_pretrained` also accepts as arguments, determine the output:
 
     Args:
-        out_features, out_indices (`list`, *optional*): Names or indices of stages, in order; by default the last.
+        out_features, out_indices (`list`, *optional*): Names or indices of the stages to return, in order; by default
+            the last.
         apply_layernorm (`bool`, defaults to `True`): Whether the final norm is applied to the feature maps.
         reshape_hidden_states (`bool`, defaults to `True`):
-            Whether feature maps have the shape `(batch, hidden_size, rows, columns)`, or `(batch, tokens,
-            hidden_size)` with the class token, if there is one.
+            Whether feature maps have the shape `(batch, hidden_size, rows, columns)`; otherwise they have the shape
+            `(batch, tokens, hidden_size)` and include the class token, if there is one.
 
     Raises:
-        ValueError: For unknown stages, stages in another order, and images of another size.
+        ValueError: For unknown or unordered stages, and images of another size.
     """
 
     reads_images = True
@@ -39,7 +40,7 @@ class ImageBackbone(BackboneMixin, TaskHead):
     _keys_to_ignore_on_load_unexpected = [r"^classifier\.", r"^(model\.)?pooler\."]
 
     def __init__(self, config: PreTrainedConfig):
-        if len(config.stage_names) != config.num_hidden_layers + 1:  # changed since the configuration was made
+        if len(config.stage_names) != config.num_hidden_layers + 1:  # changed after the configuration was created
             is_last = config.out_features == config.stage_names[-1:]
             config.set_stages(None if is_last else config.out_features)
         super().__init__(config)
@@ -70,8 +71,8 @@ class ImageBackbone(BackboneMixin, TaskHead):
     ) -> BackboneOutput:
         r"""
         attention_mask (`torch.Tensor` of shape `(batch_size, num_tokens)`, *optional*):
-            One number for the class token, if there is one, and for each patch; patches with 0 have no influence on
-            the others.
+            One number for the class token, if there is one, and for each patch; patches with 0 do not change the
+            others.
         """
         outputs = self._hidden_states(pixel_values, attention_mask, **kwargs)
         stages = dict(zip(self.stage_names, outputs.hidden_states, strict=True))

@@ -12,7 +12,7 @@ from .losses import classification_loss
 
 
 class ImageClassificationHead(ClassificationHead):
-    """One label (or several, or a number) per image, read from the pooled output."""
+    """Predicts one label (or several, or a number) per image from the pooled output."""
 
     reads_images = True
     main_input_name = "pixel_values"

@@ -24,18 +24,18 @@ class _LanguageModelingHead(TaskHead):
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=not self.is_decoder)
-        self.loss_type = "ForCausalLM" if self.is_decoder else "ForMaskedLM"  # whatever name a subclass has
+        self.loss_type = "ForCausalLM" if self.is_decoder else "ForMaskedLM"  # independent of a subclass's name
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Scores over the vocabulary; families that scale their outputs override this."""
+        """Logits over the vocabulary; families that scale their outputs override this."""
         return self.lm_head(hidden_states)
 
 
 class MaskedLMHead(_LanguageModelingHead):
-    """Masked language modelling: a linear map to the vocabulary with a bias, its matrix tied to the embeddings.
+    """Masked language modelling: a linear layer to the vocabulary with a bias, whose weight is tied to the embeddings.
 
     With `config.sparse_prediction`, training steps (training mode, labels given) compute logits only for the tokens to
-    predict and return `logits=None`: the same loss with less time and memory.
+    predict and return `logits=None`. The loss is the same with less time and memory.
     """
 
     @can_return_tuple
@@ -62,7 +62,7 @@ class MaskedLMHead(_LanguageModelingHead):
         sparse = self.config.sparse_prediction and self.training and labels is not None
         if labels is not None and sparse:
             targets = labels.flatten().to(hidden_states.device)
-            # One wait for the device, which has to count them; a boolean index would wait for each tensor.
+            # This synchronizes once, to count them; a boolean index would do so for each tensor.
             to_predict = is_counted(targets, kwargs).nonzero().squeeze(1)
             hidden_states = hidden_states.flatten(0, 1).index_select(0, to_predict)
             targets = targets.index_select(0, to_predict)
@@ -74,7 +74,7 @@ class MaskedLMHead(_LanguageModelingHead):
 
 
 class CausalLMHead(_LanguageModelingHead):
-    """Prediction of the next token: a linear map to the vocabulary, its matrix tied to the embeddings."""
+    """Next-token prediction: a linear layer to the vocabulary, whose weight is tied to the embeddings."""
 
     is_decoder = True
     create_masks_for_generate = staticmethod(mask_for_generate)
@@ -83,12 +83,12 @@ class CausalLMHead(_LanguageModelingHead):
     def _build_head(self, config: PreTrainedConfig) -> None:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-        # With label smoothing, `Trainer` shifts the labels of the classes in this table only.
+        # With label smoothing, `Trainer` shifts labels only for the classes in this table.
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(type(self).__name__, type(self).__name__)
         super()._build_head(config)
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
-        """Not possible: the paged cache holds keys and values of attention alone."""
+        """Not supported, because the paged cache stores only keys and values of attention."""
         raise NotImplementedError(f"{type(self).__name__} has no `generate_batch`: use `generate` with padded rows.")
 
     # `position_ids` is not in the signature because `generate` would pass its own. Users can pass it.
@@ -112,7 +112,7 @@ class CausalLMHead(_LanguageModelingHead):
         seq_idx (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
             For rows of several documents: the number of each token's document.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            Token ids as in `input_ids`, which are shifted by one inside; -100 is ignored by the loss.
+            Token ids, e.g. `input_ids`, which are shifted by one inside the model; -100 is ignored by the loss.
         """
         outputs = self.model(
             input_ids,
@@ -128,7 +128,7 @@ class CausalLMHead(_LanguageModelingHead):
         logits, loss = self.compute_logits(outputs.last_hidden_state[:, kept_tokens(logits_to_keep), :]), None
         if labels is not None:
             shifted = kwargs.get("shift_labels")
-            if shifted is None:  # as long as the labels: compiled code treats sizes of one apart
+            if shifted is None:  # as long as the labels, because compiled code specializes sizes of one
                 shifted = F.pad(labels, (0, 1), value=kwargs.get("ignore_index", IGNORED_LABEL))[..., 1:]
             counted = with_loss_divisor(shifted, kwargs)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)

@@ -1,9 +1,9 @@
 """Losses that do not depend on how accumulation steps and processes split a batch.
 
-A loss is a sum, divided by the number of its terms. Transformers' `Trainer` gives the heads the number in the whole
-step, over all batches and processes, as `num_items_in_batch`; without it the terms of the batch are counted. The
-Trainer counts the elements of `labels` that are not -100, and nothing where there are no `labels`: see `answer_loss`.
-A loss without terms is 0, and so are its gradients.
+A loss is a sum divided by the number of its terms. Transformers' `Trainer` passes this number for the whole step, over
+all batches and processes, as `num_items_in_batch`; otherwise the terms of the batch are counted. The Trainer counts
+the elements of `labels` that are not -100, and nothing if there are no `labels` (see `answer_loss`). A loss without
+terms is 0, and so are its gradients.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 
 
 IGNORED_LABEL = -100
-"""Label of what the loss ignores, as in Transformers."""
+"""Label that losses ignore, as in Transformers."""
 
 Items = torch.Tensor | float | None
 
@@ -22,12 +22,12 @@ Items = torch.Tensor | float | None
 def loss_divisor(
     count: torch.Tensor | int, num_items_in_batch: Items = None, device: torch.device | None = None
 ) -> torch.Tensor | float:
-    """What a sum of losses is divided by, never 0.
+    """The divisor of a sum of losses, which is never 0.
 
     Args:
         count: Number of terms in this batch.
-        num_items_in_batch: Number of terms in the whole step, which takes precedence. It is moved to the loss.
-        device: Where the loss is; by default where `count` is.
+        num_items_in_batch: Number of terms in the whole step; takes precedence over `count`.
+        device: Device of the loss; by default that of `count`.
     """
     items = count if num_items_in_batch is None else num_items_in_batch
     if isinstance(items, torch.Tensor):
@@ -36,15 +36,15 @@ def loss_divisor(
 
 
 def is_counted(labels: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-    """Which labels the loss counts: all but -100, or but `kwargs["ignore_index"]`."""
+    """Mask of the labels that the loss counts: all except -100 or `kwargs["ignore_index"]`."""
     return labels != kwargs.get("ignore_index", IGNORED_LABEL)
 
 
 def with_loss_divisor(labels: torch.Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`kwargs` for one of Transformers' losses, which divides by its argument `num_items_in_batch`.
+    """Add `num_items_in_batch`, by which Transformers' losses divide, to `kwargs`.
 
     Args:
-        labels: Of any shape.
+        labels: Labels of any shape.
         kwargs: Further arguments of a head.
     """
     count = is_counted(labels, kwargs).sum()
@@ -52,14 +52,14 @@ def with_loss_divisor(labels: torch.Tensor, kwargs: dict[str, Any]) -> dict[str,
 
 
 def label_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Items = None) -> torch.Tensor:
-    """Mean cross entropy over labelled rows, in at least float32.
+    """Mean cross entropy over labelled rows, computed in at least float32.
 
     Args:
         logits: Shape `(batch, classes)`.
         labels: Classes, integers of shape `(batch,)` or `(batch, 1)` with -100 for rows to ignore; or soft labels,
             probabilities of shape `(batch, classes)`, as made by Mixup, CutMix and label smoothing.
-        num_items_in_batch: Number of labels in the whole step, by default in this batch. Of soft labels the Trainer
-            counts every element, `classes` for each row.
+        num_items_in_batch: Number of labels in the whole step, by default in this batch. For soft labels, the Trainer
+            counts every element, i.e. `classes` per row.
     """
     logits, labels = at_least_float32(logits), labels.to(logits.device)
     if labels.is_floating_point() and labels.shape == logits.shape:
@@ -77,18 +77,18 @@ def classification_loss(
     num_items_in_batch: Items = None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Loss of a sequence or image classifier, in place of Transformers' `ForSequenceClassificationLoss`.
+    """Loss of a sequence or image classifier, used instead of Transformers' `ForSequenceClassificationLoss`.
 
-    That one divides by `num_items_in_batch` for single labels only, and does not take soft labels.
+    The latter divides by `num_items_in_batch` only for single labels, and does not support soft labels.
 
     Args:
         labels: By `config.problem_type`: `"regression"`, numbers, one per logit; `"single_label_classification"`, see
             `label_cross_entropy`; `"multi_label_classification"`, 0, 1 or a probability per logit, -100 is ignored.
         pooled_logits: Shape `(batch, num_labels)`.
-        config: If its `problem_type` is `None` it is set here: regression for one label, otherwise single labels if
-            they are integers, multiple ones if not.
+        config: If `problem_type` is `None`, it is set here: regression for one label, otherwise single-label
+            classification for integers and multi-label classification for other dtypes.
         num_items_in_batch: Number of elements of the labels in the whole step, by default in this batch. Transformers'
-            `Trainer` leaves out targets of exactly -100, also those of a regression.
+            `Trainer` does not count targets of exactly -100, even in regression.
         kwargs: Ignored.
     """
     if config.problem_type is None:
@@ -118,17 +118,17 @@ def answer_loss(
     num_items_in_batch: Items = None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Mean of the cross entropies of the starts and of the ends of answers, each over those that lie in the sequence.
+    """Mean of the cross entropies of answer starts and answer ends, each over those that lie in the sequence.
 
     Args:
         start_logits: Shape `(batch, length)`.
-        end_logits: The same.
-        start_positions: Index of the first token of the answer, shape `(batch,)` or `(batch, 1)`. Positions outside
-            of the sequence, negative ones too, are ignored.
+        end_logits: Shape `(batch, length)`.
+        start_positions: Index of the first token of the answer, shape `(batch,)` or `(batch, 1)`. Positions outside of
+            the sequence, including negative ones, are ignored.
         end_positions: Index of its last token.
-        num_items_in_batch: Number of answers in the whole step, or the numbers of starts and of ends in a tensor of
-            shape `(2,)`; by default those in this batch. Transformers' `Trainer` counts a column `label` (of any
-            numbers, -100 where both positions lie outside), which the model ignores.
+        num_items_in_batch: Number of answers in the whole step, or a tensor of shape `(2,)` with the numbers of starts
+            and of ends; by default those in this batch. Transformers' `Trainer` counts a column `label`, which the
+            model ignores: -100 where both positions lie outside, any other number otherwise.
         kwargs: Ignored.
     """
     is_pair = isinstance(num_items_in_batch, torch.Tensor) and num_items_in_batch.shape[-1:] == (2,)
@@ -139,11 +139,11 @@ def answer_loss(
 
 
 def position_labels(positions: torch.Tensor, length: int) -> torch.Tensor:
-    """Start or end positions as labels of shape `(batch,)`: -100, which losses ignore, outside of `length` tokens."""
+    """Start or end positions as labels of shape `(batch,)`, with -100 for positions outside of `length` tokens."""
     positions = positions.view(-1)
     return positions.where((positions >= 0) & (positions < length), IGNORED_LABEL)
 
 
 def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
-    """The same in float32, or in float64 if it is."""
+    """Convert to float32, unless the tensor is float64."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -29,7 +29,7 @@ def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, p
 def pool_patches(
     last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pre_logits: nn.Linear | None
 ) -> torch.Tensor:
-    """One vector per image: the class token after ViT's pre-logits layer, or without such a layer the mean."""
+    """One vector per image: the class token after ViT's pre-logits layer, or the mean if there is no such layer."""
     if pre_logits is None:
         return pool(last_hidden_state, attention_mask, "mean")
     return torch.tanh(pre_logits(last_hidden_state[:, 0]))

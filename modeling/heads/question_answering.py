@@ -13,7 +13,7 @@ from .task_head import TaskHead
 
 
 class QuestionAnsweringHead(TaskHead):
-    """Start and end scores of an answer span for every token."""
+    """Predicts start and end scores of an answer span for every token."""
 
     def _build_head(self, config: PreTrainedConfig) -> None:
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
@@ -32,12 +32,12 @@ class QuestionAnsweringHead(TaskHead):
         end_positions: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
-        kwargs.pop("labels", None)  # which the Trainer counts, see `answer_loss`
+        kwargs.pop("labels", None)  # counted by the Trainer, see `answer_loss`
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits, loss = self.qa_outputs(outputs.last_hidden_state), None
         if attention_mask is not None and getattr(self.config, "mask_padding", True):
-            # No answer lies in the padding, and the softmax over tokens must not depend on its length.
+            # Answers do not lie in padding, and the softmax over tokens must not depend on its length.
             padding = attention_mask[:, :, None].to(logits.device) == 0
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         start, end = logits.unbind(dim=-1)

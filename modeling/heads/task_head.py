@@ -1,11 +1,11 @@
-"""What all task heads have in common.
+"""Base class of all task heads.
 
 A head is a mixin that comes before a family's `PreTrainedModel` and needs the class attribute `backbone_class`:
 
     class GMLPForMaskedLM(MaskedLMHead, GMLPPreTrainedModel):
         backbone_class = GMLPModel
 
-Losses are in `losses.py`: they do not depend on how accumulation steps and processes split a batch.
+Losses are in `losses.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -21,13 +21,13 @@ else:
 
 
 def require(condition: bool, model: nn.Module, wanted: str) -> None:
-    """Raise `ValueError` if the configuration of a model is not as `wanted`."""
+    """Raise `ValueError` if a model's configuration is not as `wanted`."""
     if not condition:
         raise ValueError(f"{type(model).__name__} needs a configuration with {wanted}.")
 
 
 class TaskHead(ModelMixin):
-    """A head, made by `_build_head`, on the backbone `self.model`."""
+    """A head, created by `_build_head`, on the base model `self.model`."""
 
     backbone_class: type[nn.Module]
     reads_images = False
@@ -45,5 +45,5 @@ class TaskHead(ModelMixin):
         self.post_init()
 
     def _build_head(self, config: PreTrainedConfig) -> None:
-        """Add the head's own modules."""
+        """Create the head's own modules."""
         raise NotImplementedError

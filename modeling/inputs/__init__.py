@@ -1,1 +1,1 @@
-"""Which tokens there are, their positions, and which tokens they see."""
+"""The tokens of a batch, their positions, and the tokens they can see."""

@@ -1,4 +1,4 @@
-"""A `TokenLayout` as attention maps need it. Queries are the new tokens, keys all tokens."""
+"""Convert a `TokenLayout` for attention maps. Queries are the new tokens, keys all tokens."""
 
 import torch
 
@@ -14,16 +14,16 @@ def visible_keys(layout: TokenLayout, device: torch.device) -> torch.Tensor | No
 
 
 def move_padding_right(layout: TokenLayout) -> tuple[TokenLayout, torch.Tensor | None]:
-    """The layout of the same rows with left padding moved to the right, so that positions are 0, 1, 2, ... in all.
+    """The layout with left padding moved to the right, so that positions are 0, 1, 2, ... in all rows.
 
     Returns:
-        The new layout and, for each of its tokens, its index in the old one, shape `(batch, keys)`. The layout itself
-        and `None` if there is no left padding, or if some tokens are in a cache and cannot be moved.
+        The new layout and, for each of its tokens, the index in the old layout, shape `(batch, keys)`; or the old
+        layout and `None` if there is no left padding, or if some tokens are in a cache and cannot be moved.
     """
     if layout.padding_mask is None or not layout.shifted or not layout.is_whole:
         return layout, None
     index = torch.arange(layout.key_length, device=layout.padding_mask.device)
     index = index + first_token_index(layout.padding_mask)[:, None]
-    # Not `%`: the ONNX exporter does not support it for lengths that vary.
+    # Without `%`, which the ONNX exporter does not support for dynamic lengths.
     index = torch.where(index < layout.key_length, index, index - layout.key_length)
     return layout._replace(positions=None, shifted=False, padding_mask=layout.padding_mask.gather(1, index)), index

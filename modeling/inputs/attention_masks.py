@@ -1,4 +1,4 @@
-"""Masks of four dimensions, for attention."""
+"""Four-dimensional attention masks."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ def interface_mask(
     cache: Cache | None,
     seq_idx: torch.Tensor | None,
 ) -> Any:
-    """The mask that `config._attn_implementation` takes; arguments as in `token_layout`.
+    """The mask for `config._attn_implementation`; arguments as in `token_layout`.
 
     Returns:
         A tensor, `None`, or an object of that implementation, such as FlexAttention's `BlockMask`.
 
     Raises:
-        ValueError: If documents are packed and the implementation takes no mask of them.
+        ValueError: If documents are packed and the implementation does not support such masks.
     """
     inputs = config, inputs_embeds, attention_mask if getattr(config, "mask_padding", True) else None
     documents: dict[str, Any] = {}

@@ -17,7 +17,7 @@ CACHE_NAME = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ 
 
 
 def accept_past_key_values(function: Callable) -> Callable:
-    """Let the `forward` of a model or layer take its `cache` by the older name too. Its signature has `CACHE_NAME`."""
+    """Let a `forward` accept `cache` under its older name too. Its signature has `CACHE_NAME`."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, past_key_values: Cache | None = None, **kwargs: Any) -> Any:
@@ -32,11 +32,11 @@ def accept_past_key_values(function: Callable) -> Callable:
 
 
 def cached_lengths(cache: Cache | None, length: int, device: torch.device) -> tuple[int | torch.Tensor, int]:
-    """Number of tokens in a cache, and number of tokens it returns after an update with `length` more.
+    """Number of tokens in a cache, and number of tokens that it returns after an update with `length` more tokens.
 
     Returns:
-        The first is a tensor for a static cache in use (a copy, since that cache counts in place). The second includes
-        the unused room of a static cache.
+        The first is a tensor for a static cache in use (a copy, because that cache counts in place). The second
+        includes the unused slots of a static cache.
     """
     if cache is None:
         return 0, length
@@ -47,18 +47,18 @@ def cached_lengths(cache: Cache | None, length: int, device: torch.device) -> tu
 
 
 def update_cache_without_keys(cache: Cache, states: torch.Tensor, layer_idx: int) -> torch.Tensor:
-    """Store one tensor as keys and as values, in the memory of one: `layer.values` is `layer.keys` after each update.
+    """Store one tensor as both keys and values without a copy: `layer.values` is `layer.keys` after each update.
 
     Args:
-        cache: Layers other than Transformers' `DynamicLayer` and `StaticLayer`, and those that were allocated in
-            advance (for export), hold the tensor twice.
-        states: Of the new tokens, shape `(batch, heads, length, width)`.
+        cache: Any cache. Layers other than Transformers' `DynamicLayer` and `StaticLayer`, and layers allocated in
+            advance (for export), store the tensor twice.
+        states: States of the new tokens, shape `(batch, heads, length, width)`.
         layer_idx: Index of the layer.
 
     Returns:
         The states of all tokens, those in the cache first, `(batch, heads, all tokens, width)`. Other code finds two
-        tensors of the expected shape in the cache. What acts on them one by one (beam search, offloading) makes two of
-        them, until the next update.
+        tensors of the expected shape in the cache. Code that changes them one by one (beam search, offloading)
+        separates them until the next update.
     """
     layers: list[Any] = cache.layers
     layer = layers[layer_idx] if layer_idx < len(layers) else None
@@ -83,7 +83,7 @@ def mask_for_generate(
     cache: Cache,
     **kwargs: Any,
 ) -> torch.Tensor | None:
-    """Used as `create_masks_for_generate`: the mask with two dimensions, padded to the length of a static cache."""
+    """Used as `create_masks_for_generate`: a two-dimensional mask, padded to the length of a static cache."""
     if attention_mask is None:
         return None
     length = cache.get_mask_sizes(inputs_embeds.shape[1], 0)[0]

@@ -1,4 +1,4 @@
-"""Weights with a dimension of positions: selecting the entries of a batch, and changing the number of positions."""
+"""Weights with a position dimension: select the entries of a batch, or change the number of positions."""
 
 import torch
 
@@ -25,22 +25,22 @@ def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
     """The first `length` entries along a dimension."""
     if not is_exporting():
         return tensor.narrow(dim, 0, length)
-    # A slice is contiguous only if it is the whole tensor, so an exported program would not take the maximum length.
+    # A slice is contiguous only if it is the whole tensor, so an exported program would reject the maximum length.
     return tensor.index_select(dim, torch.arange(length, device=tensor.device))
 
 
 def number_of_tiles(length: int, size: int) -> int | None:
-    """Tiles of `size` that cover `length`; `None`, for all there are, in `torch.export`, whose length is free."""
+    """Number of tiles of `size` that cover `length`; `None` (all tiles) in `torch.export`, whose length is dynamic."""
     return None if is_exporting() else (length + size - 1) // size
 
 
 def resized(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
-    """`tensor` cut along `dim`, or lengthened by copies of its last entry."""
+    """`tensor`, truncated along `dim` or extended by copies of its last entry."""
     index = torch.arange(length, device=tensor.device).clamp(max=tensor.shape[dim] - 1)
     return tensor.detach().index_select(dim, index)
 
 
 def resampled(tensor: torch.Tensor, dim: int, rows: torch.Tensor) -> torch.Tensor:
-    """`tensor` interpolated along `dim`: `rows`, `(new, old)`, makes each new entry of the old ones."""
+    """`tensor`, interpolated along `dim` with the matrix `rows`, `(new, old)`."""
     rows = rows.to(torch.promote_types(tensor.dtype, torch.float32)).to(tensor.device)  # MPS has no float64
     return (tensor.detach().to(rows.dtype).movedim(dim, -1) @ rows.mT).movedim(-1, dim).to(tensor.dtype).contiguous()

@@ -1,4 +1,4 @@
-"""Checks of a model's inputs that all families share."""
+"""Checks of model inputs, shared by all families."""
 
 from typing import Any
 
@@ -26,16 +26,16 @@ def embed_text(
     hidden_size: int,
     prefix: str = "",
 ) -> torch.Tensor:
-    """The embeddings of a text, given as ids or as embeddings.
+    """Return the embeddings of a text, which is given as ids or as embeddings.
 
-    Nothing is checked here that needs values, for which a processor would wait for its GPU and a graph would break.
+    Values are not checked, because reading them would synchronize with the GPU and break graphs.
 
     Args:
         embeddings: The model's embeddings, an `nn.Embedding`.
         input_ids: Token ids, shape `(batch, length)`.
         inputs_embeds: Embeddings, shape `(batch, length, hidden_size)`.
         hidden_size: Width of the model.
-        prefix: Before the arguments' names in messages.
+        prefix: Prefix of the arguments' names in messages.
 
     Raises:
         ValueError: Unless exactly one of them is given, with the right shape and type and one token or more.
@@ -61,7 +61,7 @@ def _check_embeds(name: str, embeds: Any, hidden_size: int) -> None:
 
 
 def check_integers(name: str, tensor: Any) -> None:
-    """Raise `ValueError` for what is no tensor of int64 or int32."""
+    """Raise `ValueError` unless the value is an int64 or int32 tensor."""
     if not isinstance(tensor, torch.Tensor) or tensor.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"`{name}` must be a tensor of int64 or int32, got {_kind(tensor)}.")
 
@@ -71,15 +71,15 @@ def _kind(value: Any) -> str:
 
 
 def _require_shape(name: str, tensor: torch.Tensor, fits: bool, expected: str, *sizes: int) -> None:
-    if not fits:  # the text is made only then: a size in a text becomes a constant for `torch.compile`
+    if not fits:  # formatted only then, because a size in a string becomes a constant for `torch.compile`
         raise ValueError(f"`{name}` has shape {tuple(tensor.shape)}, expected {expected.format(*sizes)}.")
 
 
 def embed(embeddings: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
-    """The embeddings of ids.
+    """Look up the embeddings of ids.
 
     Raises:
-        IndexError: On a CPU, for an id that has no embedding; a GPU reports that in its own way.
+        IndexError: On a CPU, for an id without an embedding; GPUs raise their own error.
     """
     try:
         return embeddings(ids)
@@ -92,7 +92,7 @@ def embed(embeddings: Any, ids: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def check_token_types(token_type_ids: torch.Tensor, inputs_embeds: torch.Tensor) -> None:
-    """Raise `ValueError` unless there is an integer for every token, in every row or for all rows."""
+    """Raise `ValueError` unless there is an integer per token, for each row or for all rows."""
     check_integers("token_type_ids", token_type_ids)
     batch, length = inputs_embeds.shape[:2]
     fits = tuple(token_type_ids.shape) in ((batch, length), (1, length))
@@ -100,7 +100,7 @@ def check_token_types(token_type_ids: torch.Tensor, inputs_embeds: torch.Tensor)
 
 
 def check_positions(position_ids: torch.Tensor, shape: tuple[int, int], max_length: int | None) -> None:
-    """Raise `ValueError` for positions of a wrong shape or type, or (on a CPU) outside the model's."""
+    """Raise `ValueError` for positions of a wrong shape or dtype, or (on a CPU) outside the model's range."""
     check_integers("position_ids", position_ids)
     fits = tuple(position_ids.shape) in (shape, (1, shape[1]))
     _require_shape("position_ids", position_ids, fits, "({}, {})", *shape)
@@ -113,7 +113,7 @@ def check_positions(position_ids: torch.Tensor, shape: tuple[int, int], max_leng
 
 
 def check_cache(cache: Any) -> None:
-    """Raise `ValueError` for what is neither `None` nor a cache."""
+    """Raise `ValueError` unless the value is `None` or a cache."""
     if cache is not None and not isinstance(cache, Cache):
         raise ValueError(f"`{CACHE_NAME}` must be a cache of Transformers, e.g. `DynamicCache`, got {_kind(cache)}.")
 
@@ -129,13 +129,13 @@ def check_encoder_states(states: Any, mask: torch.Tensor | None, batch: int, hid
 
 
 def check_full_mask(mask: torch.Tensor, length: int) -> None:
-    """Raise `ValueError` for a mask of four dimensions that is not for `length` tokens without a cache."""
+    """Raise `ValueError` for a four-dimensional mask that is not for `length` tokens without a cache."""
     fits = tuple(mask.shape[2:]) == (length, length)
     _require_shape("attention_mask", mask, fits, "(batch, heads or 1, {0}, {0})", length)
 
 
 def check_choices(*inputs: torch.Tensor | None) -> None:
-    """Raise `ValueError` for inputs of multiple choice without a dimension for the choices."""
+    """Raise `ValueError` for multiple choice inputs without a dimension for the choices."""
     for tensor in inputs:
         if tensor is not None:
             fits = tensor.ndim >= 3 and tensor.shape[1] > 0
@@ -143,7 +143,7 @@ def check_choices(*inputs: torch.Tensor | None) -> None:
 
 
 def kept_tokens(logits_to_keep: int | torch.Tensor) -> slice | torch.Tensor:
-    """Which tokens' logits to compute: the last ones, all for 0, or those at the given indices.
+    """The tokens whose logits to compute: the last ones, all for 0, or those at the given indices.
 
     Raises:
         ValueError: If the number is negative.
@@ -156,7 +156,7 @@ def kept_tokens(logits_to_keep: int | torch.Tensor) -> slice | torch.Tensor:
 
 
 def check_modality(config: PreTrainedConfig, pixel_values: torch.Tensor | None, *text: torch.Tensor | None) -> None:
-    """Raise `ValueError` for images if `config.image_size` is `None`, and for text or no images if it is set."""
+    """Raise `ValueError` for images if `config.image_size` is `None`, otherwise for text or missing images."""
     if config.image_size is None and pixel_values is not None:
         raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
     if config.image_size is not None and (pixel_values is None or any(tensor is not None for tensor in text)):

@@ -1,4 +1,4 @@
-"""Which tokens a forward pass computes, at which positions they are, and which tokens they see."""
+"""The tokens that a forward pass computes, their positions, and the tokens they can see."""
 
 from typing import NamedTuple
 
@@ -15,20 +15,20 @@ _READ_AT_ONCE = ("cpu",)  # devices
 
 
 class TokenLayout(NamedTuple):
-    """What token mixing needs to know about a batch. "All tokens" are those in the cache, then the new ones.
+    """All that token mixing needs to know about a batch. "All tokens" are those in the cache, then the new ones.
 
     Attributes:
         query_length: Number of new tokens, the queries of attention.
-        key_length: Number of all tokens, its keys.
-        new_tokens: The new tokens among all: a slice, or indices with a static cache in use.
+        key_length: Number of all tokens, the keys of attention.
+        new_tokens: Indices of the new tokens among all: a slice, or a tensor with a static cache in use.
         padding_mask: Boolean, true for real tokens, shape `(batch, key_length)`; `None` without padding.
         positions: Positions of all tokens, shape `(batch or 1, key_length)`; `None` for 0, 1, 2, ... in every row.
         shifted: Whether positions in a row (or in each of its documents) are 0, 1, 2, ... after left padding. The
-            distance between two tokens is then the difference of their indices. Otherwise a user gave them.
+            distance between two tokens is then the difference of their indices. Otherwise a user gave the positions.
         is_causal: Whether tokens see only themselves and earlier tokens.
-        seq_idx: Number of each token's document, shape `(batch, key_length)`: tokens see their own document only.
-            `None` if a row is one document.
-        attention_mask: For attention: the mask of the attention implementation, which then holds all of this.
+        seq_idx: Index of each token's document, shape `(batch, key_length)`; tokens see their own document only.
+            `None` if each row is one document.
+        attention_mask: Mask for the attention implementation, which combines causal order, padding and documents.
     """
 
     query_length: int
@@ -48,7 +48,7 @@ class TokenLayout(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all tokens are new."""
+        """Whether all tokens are new (the cache is empty)."""
         return isinstance(self.new_tokens, slice) and self.query_length == self.key_length
 
     @property
@@ -68,7 +68,7 @@ class TokenLayout(NamedTuple):
         return self.query_index(device) if self.positions is None else self.positions[:, self.new_tokens]
 
     def distances(self, device: torch.device) -> torch.Tensor:
-        """Position of each token minus that of each new one, shape `(batch or 1, query_length, key_length)`."""
+        """Position of each token minus that of each new token, shape `(batch or 1, query_length, key_length)`."""
         if self.positions is None or self.shifted:
             return (torch.arange(self.key_length, device=device) - self.query_index(device)[:, None])[None]
         return self.positions[:, None, :] - self.positions[:, self.new_tokens, None]
@@ -81,11 +81,11 @@ class TokenLayout(NamedTuple):
         return torch.arange(self.key_length, device=device) <= self.query_index(device)[:, None]
 
     def visible(self, device: torch.device) -> torch.Tensor | None:
-        """Boolean mask of the tokens that each new one sees: causal order, padding and documents.
+        """Boolean mask of the tokens that each new token can see: causal order, padding and documents.
 
         Returns:
             Shape `(query_length, key_length)` if rows agree, else `(batch, query_length or 1, key_length)`; `None` if
-            every token sees all.
+            all tokens are visible.
         """
         mask = self.causal_order(device)
         if self.padding_mask is not None:
@@ -97,14 +97,14 @@ class TokenLayout(NamedTuple):
         return mask
 
     def at(self, position_ids: torch.Tensor, are_fixed: bool) -> "TokenLayout":
-        """The layout with the given positions of the new tokens, of shape `(batch or 1, query_length)`.
+        """The layout with given positions of the new tokens, shape `(batch or 1, query_length)`.
 
         Args:
             position_ids: The positions.
-            are_fixed: Whether layers keep what they computed for the tokens in the cache at counted positions.
+            are_fixed: Whether cached states were computed at counted positions and cannot change.
 
         Raises:
-            ValueError: If they are fixed, and others than the given ones.
+            ValueError: If positions are fixed and differ from the given ones.
         """
         if self.query_length == self.key_length:
             return self._replace(positions=position_ids, shifted=False)
@@ -136,7 +136,7 @@ def token_layout(
 ) -> TokenLayout:
     """Make the `TokenLayout` of a forward pass, without its `attention_mask`.
 
-    The first real token of a row has position 0, so that padding on either side does not change the result.
+    The first real token of a row has position 0, so padding on either side does not change the result.
 
     Args:
         config: Configuration of the encoder or decoder.
@@ -145,8 +145,8 @@ def token_layout(
             `config.mask_padding` is false.
         position_ids: Positions of the new tokens, shape `(batch or 1, length)`; counted if `None`.
         cache: The self-attention cache.
-        seq_idx: Number of each token's document, shape `(batch, length)`; `None` if a row is one document. Without a
-            mask and tokens in a cache, decoders take it from `position_ids`, as Transformers' decoders do.
+        seq_idx: Index of each token's document, shape `(batch, length)`; `None` if each row is one document. Without a
+            mask and cached tokens, decoders derive it from `position_ids`, as Transformers' decoders do.
 
     Raises:
         ValueError: If the sequence is too long, a shape is wrong, or `position_ids` contradict the cache.
@@ -175,26 +175,26 @@ def token_layout(
 
 
 def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Index of each row's first real token, shape `(batch,)`: the number of tokens of left padding."""
+    """Index of each row's first real token, shape `(batch,)`, i.e. the amount of left padding."""
     return (attention_mask != 0).long().argmax(dim=-1)
 
 
 def positions_in_documents(seq_idx: torch.Tensor) -> torch.Tensor:
-    """Positions that count from 0 in every document; `seq_idx` and result have the shape `(batch, length)`."""
+    """Positions that start at 0 in every document; `seq_idx` and the result have shape `(batch, length)`."""
     index = torch.arange(seq_idx.shape[1], device=seq_idx.device)
     begins = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0), value=True)
     return index - torch.where(begins, index, 0).cummax(dim=1).values
 
 
 def _documents(position_ids: torch.Tensor, batch: int) -> torch.Tensor | None:
-    """`seq_idx` of rows whose positions start again in every document; `None` if no row has several."""
+    """`seq_idx` of rows whose positions restart in every document; `None` if no row has several documents."""
     begins = F.pad(position_ids.diff(dim=-1) <= 0, (1, 0)).expand(batch, -1)
     return begins.cumsum(-1) if is_tracing(begins) or bool(begins.any()) else None
 
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:
-    """Most tokens of a sequence; `None` if the model has no limit."""
-    # The former of Synthesizers, where it may be `None`; models of others may have neither.
+    """Maximum sequence length; `None` if the model has no limit."""
+    # Synthesizers have the first, which may be `None`; other models may have neither.
     return getattr(config, "max_sequence_length", getattr(config, "max_position_embeddings", None))
 
 
@@ -210,7 +210,7 @@ def _new_tokens(
         if max_length is not None:
             check_length(key_length, max_length)
         return slice(None) if cache is None else slice(past_length, past_length + length), key_length
-    if max_length is not None and room > max_length:  # otherwise there is no need to wait for the device
+    if max_length is not None and room > max_length:  # otherwise there is no need to synchronize
         check_length(room if is_tracing(inputs_embeds) else int(past_length) + length, max_length)
         room = max_length
     return past_length + torch.arange(length, device=inputs_embeds.device), room
@@ -224,7 +224,7 @@ def _padding_mask(
         raise ValueError(f"`attention_mask` must be a tensor, got a {type(attention_mask).__name__}.")
     mask = attention_mask.to(inputs_embeds.device) != 0
     if cache is not None and cache.is_compileable:
-        mask = F.pad(mask, (0, key_length - mask.shape[1]))  # of a static cache: hides its unused room, or cuts it off
+        mask = F.pad(mask, (0, key_length - mask.shape[1]))  # hides or cuts off unused slots of a static cache
     if mask.shape != (batch, key_length):
         raise ValueError(
             f"`attention_mask` has shape {tuple(mask.shape)}, expected {(batch, key_length)}: one number per token, "
@@ -242,12 +242,12 @@ def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, cache: Ca
 
 
 def _sides_with_padding(config: PreTrainedConfig, padding_mask: torch.Tensor) -> tuple[bool, bool]:
-    """Whether there is padding, and whether there is some on the left; true where that cannot be known."""
-    may_shift = config.image_size is None  # a patch keeps its position whatever is masked
-    # A GPU is waited for only where positions matter: a shift does not change Toeplitz weights.
+    """Whether there is padding, and whether some is on the left; true if this is unknown."""
+    may_shift = config.image_size is None  # masks do not change the positions of patches
+    # Synchronize with a GPU only if positions matter: a shift does not change Toeplitz weights.
     is_toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
     would_wait = padding_mask.device.type not in _READ_AT_ONCE and (is_toeplitz or not may_shift)
     if would_wait or is_tracing(padding_mask) or padding_mask.is_meta or torch._C._are_functorch_transforms_active():
         return True, may_shift
-    full = int(padding_mask.all().int() + padding_mask[:, 0].all().int())  # read once; 1 if padded right alone
+    full = int(padding_mask.all().int() + padding_mask[:, 0].all().int())  # 1: padding on the right only
     return full < 2, full == 0 and may_shift

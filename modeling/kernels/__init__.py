@@ -1,9 +1,9 @@
-"""Faster equivalents of layers on CPUs. They bind themselves to the modules of our models from outside.
+"""Faster CPU implementations of layers, which are attached to a model's modules from outside.
 
-In the manner of Transformers' `kernelize`, `KERNELS` maps the name of a module's class to the functions that can stand
-in for its methods, and `use_kernels` sets them on the modules of one model. Which of them are used is measured on the
-processor at hand (`measurement.py`); the models themselves know nothing of it. Without this folder, or with the
-environment variable `TOKENMIXERS_KERNELS=0`, models run as they are written.
+Like Transformers' `kernelize`, `KERNELS` maps the name of a module's class to functions that can replace its methods,
+and `use_kernels` sets them on the modules of a model. Measurements on the current processor decide which kernels are
+used (`measurement.py`); the models do not know about them. Without this folder, or with the environment variable
+`TOKENMIXERS_KERNELS=0`, models run in plain PyTorch.
 """
 
 import os
@@ -19,13 +19,13 @@ from . import attention, fourier, linear
 
 
 class Kernel(NamedTuple):
-    """A stand-in for a method.
+    """A replacement for a method.
 
     Attributes:
         method: Name of the method.
-        reference: The method's own function. Classes with another one, of the same name, are left alone.
-        function: The stand-in, which takes the module first.
-        applies: Whether it gains anything for a module on this machine.
+        reference: The original function. Classes whose method is another function are left alone.
+        function: The replacement, whose first argument is the module.
+        applies: Whether the kernel is faster for a module on this machine.
     """
 
     method: str
@@ -48,22 +48,22 @@ KERNELS: dict[str, Kernel] = {
     "SpatialProjection": Kernel("forward", SpatialProjection.forward, fourier.forward, fourier.applies),
     "Linear": Kernel("forward", nn.Linear.forward, linear.forward, linear.applies),
 }
-"""Stand-in by name of the module's class."""
+"""Name of a module's class -> its kernels."""
 
 
-#: Attribute of modules whose kernels were switched off by the user.
+#: Attribute of modules whose kernels the user disabled.
 _KEEPS_REFERENCE = "_keeps_reference"
 
 
 def use_kernels(model: nn.Module, enabled: bool = True) -> None:
-    """Bind the kernels to the modules of a model, or take them off for good.
+    """Attach kernels to the modules of a model, or remove them permanently.
 
-    Models of this package have their kernels when they are built, unless `TOKENMIXERS_KERNELS` is `0`. Modules with a
-    `forward` of their own (accelerate's hooks) are left alone.
+    Models of this package get their kernels when they are built, unless `TOKENMIXERS_KERNELS` is `0`. Modules whose
+    `forward` was replaced (accelerate's hooks) are left alone.
 
     Args:
         model: Any module; changed in place.
-        enabled: `False` to compute as the models are written.
+        enabled: `False` to run the model in plain PyTorch.
     """
     for module, kernel in _modules_with_kernels(model):
         if enabled:
@@ -74,9 +74,9 @@ def use_kernels(model: nn.Module, enabled: bool = True) -> None:
 
 
 def bind(model: nn.Module) -> None:
-    """Bind the kernels to a model on the CPU unless they were switched off; take them off models on other devices.
+    """Attach kernels to a model on the CPU unless they were disabled; remove them from models on other devices.
 
-    There no kernel computes anything, and `torch.nn.DataParallel` copies modules with what is bound.
+    Kernels do nothing on other devices, but `torch.nn.DataParallel` would copy modules together with them.
     """
     parameter = next(model.parameters(), None)
     is_on = os.environ.get("TOKENMIXERS_KERNELS", "1").lower() not in ("0", "false", "off", "no")
@@ -94,7 +94,7 @@ def _modules_with_kernels(model: nn.Module) -> Iterator[tuple[nn.Module, Kernel]
 
 def _set(module: nn.Module, kernel: Kernel, enabled: bool) -> None:
     present = getattr(module.__dict__.get(kernel.method), "__func__", None)
-    if present is kernel.reference:  # of a pickled module with a kernel
+    if present is kernel.reference:  # from a pickled module with a kernel
         delattr(module, kernel.method)
     if enabled and kernel.method not in module.__dict__ and kernel.applies(module):
         setattr(module, kernel.method, MethodType(kernel.function, module))

@@ -1,7 +1,7 @@
-"""Softmax attention as matrix products, where PyTorch's kernel for CPUs takes longer: in bfloat16.
+"""Softmax attention in bfloat16 as matrix products, where these are faster than PyTorch's CPU kernel.
 
 Reference: Transformers' function for `attn_implementation="sdpa"`; the products are those of
-`layers/attention.py`. As with `"eager"`, logits are rounded to bfloat16.
+`layers/attention.py`. Logits are rounded to bfloat16, as with `"eager"`.
 """
 
 import math
@@ -19,24 +19,24 @@ from .conditions import is_compiled_for_cpu, is_in_graph
 from .measurement import REFERENCE, choice, measure
 
 
-#: Fewest attention weights (batch x heads x queries x keys) that are computed by products.
+#: Minimum number of attention weights (batch x heads x queries x keys) to compute them by products.
 FEWEST_WEIGHTS = 2**15
-#: Most attention weights that a layer stores for a backward pass: 32 MiB.
+#: Maximum number of attention weights that a layer stores for the backward pass: 32 MiB.
 MOST_WEIGHTS = 2**24
-#: Most attention weights that are computed at once without gradients: larger blocks of memory are not reused.
+#: Maximum number computed at once without gradients, because larger memory blocks are not reused.
 WEIGHTS_AT_ONCE = 2**22
 _Tensor = TypeVar("_Tensor", torch.Tensor, torch.Tensor | None)
 COMPARISON = "attention in bfloat16, 12 heads, 256 tokens"
 
 
 def applies(module: nn.Module) -> bool:
-    """Whether products are faster on this processor. Measures, at the first call."""
+    """Whether products are faster on this processor. The first call measures."""
     has_bfloat16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return has_bfloat16 and measure(COMPARISON, _alternatives)
 
 
 def attention_function(self: UsesAttentionInterface) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
-    """The module's own method of this name, with `products_or_sdpa` for Transformers' `"sdpa"`."""
+    """The module's method of this name, with `products_or_sdpa` in place of Transformers' `"sdpa"`."""
     function = type(self).attention_function(self)
     return products_or_sdpa if function is sdpa_attention_forward else function
 
@@ -74,7 +74,7 @@ def products_or_sdpa(
             **kwargs,
         )
     if hides_later_tokens:
-        # Further keys are the unused room of a static cache.
+        # Further keys are unused slots of a static cache.
         key, value = key[:, :, :length], value[:, :, :length]
         position_bias = None if position_bias is None else position_bias[..., :length]
         attention_mask = query.new_ones(1, 1, length, length, dtype=torch.bool).tril()
@@ -96,7 +96,7 @@ def products_or_sdpa(
         outputs.append(output)
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     if attention_mask is not None and not hides_later_tokens and position_bias is None:
-        # As the kernel: zeros for queries that see nothing. With a bias they have the mean.
+        # Queries that see nothing get zeros, like in PyTorch's kernel; with a bias they get the mean.
         output = output * attention_mask.any(dim=-1, keepdim=True).transpose(1, 2)
     return output, None
 
@@ -120,14 +120,14 @@ def _takes_products(query: torch.Tensor, keys: int, samples: int) -> bool:
 
 @torch.compiler.assume_constant_result
 def _is_sdpa_unrestricted() -> bool:
-    """Whether PyTorch would take the kernel that products were compared with; `sdpa_kernel` can forbid it."""
+    """Whether PyTorch would use the kernel that products were compared with; `sdpa_kernel` can forbid it."""
     return bool(torch.backends.cuda.flash_sdp_enabled() and torch.backends.mkldnn.enabled)
 
 
 def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:
-    """Number of samples to compute together: all if weights are stored for a backward pass, and with dropout.
+    """Number of samples to compute at once: all if weights are stored for the backward pass, or with dropout.
 
-    A checkpointed layer runs with and without gradients, and has to draw the same random numbers.
+    A checkpointed layer runs with and without gradients and must draw the same random numbers both times.
     """
     batch, *of_a_sample = query.shape[:3]
     if torch.is_grad_enabled() or is_in_graph(query) or dropout > 0:

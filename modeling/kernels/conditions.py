@@ -1,4 +1,4 @@
-"""When a kernel may take the place of its reference."""
+"""Conditions under which a kernel may replace its reference."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..inputs.exporting import is_exporting
 
 
 def is_in_graph(tensor: torch.Tensor) -> bool:
-    """Whether operations are recorded: by `torch.compile`, `torch.export`, `torch.jit.trace` or `torch.func`."""
+    """Whether `torch.compile`, `torch.export`, `torch.jit.trace` or `torch.func` record operations."""
     return (
         type(tensor) is not torch.Tensor
         or torch.compiler.is_compiling()
@@ -19,15 +19,15 @@ def is_in_graph(tensor: torch.Tensor) -> bool:
 
 
 def is_compiled_for_cpu(tensor: torch.Tensor) -> bool:
-    """Whether `torch.compile` makes a graph for this processor; exported programs may run on others."""
+    """Whether `torch.compile` builds a graph for this processor; exported programs may run on others."""
     return torch.compiler.is_dynamo_compiling() and not is_exporting() and tensor.device.type == "cpu"
 
 
 def is_dense_cpu_float32(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether a product is one of ordinary float32 matrices in the processor's memory.
+    """Whether a product is between ordinary float32 matrices in CPU memory.
 
-    Not so with weights that are quantised, distributed or sparse, under autocast, and where somebody asked for less
-    precise float32 products, which are faster.
+    False for quantised, distributed or sparse weights, under autocast, and if less precise (faster) float32 products
+    were requested.
     """
     return (
         inputs.dtype == weight.dtype == torch.float32
@@ -41,8 +41,8 @@ def is_dense_cpu_float32(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def is_float32_exact() -> bool:
-    """Whether oneDNN may be used, and nobody asked for float32 products of less precision."""
-    mkldnn: Any = torch.backends.mkldnn  # some of its attributes are made when it is imported
+    """Whether oneDNN may be used and less precise float32 products were not requested."""
+    mkldnn: Any = torch.backends.mkldnn  # some of its attributes are created at import
     if not mkldnn.enabled:
         return False
     return {mkldnn.matmul.fp32_precision, mkldnn.conv.fp32_precision} <= {"none", "ieee"}

@@ -1,4 +1,4 @@
-"""Toeplitz products by Fourier transforms, in time O(n log n) and memory O(n), for sequences that are long enough.
+"""Toeplitz products with Fourier transforms, in time O(n log n) and memory O(n), for long sequences.
 
 Reference: `SpatialProjection.forward` in `layers/spatial_gating_unit.py`.
 """
@@ -15,12 +15,12 @@ from .conditions import is_compiled_for_cpu, is_in_graph
 from .measurement import REFERENCE, choice, measure
 
 
-#: Lengths at which both ways are timed. A sequence takes the faster one at the longest of these that it reaches.
+#: Lengths at which both methods are timed. A sequence uses the faster method of the longest length that it reaches.
 LENGTHS = (1024, 2048, 4096)
 
 
 def applies(module: SpatialProjection) -> bool:
-    """Whether the sequences can be long enough on this processor. Measures, at the first call."""
+    """Whether sequences can be long enough on this processor. The first call measures."""
     if module.weight_type != "toeplitz":
         return False
     gains = [measure(_name(length), _comparison(length)) for length in LENGTHS if length <= module.max_length]
@@ -28,10 +28,10 @@ def applies(module: SpatialProjection) -> bool:
 
 
 def forward(self: SpatialProjection, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
-    """`SpatialProjection.forward`, without the matrix where all tokens of long rows are computed.
+    """`SpatialProjection.forward`, without building the matrix if all tokens of long rows are computed.
 
-    In graphs it has to be known that all lengths are long enough; exported programs have the matrix, since many
-    runtimes have no Fourier transforms.
+    Graphs use this only if all their lengths are long enough. Exported programs use the matrix, because many runtimes
+    have no Fourier transforms.
     """
     may_convolve = (
         self.weight_type == "toeplitz"
@@ -40,40 +40,41 @@ def forward(self: SpatialProjection, hidden_states: torch.Tensor, layout: TokenL
         and _is_whole(layout)
     )
     if may_convolve:
-        # A static cache has unused room.
+        # A static cache has unused slots.
         tokens = hidden_states if layout is None else hidden_states[:, layout.new_tokens]
         if _is_long(tokens):
             positions = None if layout is None else layout.positions
             bias = self.bias[: tokens.shape[1]] if positions is None else self.bias[positions]
-            if layout is not None and layout.padding_mask is not None:  # there is no matrix whose columns can be zero
+            if layout is not None and layout.padding_mask is not None:  # no matrix has columns to set to zero
                 tokens = tokens * layout.padding_mask[:, :, None].to(tokens.dtype)
             return convolve(self, tokens, bias)
     return type(self).forward(self, hidden_states, layout)
 
 
 def _is_whole(layout: TokenLayout | None) -> bool:
-    """Whether rows are one document each, and computed whole, so that weights depend on distances alone."""
+    """Whether each row is one document and is computed whole, so that weights depend only on distances."""
     return layout is None or (layout.seq_idx is None and layout.counts_positions and layout.is_whole)
 
 
 def _is_long(hidden_states: torch.Tensor) -> bool:
-    # Products of half types are faster.
+    # Products in half precision are faster.
     factor = 2 if product_dtype(hidden_states).itemsize < 4 else 1
     known = [length for length in LENGTHS if statically_known_true(hidden_states.shape[1] >= factor * length)]
     return bool(known) and choice(_name(known[-1])) != REFERENCE
 
 
 def product_dtype(hidden_states: torch.Tensor) -> torch.dtype:
-    """Type of a matrix product with `hidden_states`, under autocast if that is on."""
+    """Dtype of a matrix product with `hidden_states`, considering autocast."""
     if torch.is_autocast_enabled("cpu") and hidden_states.dtype != torch.float64:
         return torch.get_autocast_dtype("cpu")
     return hidden_states.dtype
 
 
 def convolve(projection: SpatialProjection, hidden_states: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """`W Z + b` for all tokens by the convolution theorem, in float32 at least.
+    """Compute `W Z + b` for all tokens by the convolution theorem, in at least float32.
 
-    The rounding error of every token is relative to the largest value of its row, later ones of a causal row included.
+    The rounding error of every token is relative to the largest value of its row, including later tokens of a causal
+    row.
 
     Args:
         projection: Holds the diagonals of `W`.
@@ -81,15 +82,15 @@ def convolve(projection: SpatialProjection, hidden_states: torch.Tensor, bias: t
         bias: Shape `(length,)` or `(batch, length)`.
 
     Returns:
-        In the shape of `hidden_states`.
+        Shape of `hidden_states`.
     """
     length, max_length, dtype = hidden_states.shape[1], projection.max_length, product_dtype(hidden_states)
     precise = torch.promote_types(dtype, torch.float32)
     diagonals = projection.weight[max_length - length : max_length + length - 1].to(precise)
     if projection.is_causal:
         diagonals = F.pad(diagonals[:length], (0, length - 1))
-    # FFT size >= 2 * length - 1 avoids wrap-around in the part that is kept; small prime factors are fast. A graph of
-    # many lengths takes a size that is large enough for all.
+    # FFT size >= 2 * length - 1 avoids wrap-around in the part that is kept; small prime factors are fast. A graph for
+    # many lengths uses a size that is large enough for all.
     powers = (1 << bits for bits in range((2 * max_length - 2).bit_length() + 1))
     sizes = [eighths * power // 8 for power in powers for eighths in (5, 6, 7, 8)]
     size = next((size for size in sizes if statically_known_true(size >= 2 * length - 1)), sizes[-1])
@@ -106,7 +107,7 @@ def _name(length: int) -> str:
 def _comparison(length: int) -> Callable[[], Mapping[str, Callable[[], object]]]:
     def alternatives() -> Mapping[str, Callable[[], object]]:
         projection = SpatialProjection(length, "toeplitz").requires_grad_(False)
-        # `accelerate.init_empty_weights` leaves parameters without memory.
+        # `accelerate.init_empty_weights` creates parameters without memory.
         projection = projection.to_empty(device="cpu").to(torch.float32)
         for parameter in projection.parameters():
             parameter.fill_(1.0)

@@ -1,8 +1,8 @@
-"""Products of `torch.nn.Linear` by oneDNN, where PyTorch's own library for float32 products, MKL, is slower.
+"""Compute `torch.nn.Linear` with oneDNN where MKL, PyTorch's library for float32 products, is slower.
 
-Two oneDNN primitives that PyTorch has compute the same: the inner product, without gradients, for few rows (decoding),
-and the 1x1 convolution for many. Graphs of `torch.compile` call the convolution as one operator: the compiler would
-otherwise move the channels to the front and back again.
+PyTorch has two suitable oneDNN primitives: the inner product, without gradients, for few rows (decoding), and the 1x1
+convolution for many rows. Graphs of `torch.compile` call the convolution as one operator, because the compiler would
+otherwise move the channels to the front and back.
 
 Reference: `torch.nn.Linear.forward`.
 """
@@ -22,18 +22,18 @@ from .conditions import is_compiled_for_cpu, is_dense_cpu_float32, is_float32_ex
 from .measurement import REFERENCE, choice, measure
 
 
-#: Fewest weights of a layer with a kernel: in smaller layers, checks and calls take as long as the product.
+#: Minimum number of weights of a layer; in smaller layers, checks and calls take as long as the product.
 FEWEST_WEIGHTS = 400_000
-#: Fewest rows for the convolution; the inner product is for fewer.
+#: Minimum number of rows for the convolution; fewer rows use the inner product.
 MANY_ROWS = 64
-#: Fewest multiplications for the convolution.
+#: Minimum number of multiplications for the convolution.
 FEWEST_MULTIPLICATIONS = 25_000_000
 #: Names of the comparisons.
 FEW, MANY, TRAINING = "linear, 4 rows", "linear, 256 rows", "linear, 256 rows, with gradients"
 
 
 def applies(module: nn.Linear) -> bool:
-    """Whether the layer is large enough, and oneDNN the faster one on this processor. Measures, at the first call."""
+    """Whether the layer is large enough and oneDNN is faster on this processor. The first call measures."""
     if module.weight.numel() < FEWEST_WEIGHTS or not torch.backends.mkldnn.is_available() or not is_float32_exact():
         return False
     gains = [measure(name, alternatives) for name, alternatives in COMPARISONS.items()]
@@ -52,14 +52,14 @@ def forward(self: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """What `torch.nn.functional.linear` computes, by the fastest primitive; the same arguments."""
+    """`torch.nn.functional.linear` with the fastest primitive; same arguments."""
     rows = math.prod(inputs.shape[:-1])
     name = choice(_comparison_for(rows)) if rows > 1 else REFERENCE
     if name == REFERENCE or not is_dense_cpu_float32(inputs, weight):
         return F.linear(inputs, weight, bias)
     if rows >= MANY_ROWS:
         return (convolution if _is_large(rows, weight) else F.linear)(inputs, weight, bias)
-    # The inner product has no derivatives of either kind.
+    # The inner product supports neither backward nor forward derivatives.
     has_derivatives = torch.is_grad_enabled() or forward_ad._current_level >= 0
     return (F.linear if has_derivatives else inner_product)(inputs, weight, bias)
 
@@ -75,13 +75,13 @@ def _comparison_for(rows: int) -> str:
 
 
 def inner_product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """What `torch.nn.functional.linear` computes, as oneDNN's inner product. It has no gradients."""
+    """`torch.nn.functional.linear` as oneDNN's inner product, without gradients."""
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
 
 
 def convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """What `torch.nn.functional.linear` computes, as a 1x1 convolution over one line of pixels."""
-    # By PyTorch's rules a single thread reaches oneDNN with batches of 16 alone.
+    """`torch.nn.functional.linear` as a 1x1 convolution over one line of pixels."""
+    # With a single thread, PyTorch uses oneDNN only for batches of 16.
     rows = math.prod(inputs.shape[:-1])
     images = 16 if torch.get_num_threads() == 1 and rows % 16 == 0 else 1
     outputs = F.conv2d(_pixels(inputs, images), weight[:, :, None, None], bias)
@@ -89,7 +89,7 @@ def convolution(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 
 
 def _pixels(vectors: torch.Tensor, images: int) -> torch.Tensor:
-    """Shape `(images, channels, 1, pixels)`, channels last in memory, of shape `(..., channels)`."""
+    """View `(..., channels)` as `(images, channels, 1, pixels)` with channels last in memory."""
     return vectors.reshape(images, 1, -1, vectors.shape[-1]).permute(0, 3, 1, 2)
 
 
@@ -97,7 +97,7 @@ def _pixels(vectors: torch.Tensor, images: int) -> torch.Tensor:
 
 
 def _takes_operator(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
-    rows = math.prod(inputs.shape[:-1])  # can be unknown
+    rows = math.prod(inputs.shape[:-1])  # may be unknown
     return (
         choice(_comparison_for(MANY_ROWS)) != REFERENCE
         and not statically_known_true(rows * weight.numel() < FEWEST_MULTIPLICATIONS)
@@ -108,13 +108,13 @@ def _takes_operator(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def _is_transformed() -> bool:
-    """Whether this is inside of `torch.func.grad` and the like, which take no operators of ours."""
+    """Whether this runs inside `torch.func.grad` or a similar transform, which do not support custom operators."""
     return torch._C._are_functorch_transforms_active()
 
 
 @torch.library.custom_op("tokenmixers::linear", mutates_args=(), device_types="cpu")
 def linear_in_graph(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`linear` for graphs, whose number of rows can be unknown when they are compiled."""
+    """`linear` for graphs, whose number of rows may be unknown when they are compiled."""
     is_large = _is_large(math.prod(inputs.shape[:-1]), weight)
     return (convolution if is_large else F.linear)(inputs, weight, bias)
 
@@ -128,7 +128,7 @@ def _(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 def linear_backward_in_graph(
     gradients: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, for_inputs: bool, for_weight: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of `linear_in_graph` for inputs and weight; empty ones where they are not needed."""
+    """Gradients of `linear_in_graph` with respect to inputs and weight; empty where not needed."""
     rows = math.prod(inputs.shape[:-1])
     if not _is_large(rows, weight):
         return (
@@ -167,7 +167,7 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) 
 
 def _backward(ctx: Any, gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (inputs, weight), (for_inputs, for_weight, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
-    if torch.is_grad_enabled():  # for second derivatives, which the operator does not have
+    if torch.is_grad_enabled():  # for second derivatives, which the operator does not support
         of_inputs, of_weight = gradients @ weight, gradients.flatten(0, -2).T @ inputs.flatten(0, -2)
     else:
         of_inputs, of_weight = linear_backward_in_graph(gradients.contiguous(), inputs, weight, for_inputs, for_weight)
@@ -189,7 +189,7 @@ def _comparison(
 ) -> Callable[[], Mapping[str, Callable[[], None]]]:
     def alternatives() -> Mapping[str, Callable[[], None]]:
         vectors = torch.ones(rows, 768, dtype=torch.float32, requires_grad=has_gradients)
-        # Products of few rows take as long as reading the weights, which are not in the caches in a model.
+        # Products of few rows take as long as reading the weights, which in a model are not in the processor's caches.
         copies = 8 if rows < MANY_ROWS else 1
         weights = torch.ones(copies, 2304, 768, dtype=torch.float32, requires_grad=has_gradients)
         bias, gradients = torch.ones(2304, dtype=torch.float32), torch.ones(rows, 2304, dtype=torch.float32)

@@ -1,7 +1,7 @@
-"""Which of several equivalent computations is the fastest on this processor: measured once, then kept.
+"""Measure once which of several equivalent computations is fastest on this processor, and store the result.
 
-The answers are kept in the process and in a file in the cache folder of Hugging Face, so that all processes of a
-machine compute alike. A processor, a version of PyTorch or a number of threads that is not in the file is measured.
+Results are stored in the process and in a file in Hugging Face's cache folder, so that all processes of a machine
+compute alike. There is one result per processor, PyTorch version and number of threads.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 logger = logging.getLogger(__name__)
 
-#: The alternative that others are compared with.
+#: Name of the alternative that the others are compared with.
 REFERENCE = "reference"
-#: Share of the reference's time that another alternative may need at most.
+#: Maximum share of the reference's time that another alternative may take.
 WORTHWHILE = 0.85
-#: Seconds for one comparison, the first call of each alternative aside.
+#: Seconds for one comparison, without the first call of each alternative.
 TIME_LIMIT = 0.08
-#: Seconds for all comparisons of a process. Later ones take the reference, and another process measures them.
+#: Seconds for all comparisons of a process. Later ones use the reference, and another process measures them.
 SECONDS_IN_ALL = 1.0
-#: Seconds to wait for another process that measures.
+#: Seconds to wait while another process measures.
 SECONDS_TO_WAIT = 10
-#: Calls of each alternative, if the time allows.
+#: Number of calls of each alternative, if time allows.
 MOST_CALLS = 15
 
-#: What `measure` found in this process, by number of threads and name.
+#: Results of `measure` in this process, by number of threads and name.
 _CHOICES: dict[tuple[int, str], str] = {}
 #: Seconds that each comparison of this process took.
 _SPENT: list[float] = []
 
 
 def cache_file() -> Path:
-    """Where the choices are kept: `tokenmixers/kernels.json` in `HF_HOME`."""
+    """File with the stored choices: `tokenmixers/kernels.json` in `HF_HOME`."""
     return Path(constants.HF_HOME) / "tokenmixers" / "kernels.json"
 
 
 def measure(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> bool:
-    """Whether an alternative is faster than the reference on this machine. From then on `choice` says which.
+    """Whether an alternative is faster than the reference on this machine. `choice` then returns which.
 
-    Nothing is measured where tensors have no values, e.g. under `FakeTensorMode`: the answer is then no.
+    Without real tensors, e.g. under `FakeTensorMode`, nothing is measured and the result is `False`.
 
     Args:
-        name: What is compared.
-        make_alternatives: Called if it has to be measured; returns functions without arguments by name, the reference
-            as `"reference"`.
+        name: Name of the comparison.
+        make_alternatives: Called if a measurement is needed; returns functions without arguments by name, with the
+            reference as `"reference"`.
 
     Returns:
-        Whether another alternative needs at most 0.85 of the reference's time.
+        Whether another alternative takes at most 0.85 of the reference's time.
     """
     if _get_current_dispatch_mode() is not None:
         return False
@@ -73,12 +73,12 @@ def measure(name: str, make_alternatives: Callable[[], Mapping[str, Callable[[],
 
 @torch.compiler.assume_constant_result
 def choice(name: str) -> str:
-    """The alternative that `measure` found with the number of threads in use, or the reference. Measures nothing."""
+    """The alternative that `measure` found for the current number of threads, or the reference. Does not measure."""
     return _CHOICES.get((torch.get_num_threads(), name), REFERENCE)
 
 
 def machine() -> str:
-    """Processor, instructions, PyTorch and threads: what decides which alternative is the fastest."""
+    """Processor, instructions, PyTorch and threads, which determine the fastest alternative."""
     return "; ".join(
         [
             _processor(),
@@ -102,7 +102,7 @@ def _processor() -> str:
 
 
 def _kept_or_measured(key: str, make_alternatives: Callable[[], Mapping[str, Callable[[], Any]]]) -> str:
-    """The choice in the file, or else a new one. One process measures at a time, and the others read what it found."""
+    """The stored choice, or a new one. One process measures at a time, and the others read its result."""
     path = cache_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def _kept_or_measured(key: str, make_alternatives: Callable[[], Mapping[str, Cal
                 os.replace(temporary, path)
             return kept[key]
     except (OSError, NotImplementedError, Timeout) as error:
-        # For example a home that is read-only, or has no locks: every process measures for itself.
+        # E.g. a read-only file system, or one without locks: every process measures for itself.
         logger.info("%s is not used: %s", path, error)
         return _measure(make_alternatives)
 
@@ -166,7 +166,7 @@ def _fastest_of(alternatives: Mapping[str, Callable[[], Any]]) -> str:
             start = time.perf_counter()
             alternatives[name]()
             times.append(time.perf_counter() - start)
-    # The shortest times: other processes make single calls longer.
+    # The minimum, because other processes slow down single calls.
     shortest = {name: min(times) for name, times in seconds.items()}
     best = min(shortest, key=shortest.__getitem__)
     return best if shortest[best] <= WORTHWHILE * shortest[REFERENCE] else REFERENCE

@@ -1,1 +1,1 @@
-"""The papers' equations, in plain PyTorch."""
+"""The papers' equations in plain PyTorch."""

@@ -1,4 +1,4 @@
-"""Softmax attention, from logits and from queries and keys."""
+"""Softmax attention, from logits or from queries and keys."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def split_heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
 
 def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Softmax over the last dimension, computed in float32 (or float64) and returned in `dtype`."""
-    # In bfloat16 the operator computes in float32 itself, and stores less for the backward pass.
+    # In bfloat16 the operator already computes in float32, and stores less for the backward pass.
     is_bfloat16 = logits.dtype == dtype == torch.bfloat16
     exact_dtype = dtype if is_bfloat16 else torch.promote_types(logits.dtype, torch.float32)
     return logits.softmax(dim=-1, dtype=exact_dtype).to(dtype)
@@ -25,12 +25,12 @@ def softmax(logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def attention_from_logits(
     logits: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, dropout: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax over keys, times values, with a map of weights per sample.
+    """Softmax over keys, times values, with an attention map per sample.
 
     Args:
         logits: Shape `(batch or 1, heads, queries, keys)`.
         values: Shape `(batch, heads, keys, head_dim)`.
-        mask: Broadcastable to the logits, boolean (true is visible) or additive; `None` if all is visible.
+        mask: Broadcastable to the logits, boolean (true is visible) or additive; `None` if all keys are visible.
         dropout: Rate of dropout on the weights.
 
     Returns:
@@ -53,23 +53,23 @@ def shared_attention(
 ) -> torch.Tensor:
     """Attention from logits that all samples share: `(E (m * V)) / (E m)` with `E = exp(logits)` and key mask `m`.
 
-    There is one matrix product per head for the whole batch, and no tensor of size queries x keys per sample. The
-    result is exact up to rounding if some visible logit is within 115 of the row's largest one; smaller logits are
-    raised to that limit. Dropout acts on keys, that is, on columns of the weights, as in the authors' code.
+    It computes one matrix product per head for the whole batch and no queries x keys tensor per sample. The result is
+    exact up to rounding if some visible logit is within 115 of the row's largest one; smaller logits are raised to
+    that limit. Dropout acts on keys, i.e. on columns of the weights, as in the authors' code.
 
     Args:
         logits: Shape `(1, heads, queries, keys)`.
         values: Shape `(batch, heads, keys, head_dim)`.
         padding_mask: Boolean, true for real keys, shape `(batch, keys)`; `None` without padding.
         causal_order: Boolean, true for visible keys, shape `(queries, keys)`; `None` if all are visible.
-        dropout: Rate of dropout on keys.
+        dropout: Dropout rate for keys.
 
     Returns:
         Shape `(batch, queries, heads, head_dim)`; zeros for queries that see nothing.
     """
     batch, num_heads, num_keys, head_dim = values.shape
     dtype = values.dtype
-    # With padding the range of float16 is too small for E, also under autocast: its smallest number is e^-17.
+    # With padding, the range of float16 is too small for E, even under autocast: its smallest number is e^-17.
     work_dtype = torch.float32 if dtype == torch.float16 and padding_mask is not None else dtype
     exact_dtype = torch.promote_types(dtype, torch.float32)
     logits = logits[0]
@@ -79,7 +79,7 @@ def shared_attention(
         weights, total = softmax(logits, work_dtype), None
     else:
         logits = logits.to(exact_dtype)
-        # Scaled so that the row's largest number is e^30, because padding may hide the large numbers: the smallest
+        # The row's largest number is scaled to e^30, because padding may hide the large numbers, and the smallest
         # normal float32 is e^-87.
         peak = logits.detach().amax(dim=-1, keepdim=True)
         weights = (logits - peak).clamp(min=-115).add(30).exp()
@@ -94,7 +94,7 @@ def shared_attention(
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
     values = values.to(work_dtype)
     with no_autocast(values.device):
-        if logits.shape[-2] == 1:  # when decoding, reordering the values would take most of the time
+        if logits.shape[-2] == 1:  # in decoding, reordering the values would take most of the time
             output = (weights @ values).transpose(1, 2)
         else:
             columns = values.permute(1, 2, 0, 3).reshape(num_heads, num_keys, batch * head_dim)
@@ -121,11 +121,11 @@ def eager_attention_forward(
         module: Unused.
         query: Shape `(batch, heads, queries, head_dim)`.
         key: Shape `(batch, heads, keys, head_dim)`.
-        value: In the shape of `key`.
+        value: Shape of `key`.
         attention_mask: Boolean (true is visible) or additive, shape `(batch or 1, heads or 1, queries or 1, keys)`;
-            `None` if all is visible.
+            `None` if all keys are visible.
         dropout: Rate of dropout on the weights.
-        scaling: Factor on the logits.
+        scaling: Factor for the logits.
         position_bias: Added to the logits, shape `(batch or 1, heads or 1, queries or 1, keys)`.
         **kwargs: Unused.
 

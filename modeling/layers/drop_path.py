@@ -5,7 +5,7 @@ from torch import nn
 
 
 class DropPath(nn.Module):
-    """In training, drops a residual branch for an example with probability `drop_prob`, and scales up the others."""
+    """During training, drops an example's residual branch with probability `drop_prob` and scales up the others."""
 
     def __init__(self, drop_prob: float):
         super().__init__()

@@ -28,7 +28,7 @@ FEED_FORWARD_TYPES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool
 
 
 def parameter_matched_width(width: int, feed_forward_type: str) -> int:
-    """Width that gives a gated layer the parameters of an ungated one (section 3.1 of the paper).
+    """Width that gives a gated layer as many parameters as an ungated layer (section 3.1 of the paper).
 
     Gated layers have three matrices instead of two, so they get two thirds of the width: 3072 becomes 2048. Widths
     that are not divisible by three are rounded down.
@@ -62,8 +62,8 @@ class FeedForward(nn.Module):
         hidden_size: Width of input and output.
         intermediate_size: Width inside.
         feed_forward_type: `"relu"`, `"gelu"`, `"swish"`, `"glu"`, `"bilinear"`, `"reglu"`, `"geglu"` or `"swiglu"`.
-        dropout: Dropout on what enters the last matrix.
-        gelu_approximate: `"none"`, or `"tanh"` for the approximation that T5 v1.1 was trained with.
+        dropout: Dropout rate for the input of the last matrix.
+        gelu_approximate: `"none"`, or `"tanh"` for the approximation of T5 v1.1.
 
     Raises:
         ValueError: If the type is unknown.

@@ -6,7 +6,7 @@ from transformers import PreTrainedConfig
 
 
 class PatchEmbeddings(nn.Module):
-    """A linear map of non-overlapping square patches, after a learned class token if `config.use_class_token`."""
+    """Linear embeddings of non-overlapping square patches, after a learned class token if `config.use_class_token`."""
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__()

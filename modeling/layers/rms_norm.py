@@ -5,7 +5,7 @@ from torch import nn
 
 
 class SynthesizerRMSNorm(nn.Module):
-    """T5's norm: divides by the root mean square, computed in float32 at least, and scales; no mean, no bias."""
+    """T5's norm: divides by the root mean square, computed in at least float32, and scales, without mean and bias."""
 
     def __init__(self, hidden_size: int, eps: float):
         super().__init__()

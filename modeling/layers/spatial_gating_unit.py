@@ -9,13 +9,13 @@ from .precision import cast_once
 
 
 class SpatialProjection(nn.Module):
-    """Linear map over the tokens, shared by all channels: `f(Z) = W Z + b` (equation 4).
+    """Linear layer over the tokens, shared by all channels: `f(Z) = W Z + b` (equation 4).
 
     Args:
-        max_length: Longest sequence `n`.
+        max_length: Maximum sequence length `n`.
         weight_type: `"full"`: `weight` holds W, shape `(n, n)`, row = output token. `"toeplitz"`: `weight` holds the
-            `2n - 1` diagonals, with `W[i, j] = weight[n - 1 + j - i]`, so the last entries look to the right.
-        is_causal: Use only the lower triangle of W: tokens see themselves and earlier tokens.
+            `2n - 1` diagonals, `W[i, j] = weight[n - 1 + j - i]`, so its last entries are for tokens on the right.
+        is_causal: Whether to use only the lower triangle of W, so that tokens see themselves and earlier tokens.
 
     Shapes:
         input and output `(batch, length, channels)` with `length <= n`; `bias` `(n,)`, one number per output token.
@@ -30,18 +30,18 @@ class SpatialProjection(nn.Module):
         self.bias = nn.Parameter(torch.ones(max_length))
 
     def matrix(self, length: int, layout: TokenLayout | None = None) -> torch.Tensor:
-        """The weights from all `length` tokens to the new ones (to all without `layout`).
+        """The weights from all `length` tokens to the new tokens (to all tokens without `layout`).
 
         Returns:
-            Shape `(new tokens, all tokens)`, with a first dimension `batch` (or 1) if rows may differ.
+            Shape `(new tokens, all tokens)`, preceded by a dimension `batch` (or 1) if rows may differ.
         """
         layout = TokenLayout(length, length, slice(None)) if layout is None else layout
         matrix = self._weights(layout)
         visible = layout._replace(is_causal=self.is_causal).visible(matrix.device)
-        return matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than what it multiplies
+        return matrix if visible is None else matrix.masked_fill(~visible, 0)  # smaller than the input
 
     def _weights(self, layout: TokenLayout) -> torch.Tensor:
-        """W, for each new token and each token, by their positions."""
+        """The entries of W for each new token and each token, by their positions."""
         length, new_tokens, positions = layout.key_length, layout.new_tokens, layout.positions
         if self.weight_type == "full":
             if positions is None:
@@ -50,18 +50,18 @@ class SpatialProjection(nn.Module):
         if layout.is_whole and layout.counts_positions:
             diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
             # Appendix C: rows of 2 * length numbers, read with a stride of 2 * length - 1, shift by one per row.
-            # Unlike `unfold`, this takes lengths that are not fixed; `contiguous` gives the same strides for all.
+            # Unlike `unfold`, this supports dynamic lengths; `contiguous` gives the same strides for all.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
         return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
-        """Mix all tokens, those in the cache first, into the new ones (into all without `layout`)."""
+        """Mix all tokens, those in the cache first, into the new tokens (into all tokens without `layout`)."""
         if layout is None:
             # The slice is given because PyTorch 2.11 cannot compile it as a default.
             layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1], slice(None))
         new_tokens, positions = layout.new_tokens, layout.positions
-        # Without the unused part of a static cache.
+        # Without the unused slots of a static cache.
         hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]
         length = hidden_states.shape[1]
         bias = self.bias[:length][new_tokens] if positions is None else self.bias[positions[:, new_tokens]]
@@ -70,13 +70,13 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def to_full(self) -> None:
-        """Store all `n * n` weights; the outputs stay the same."""
+        """Store all `n * n` weights; outputs do not change."""
         self.weight = nn.Parameter(self.matrix(self.max_length).clone(), requires_grad=self.weight.requires_grad)
         self.weight_type = "full"
 
     @torch.no_grad()
     def set_max_length(self, max_length: int) -> None:
-        """Cover sequences up to `max_length`: new weights are zero, new biases one, as at the start of training."""
+        """Change the maximum length. New weights are zero, new biases one, as at initialization."""
         shift = max_length - self.max_length
         grow = (shift, shift) if self.weight_type == "toeplitz" else (0, shift, 0, shift)
         self._replace(F.pad(self.weight, grow), F.pad(self.bias, (0, shift), value=1.0))
@@ -109,8 +109,8 @@ class SpatialGatingUnit(nn.Module):
     | `"multiplicative"` | `Z * f(norm(Z))`                  | Z                                     |
 
     Args:
-        intermediate_size: Input width; the output has half of it for `"split"`, all of it otherwise.
-        max_length: Longest sequence.
+        intermediate_size: Width of the input; the output has half of it for `"split"`, and all of it otherwise.
+        max_length: Maximum sequence length.
         weight_type: `"toeplitz"` or `"full"`, see `SpatialProjection`.
         layer_norm_eps: Epsilon of the norm over the channels that `f` mixes.
         gate_type: A row of the table.
@@ -137,7 +137,7 @@ class SpatialGatingUnit(nn.Module):
         return hidden_states.chunk(2, dim=-1) if self.gate_type == "split" else (hidden_states, hidden_states)
 
     def gate_inputs(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The inputs of `f`: the channels to mix, normalised; argument as in `forward`."""
+        """The inputs of `f`: the normalised channels to mix; argument as in `forward`."""
         return self.norm(self._split(hidden_states)[1])
 
     def forward(
@@ -151,14 +151,14 @@ class SpatialGatingUnit(nn.Module):
 
         Args:
             hidden_states: New tokens, shape `(batch, length, intermediate_size)`.
-            layout: Positions of the tokens and what they see. Padding has weights of zero: it adds exactly zero.
-            tiny_attention: Added to `f` in aMLP, in the shape of the result.
-            gate_inputs: With a cache: the results of `gate_inputs` for all tokens.
+            layout: Positions and visibility of the tokens. Padding has zero weights, so it adds exactly zero.
+            tiny_attention: Added to `f` in aMLP; shape of the result.
+            gate_inputs: With a cache, the results of `gate_inputs` for all tokens.
 
         Returns:
             Shape `(batch, length, intermediate_size / 2)` for `"split"`, else `(batch, length, intermediate_size)`.
         """
-        passed, gate = self._split(hidden_states)  # once: each split is a pass over the gradients
+        passed, gate = self._split(hidden_states)  # only once, because each split is a pass over the gradients
         if gate_inputs is None:
             gate_inputs = self.norm(gate)
         gate = self.spatial_proj(gate_inputs, layout)

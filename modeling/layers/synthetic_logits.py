@@ -1,4 +1,4 @@
-"""Attention logits that are not query times key (Synthesizer, arXiv 2005.00743): the components, and their mixture.
+"""Attention logits other than query times key (Synthesizer, arXiv 2005.00743): components and their mixture.
 
 Each component is a module that returns logits of shape `(batch or 1, heads, queries, keys)`. A batch dimension of 1
 means that they do not depend on the input; `attention.shared_attention` then stores no map per sample.
@@ -19,7 +19,7 @@ from .attention import split_heads
 
 
 Resize = Callable[[torch.Tensor, int], torch.Tensor]
-"""Returns a tensor with another length along a dimension of positions."""
+"""Returns a tensor with another length along a position dimension."""
 
 
 def resized_parameter(parameter: torch.Tensor, resize: Resize, *dims: int) -> nn.Parameter:
@@ -32,14 +32,14 @@ def resized_parameter(parameter: torch.Tensor, resize: Resize, *dims: int) -> nn
 
 @runtime_checkable
 class HasPositions(Protocol):
-    """A component with weights that belong to positions."""
+    """A component whose weights depend on positions."""
 
     def resize(self, resize: Resize) -> None:
         """Change N."""
 
 
 class RandomLogits(nn.Module):
-    """A matrix of logits per head, the same for all inputs: `weight`, `(heads, N, N)`, query first.
+    """A matrix of logits per head, shared by all inputs: `weight`, `(heads, N, N)`, query first.
 
     Args:
         num_heads: Number of heads.
@@ -56,7 +56,7 @@ class RandomLogits(nn.Module):
             self.register_buffer("weight", weight)
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
-        # Without gradients a view of a parameter still says that it requires one, and PyTorch's module trackers fail.
+        # Even without gradients, a view of a parameter claims to require one, and PyTorch's module trackers fail.
         weight = self.weight if torch.is_grad_enabled() else self.weight.detach()
         return query_key_entries(weight, layout)
 
@@ -116,8 +116,8 @@ class MeshFactorizedLogits(nn.Module):
 class RelativePositionBias(nn.Module):
     """T5's relative position bias (arXiv 1910.10683, section 2.1): one number per head and bucket of distances.
 
-    Half of the buckets hold one distance each, the others ranges that grow logarithmically up to `max_distance`.
-    Bidirectional attention has half of the buckets for each direction, causal attention all of them for the past.
+    Half of the buckets hold one distance each, the others logarithmically growing ranges up to `max_distance`.
+    Bidirectional attention uses half of the buckets for each direction, causal attention all of them for the past.
     """
 
     def __init__(self, num_heads: int, num_buckets: int, max_distance: int, causal: bool):
@@ -127,7 +127,7 @@ class RelativePositionBias(nn.Module):
         self.causal = causal
 
     def buckets(self, distances: torch.Tensor) -> torch.Tensor:
-        """Bucket of each "key position minus query position"."""
+        """Bucket of each difference "key position minus query position"."""
         num_buckets = self.weight.shape[0]
         offset: torch.Tensor | int = 0
         if self.causal:
@@ -136,14 +136,14 @@ class RelativePositionBias(nn.Module):
             num_buckets //= 2
             distance, offset = distances.abs(), (distances > 0) * num_buckets
         num_exact = num_buckets // 2
-        # In float32 and in this order, as in T5: at the limits of ranges, rounding decides on the bucket.
+        # In float32 and in this order, as in T5, because rounding decides the bucket at the limits of ranges.
         progress = torch.log(distance.clamp(min=1).float() / num_exact) / math.log(self.max_distance / num_exact)
         logarithmic = num_exact + (progress * (num_buckets - num_exact)).long()
         return offset + torch.where(distance < num_exact, distance, logarithmic.clamp(max=num_buckets - 1))
 
     def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
         buckets = self.buckets(layout.distances(self.weight.device))
-        # Contiguous because all layers read it: it is slower to read with the heads last in memory.
+        # Contiguous, because all layers read it, which is slower with the heads last in memory.
         return F.embedding(buckets, self.weight).permute(0, 3, 1, 2).contiguous()
 
 
@@ -166,7 +166,7 @@ class _DenseFirstLayer(nn.Module):
 
 
 class PerHeadLinear(nn.Module):
-    """One linear map per head (or one for all): `weight`, `(heads or 1, outputs, head_dim)`."""
+    """One linear layer per head (or one for all): `weight`, `(heads or 1, outputs, head_dim)`."""
 
     def __init__(self, config: PreTrainedConfig, outputs: int):
         super().__init__()
@@ -175,7 +175,7 @@ class PerHeadLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_maps, outputs)) if config.dense_bias else None
 
     def forward(self, inputs: torch.Tensor, outputs: int | None = None) -> torch.Tensor:
-        """Map `(batch, heads, tokens, head_dim)` to `(batch, heads, tokens, outputs)`, the first `outputs` of all."""
+        """Map `(batch, heads, tokens, head_dim)` to `(batch, heads, tokens, outputs)`, using the first `outputs`."""
         weight: torch.Tensor = self.weight
         bias: torch.Tensor | None = self.bias
         if outputs is not None:
@@ -196,7 +196,7 @@ class PerHeadLinear(nn.Module):
 
 
 class DenseLogits(nn.Module):
-    """A row of logits from each token alone: `W2 ReLU(W1 x + b1) + b2`, output j for the key at position j."""
+    """Computes a row of logits from each token alone: `W2 ReLU(W1 x + b1) + b2`; output j is for key j."""
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__()
@@ -209,7 +209,7 @@ class DenseLogits(nn.Module):
         first = self.first(hidden_states, queries)
         if layout.positions is None:
             return self.second(first, layout.key_length)
-        # Positions that a user gives may exceed the number of tokens.
+        # A user's positions may exceed the number of tokens.
         logits = self.second(first, layout.key_length if layout.shifted else None)
         return _columns(logits, layout.positions)
 
@@ -219,9 +219,9 @@ class DenseLogits(nn.Module):
 
 
 class FactorizedDenseLogits(nn.Module):
-    """Two short rows A (`a` numbers) and B (`b` numbers) from each token; key j gets `A[j mod a] * B[j div a]`.
+    """Computes two short rows A (`a` numbers) and B (`b` numbers) per token; key j gets `A[j mod a] * B[j div a]`.
 
-    A is tiled and B repeated, so that all `a * b` positions differ. Both are `W ReLU(W1 x + b1) + b`.
+    A is tiled and B is repeated, so that all `a * b` positions differ. Both are `W ReLU(W1 x + b1) + b`.
     """
 
     def __init__(self, config: PreTrainedConfig):
@@ -244,7 +244,7 @@ class FactorizedDenseLogits(nn.Module):
         return tiled * _columns(self.repeated(first), repeated)
 
     def resize(self, length: int) -> None:
-        """Change N: the number of tiles changes, their size stays."""
+        """Change N, which changes the number of tiles but not their size."""
         tiles = -(-length // self.tiled.weight.shape[1])
         self.repeated.resize(lambda tensor, dim: resized(tensor, dim, tiles))
 
@@ -270,14 +270,14 @@ COMPONENTS: dict[str, Callable[[PreTrainedConfig], nn.Module]] = {
         c.num_attention_heads, c.relative_attention_num_buckets, c.relative_attention_max_distance, c.is_decoder
     ),
 }
-"""Module of each attention component, given the configuration. `"vanilla"` needs none."""
+"""Attention component -> its module, created from the configuration. `"vanilla"` needs none."""
 
 TOKEN_DEPENDENT = {"vanilla", "dense", "factorized_dense"}
 """Components whose logits depend on the input."""
 
 
 class ComponentMixture(nn.Module):
-    """Weights of the components of an attention, by `config.mixture`.
+    """Weights of an attention's components, by `config.mixture`.
 
     `"softmax"`: `logits`, `(heads, components)`, through a softmax over components; `"sigmoid"`: `alpha`, `(1,)`,
     gives the first component `sigmoid(alpha)` and the second the rest; `"sum"`, or a single component: all ones.
@@ -290,10 +290,10 @@ class ComponentMixture(nn.Module):
         if self.kind == "softmax":
             self.logits = nn.Parameter(torch.zeros(config.num_attention_heads, len(self.names)))
         elif self.kind == "sigmoid":
-            self.alpha = nn.Parameter(torch.zeros(1))  # no scalar, which FSDP cannot split
+            self.alpha = nn.Parameter(torch.zeros(1))  # not a scalar, because FSDP cannot split scalars
 
     def forward(self) -> dict[str, torch.Tensor | None]:
-        """Weight by component: `None` for one, a number, or `(heads, 1, 1)`."""
+        """The weight of each component: `None` for one, a number, or shape `(heads, 1, 1)`."""
         if self.kind == "sum":
             return dict.fromkeys(self.names)
         if self.kind == "sigmoid":

@@ -11,13 +11,13 @@ from .precision import cast_once
 
 
 class TokenMixingMLP(nn.Module):
-    """Two linear maps over the tokens with an activation between them, shared by all channels.
+    """Two linear layers over the tokens with an activation between them, shared by all channels.
 
     Shorter sequences use the leading columns of `weight_in` and the leading rows of `weight_out`.
 
     Args:
-        max_length: Longest sequence `n`.
-        token_mixing_size: Width between the two maps.
+        max_length: Maximum sequence length `n`.
+        token_mixing_size: Width between the two layers.
         hidden_act: Name of the activation.
 
     Shapes:
@@ -34,7 +34,7 @@ class TokenMixingMLP(nn.Module):
         self.activation = ACT2FN[hidden_act]
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
-        """Mix tokens at the positions of `layout`, or at 0, 1, 2, ... Weights of padding are zero."""
+        """Mix tokens at the positions of `layout`, or at 0, 1, 2, ... Padding gets zero weights."""
         batch, length, _ = hidden_states.shape
         chosen = slice(length) if layout is None or layout.positions is None else layout.positions
         weight_in, weight_out = cast_once(self.weight_in.mT[chosen].mT), cast_once(self.weight_out[chosen])
@@ -46,7 +46,7 @@ class TokenMixingMLP(nn.Module):
 
     @torch.no_grad()
     def set_max_length(self, max_length: int) -> None:
-        """Cover sequences up to `max_length`; new weights are zero, so nothing that fits both lengths changes."""
+        """Change the maximum length. New weights are zero, so outputs for sequences that fit both stay the same."""
         grow = max_length - len(self.bias_out)
         self._replace(
             F.pad(self.weight_in, (0, grow)), F.pad(self.weight_out, (0, 0, 0, grow)), F.pad(self.bias_out, (0, grow))
@@ -54,7 +54,7 @@ class TokenMixingMLP(nn.Module):
 
     @torch.no_grad()
     def resample(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        """Read old input tokens from new ones and write new output tokens from old ones, for another image size.
+        """Adapt the weights to another image size by interpolating input and output tokens.
 
         Args:
             rows: Shape `(new n, n)`.

@@ -1,1 +1,1 @@
-"""What models do besides computing: checkpoints with code, operation counts, other sequence lengths."""
+"""Features of models beyond the forward pass: checkpoints with code, FLOP counts, other sequence lengths."""

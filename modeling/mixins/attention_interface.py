@@ -1,4 +1,4 @@
-"""The attention function of Transformers that a configuration names."""
+"""Transformers' attention function for a configuration."""
 
 from collections.abc import Callable
 
@@ -15,5 +15,5 @@ class UsesAttentionInterface:
     config: PreTrainedConfig
 
     def attention_function(self) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
-        """The function for the configuration's `attn_implementation`."""
+        """Attention function for the configuration's `attn_implementation`."""
         return ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)

@@ -9,7 +9,7 @@ class PackageFeatures(PreTrainedModel):
     """A `PreTrainedModel` whose class is registered, so that Transformers saves its code and `auto_map` again."""
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save as `PreTrainedModel.save_pretrained` does."""
+        """Save like `PreTrainedModel.save_pretrained`."""
         own = type(self)
         if own.__module__.startswith("torch."):  # derived by `fully_shard`; Transformers would save PyTorch's code
             base = next(base for base in own.__mro__ if not base.__module__.startswith("torch."))

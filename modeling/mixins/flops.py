@@ -1,12 +1,12 @@
-"""Floating point operations of the models, by formula: one multiply-add counts as two.
+"""Floating-point operations of the models by formula; one multiply-add counts as two.
 
-What is counted is the model's arithmetic as it is written, whatever kernel or attention implementation runs: the
-matrix products and the convolution over patches. Norms, activations, softmax and sums are not counted. Toeplitz
-weights count as the full matrix, also if their product is computed by FFT, and causal products as all pairs of tokens.
+The formulas count matrix products and the convolution over patches, independent of the kernel or attention
+implementation that runs. They do not count norms, activations, softmax and sums. Toeplitz weights count as the full
+matrix, even if an FFT computes their product, and causal products count all pairs of tokens.
 
 PyTorch's `FlopCounterMode` counts the same with `attn_implementation="eager"` and without kernels
-(`use_kernels(model, False)`). Otherwise it counts less: it has no formula for FFTs, for custom operators and for the
-attention kernel of CPUs. With FlexAttention on CPUs it does not run.
+(`use_kernels(model, False)`). Otherwise it counts less, because it has no formula for FFTs, custom operators and the
+CPU attention kernel. It does not support FlexAttention on CPUs.
 
 Per sequence and layer, with n tokens, d = `hidden_size` and f = `intermediate_size`:
 
@@ -32,28 +32,28 @@ from ..layers.feed_forward import FEED_FORWARD_TYPES
 
 
 def gmlp_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
-    """A gMLP block on `batch` sequences of `length` tokens."""
+    """FLOPs of a gMLP block on `batch` sequences of `length` tokens."""
     channels = 2 * length * config.hidden_size * (config.intermediate_size + config.gate_size)
     return batch * (channels + 2 * length**2 * config.gate_size)
 
 
 def amlp_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
-    """An aMLP block: gMLP's and tiny attention."""
+    """FLOPs of an aMLP block: a gMLP block with tiny attention."""
     projections = 2 * length * config.attention_size * (3 * config.hidden_size + config.gate_size)
     attention = projections + 4 * length**2 * config.attention_size
     return gmlp_layer_flops(config, batch, length) + batch * attention
 
 
 def mlp_mixer_layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
-    """An MLP-Mixer block: two products over the tokens, two over the channels."""
+    """FLOPs of an MLP-Mixer block: two products over the tokens and two over the channels."""
     return batch * 4 * length * config.hidden_size * (config.token_mixing_size + config.intermediate_size)
 
 
 def synthesizer_attention_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
-    """A Synthesizer's self-attention.
+    """FLOPs of a Synthesizer's self-attention.
 
-    Values and output: 4ndw + 2n²w. Queries and keys of `vanilla`: 4ndw + 2n²w. `dense`: 2ndw (unless the query serves
-    as its first layer) + 2n²w. `factorized_dense`: the same with a + ⌈n/a⌉ in place of n outputs. `factorized_random`:
+    Values and output: 4ndw + 2n²w. Queries and keys of `vanilla`: 4ndw + 2n²w. `dense`: 2ndw (unless the query is its
+    first layer) + 2n²w. `factorized_dense`: as `dense`, with a + ⌈n/a⌉ instead of n outputs. `factorized_random`:
     2n²hk, once for the batch. The others need no products.
     """
     names, width, square = config.attention_components, config.num_attention_heads * config.head_dim, length**2
@@ -79,7 +79,7 @@ def synthesizer_attention_flops(config: PreTrainedConfig, batch: int, length: in
 def synthesizer_layer_flops(
     config: PreTrainedConfig, batch: int, length: int, encoder_length: int | None = None
 ) -> int:
-    """A Synthesizer block, with cross-attention to `encoder_length` tokens if that is given."""
+    """FLOPs of a Synthesizer block, with cross-attention to `encoder_length` tokens if given."""
     matrices = 3 if FEED_FORWARD_TYPES[config.feed_forward_type][1] else 2
     total = 2 * matrices * length * config.hidden_size * config.intermediate_size
     if encoder_length is not None:
@@ -94,7 +94,7 @@ LAYER_FLOPS: dict[str, Callable[..., int]] = {
     "mlp_mixer": mlp_mixer_layer_flops,
     "synthesizer": synthesizer_layer_flops,
 }
-"""Formula of a layer, by `model_type`."""
+"""`model_type` -> formula for a layer."""
 
 
 def _head_flops(model: nn.Module, batch: int, length: int) -> int:
@@ -120,21 +120,20 @@ class CountsFlops(PreTrainedModel):
     def forward_flops(
         self, batch_size: int = 1, sequence_length: int | None = None, target_length: int | None = None
     ) -> int:
-        """Operations of a forward pass without padding, cache or labels; see the top of this module.
+        """FLOPs of a forward pass without padding, cache or labels; see the top of this module.
 
         Args:
             batch_size: Number of sequences or images.
-            sequence_length: Tokens per sequence, in the encoder of an encoder-decoder; the maximum by default, and
-                always for images.
-            target_length: Tokens in the decoder; its maximum by default. For encoder-decoders only.
+            sequence_length: Number of tokens per sequence (of the encoder in an encoder-decoder); by default, and
+                always for images, the maximum.
+            target_length: Number of decoder tokens, by default the maximum. For encoder-decoders only.
 
         Returns:
-            Operations of the model as it is written, all logits included: `sparse_prediction` is not taken into
-            account.
+            FLOPs including all logits; `sparse_prediction` is ignored.
 
         Raises:
-            ValueError: If a number is less than 1, a length more than the maximum, or there is no decoder for
-                `target_length`.
+            ValueError: If a number is less than 1, a length exceeds the maximum, or `target_length` is given without a
+                decoder.
         """
         config = self.config
         types = (getattr(cls, "model_type", None) for cls in type(config).__mro__)  # a user's class may have its own

@@ -13,9 +13,9 @@ def grid_interpolation(
     one, so a filter's response to a constant input, the sum of its weights, stays the same.
 
     Args:
-        old_grid: Rows and columns of patches of the present weights.
+        old_grid: Rows and columns of patches of the old weights.
         new_grid: Rows and columns of patches of the new weights.
-        leading_tokens: Number of tokens before the patches (class token), which are kept as they are.
+        leading_tokens: Number of tokens before the patches (class token), which are not interpolated.
 
     Returns:
         `rows`, shape `(new tokens, old tokens)`, and `columns`, shape `(old tokens, new tokens)`, in float64.

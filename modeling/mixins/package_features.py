@@ -1,4 +1,4 @@
-"""What models do besides computing; `checkpoint_features.py` stands for this module in checkpoints."""
+"""Features of models beyond the forward pass; checkpoints contain `checkpoint_features.py` instead of this module."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,16 +12,16 @@ from .saving import SelfContained
 
 
 AFTER_INIT: list[Callable[[PreTrainedModel], None]] = []
-"""Functions that are called with every new model of this package, and again after its parameters were replaced."""
+"""Functions called with every new model of this package, and again after its parameters are replaced."""
 
 _REPLACE_PARAMETERS = ("resize_token_embeddings", "resize_position_embeddings", "to_full_spatial_weights")
 
 
 class PackageFeatures(SelfContained, CountsFlops):
-    """Base class of all models: checkpoints with code, and operation counts."""
+    """Base class of all models: checkpoints with code, and FLOP counts."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make the methods that resize call the functions in `AFTER_INIT` at their end."""
+        """Make resizing methods call the functions in `AFTER_INIT` at their end."""
         super().__init_subclass__(**kwargs)
         for name in _REPLACE_PARAMETERS:
             method = getattr(cls, name, None)
@@ -34,7 +34,7 @@ class PackageFeatures(SelfContained, CountsFlops):
         _call_after_init(self)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        """What `to`, `half`, `cuda` and the like do; then call the functions in `AFTER_INIT`."""
+        """Apply `to`, `half`, `cuda` etc., then call the functions in `AFTER_INIT`."""
         super()._apply(fn, recurse)
         _call_after_init(self)
         return self

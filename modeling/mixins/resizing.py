@@ -1,4 +1,4 @@
-"""Other sequence lengths and image sizes for learned token-mixing weights."""
+"""Change the sequence length or image size of learned token-mixing weights."""
 
 from typing import Any
 
@@ -10,19 +10,19 @@ from .grid_interpolation import grid_interpolation
 
 
 class ResizableTokens(PreTrainedModel):
-    """A `PreTrainedModel` whose tokens are mixed by learned matrices, those of `_token_mixing_module`."""
+    """A `PreTrainedModel` that mixes tokens with learned matrices, in `_token_mixing_module`."""
 
     _token_mixing_module: type[nn.Module]
 
     def resize_position_embeddings(self, new_num_position_embeddings: int | tuple[int, int]) -> None:
-        """Fit the token-mixing weights to another maximum length or image size, before an optimizer is created.
+        """Adapt the token-mixing weights to another maximum length or image size. Call before creating an optimizer.
 
-        Text: new weights are zero, and new biases as at the start of training. Outputs for sequences that fit both
+        Text: new weights are zero and new biases have their initial values. Outputs for sequences that fit both
         lengths stay the same. Images: the weights are interpolated over both token axes, see `grid_interpolation`.
 
         Args:
-            new_num_position_embeddings: For text the new `max_position_embeddings`; for images the new image size in
-                pixels, one number or (height, width).
+            new_num_position_embeddings: New `max_position_embeddings` for text; new image size in pixels for images,
+                one number or (height, width).
 
         Raises:
             ValueError: If the number is not positive, the image size is not a multiple of the patch size, or an image
@@ -48,13 +48,13 @@ class ResizableTokens(PreTrainedModel):
             module.resample(rows, columns)
 
     def get_position_embeddings(self) -> tuple[Any, ...]:
-        """The modules with the token-mixing weights, which take the place of position embeddings."""
+        """The modules with the token-mixing weights, which replace position embeddings."""
         return tuple(module for module in self.modules() if isinstance(module, self._token_mixing_module))
 
     def to_full_spatial_weights(self) -> None:
-        """Store spatial weights as full matrices, before an optimizer is created; outputs stay the same.
+        """Store spatial weights as full matrices; outputs do not change. Call before creating an optimizer.
 
-        Training then does not keep the matrices Toeplitz.
+        Training then no longer keeps the matrices Toeplitz.
         """
         if self.config.spatial_weight_type == "toeplitz":
             for module in self.modules():

@@ -1,8 +1,8 @@
-"""Checkpoints that load with nothing but Transformers.
+"""Checkpoints that load with Transformers alone.
 
 A saved model includes the code that defines it, for `trust_remote_code=True`, and the map from each Auto class to it.
 Models for question answering also include their pipeline. If this package is imported, its own model classes are used,
-and of these files only the pipeline is executed.
+and only the pipeline's file is executed.
 """
 
 import os
@@ -28,9 +28,9 @@ _PUSH_ARGUMENTS = ("commit_message", "commit_description", "private", "revision"
 
 
 def _name_pipelines(model: PreTrainedModel) -> None:
-    """Set `custom_pipelines`: Transformers has no pipeline for question answering any more."""
+    """Set `custom_pipelines`, because Transformers no longer has a question answering pipeline."""
     entries = dict(getattr(model.config, "custom_pipelines", {}))
-    entries.pop("question-answering", None)  # left from a model with another head
+    entries.pop("question-answering", None)  # from a model with another head
     if isinstance(model, QuestionAnsweringHead):
         impl = "question_answering.QuestionAnsweringPipeline"
         entries["question-answering"] = {"impl": impl, "pt": ["AutoModelForQuestionAnswering"]}
@@ -41,13 +41,13 @@ def _name_pipelines(model: PreTrainedModel) -> None:
 
 
 def _warn_of_users_class(model: PreTrainedModel) -> None:
-    """Say that the code of a user's subclass is not saved, unless it was registered as Transformers documents."""
+    """Warn that the code of a user's subclass is not saved, unless it was registered as Transformers documents."""
     package = __name__.partition(".modeling.")[0]
     # fully_shard derives a class in a module of PyTorch
     first, *bases = (cls for cls in type(model).__mro__ if not cls.__module__.startswith("torch."))
     if not first.__module__.startswith(f"{package}.") and type(model)._auto_class is None:
         ours = next(base.__name__ for base in bases if base.__module__.startswith(f"{package}."))
-        ours = ours.replace("PreTrainedModel", "Model")  # which the Auto classes know
+        ours = ours.replace("PreTrainedModel", "Model")  # known to the Auto classes
         logger.warning(
             f"{first.__name__} is a class of your own: the Auto classes load this checkpoint as {ours}, whose code is "
             f"saved with it. To save the code of {first.__name__} as well, call "
@@ -56,14 +56,14 @@ def _warn_of_users_class(model: PreTrainedModel) -> None:
 
 
 def _replace_checkpoint(complete: Path, target: Path, variant: str | None) -> None:
-    """Move a complete checkpoint to `target`; if interrupted, nothing there loads as a mixture of two checkpoints."""
+    """Move a complete checkpoint to `target`. An interruption never leaves a mixture of two that loads."""
     new = {path.name for path in complete.iterdir()}
     suffix = "" if variant is None else rf"\.{re.escape(variant)}"
     weights = re.compile(rf"model{suffix}(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index{suffix}\.json")
     # Without a configuration nothing loads, so it is removed first and moved last.
     configurations = [name for name in ("config.json", "adapter_config.json") if name in new]
     stale = ["generation_config.json"] if "config.json" in new else []
-    if "config.json" in new and "adapter_config.json" not in new:  # else an old adapter would be applied again
+    if "config.json" in new and "adapter_config.json" not in new:  # otherwise an old adapter would be applied again
         stale += ["adapter_config.json", "adapter_model.safetensors"]
     if any(name.endswith(".py") for name in new):
         code = (path for path in target.glob("*.py") if path.name not in new)
@@ -94,20 +94,20 @@ class SelfContained(PreTrainedModel):
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Save the model with its code; arguments as for `PreTrainedModel.save_pretrained`.
+        """Save the model with its code; arguments as in `PreTrainedModel.save_pretrained`.
 
-        A subclass of your own is saved with the code of its base class in this package, unless you registered it with
+        Your own subclass is saved with the code of its base class in this package, unless you registered it with
         `register_for_auto_class`.
 
         Args:
-            save_directory: Folder, made if it does not exist. Files of another checkpoint in it are replaced.
+            save_directory: Folder, created if it does not exist. Files of another checkpoint in it are replaced.
             is_main_process: Whether this process writes the files.
             state_dict: Tensors to save instead of the model's own.
             push_to_hub: Whether to push to the Hub after saving, to `repo_id` or the folder's name.
             **kwargs: Further arguments of `PreTrainedModel.save_pretrained`, such as `max_shard_size`.
 
         Raises:
-            FileExistsError: If `save_directory` has other files with the names of the model's code.
+            FileExistsError: If `save_directory` contains other files with the names of the model's code.
             NotADirectoryError: If `save_directory` is a file.
             ValueError: If `push_to_hub` is given with `state_dict` or `distributed_checkpoint`.
         """
@@ -124,7 +124,7 @@ class SelfContained(PreTrainedModel):
             pushing = {name: kwargs.pop(name) for name in _PUSH_ARGUMENTS if name in kwargs}
             before = self._get_files_timestamps(target) if target.is_dir() else {}
             self.save_pretrained(target, is_main_process, **kwargs)
-            if first:  # if this fails, the saved model is still there
+            if first:  # if this fails, the saved model still exists
                 self._push_saved(target, before, repo_id, token=kwargs.get("token"), **pushing)
             return
         if target.exists() and not target.is_dir():
@@ -135,7 +135,7 @@ class SelfContained(PreTrainedModel):
             if first:
                 _warn_of_users_class(self)
             if first and not getattr(self, "_hf_peft_config_loaded", False):
-                check_names_are_free(checkpoint_code(self.config), target)  # which are saved with the configuration
+                check_names_are_free(checkpoint_code(self.config), target)  # saved with the configuration
         # All processes write parts of a distributed checkpoint, directly into the folder.
         if not first or kwargs.get("distributed_checkpoint"):
             super().save_pretrained(target, is_main_process, state_dict, **kwargs)
@@ -154,7 +154,7 @@ class SelfContained(PreTrainedModel):
         tags: list[str] | None = None,
         **commit: Any,
     ) -> None:
-        """Push the files that are new or changed since `before`. To save again would need all processes."""
+        """Push the files that are new or changed since `before`. Saving again would need all processes."""
         repo_id = create_repo(repo_id, private=private, token=token, exist_ok=True).repo_id
         if not (folder / "README.md").exists():
             tags = [*(self.model_tags or []), *(tags or [])] or None

@@ -1,4 +1,4 @@
-"""Other sequence lengths and image sizes for Synthesizers."""
+"""Change the sequence length or image size of Synthesizers."""
 
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -12,19 +12,19 @@ from .grid_interpolation import grid_interpolation
 
 @runtime_checkable
 class PositionalStack(Protocol):
-    """An encoder or decoder with weights that belong to positions."""
+    """An encoder or decoder with weights that depend on positions."""
 
     config: PreTrainedConfig
 
     def resize_positions(self, length: int, resize: Resize) -> None:
-        """Cover `length` tokens."""
+        """Change the maximum length."""
 
 
 class ResizableSynthesizer(PreTrainedModel):
-    """A `PreTrainedModel` of which some modules are a `PositionalStack`."""
+    """A `PreTrainedModel` that contains `PositionalStack` modules."""
 
     def get_position_embeddings(self) -> tuple[int, int] | int:  # type: ignore[override]  # no embeddings
-        """Longest sequence: one number, or those of encoder and decoder."""
+        """Maximum sequence length: one number, or those of encoder and decoder."""
         if not self.config.is_encoder_decoder:
             return self.config.max_position_embeddings
         encoder, decoder = self.config.get_text_config(encoder=True), self.config.get_text_config(decoder=True)
@@ -35,20 +35,20 @@ class ResizableSynthesizer(PreTrainedModel):
         new_num_position_embeddings: int | tuple[int, int],
         new_num_decoder_position_embeddings: int | None = None,
     ) -> None:
-        """Change the longest sequence the model takes, or the size of its images, in place.
+        """Change the model's maximum length or image size in place.
 
-        Text: sequences that both the old and the new model take give the same result. When lengthening, new positions
-        start as copies of the last old one, in every component and in learned positions. Images: logits and learned
-        positions are interpolated over the grid of patches (see `grid_interpolation`); the class token's stay.
+        Text: outputs for sequences that fit both lengths stay the same. New positions start as copies of the last old
+        position, in every component and in learned positions. Images: logits and learned positions are interpolated
+        over the grid of patches (see `grid_interpolation`), except those of the class token.
 
         Args:
-            new_num_position_embeddings: The new `max_position_embeddings`; for images the new size in pixels, one
-                number or (height, width).
-            new_num_decoder_position_embeddings: The same for the decoder of an encoder-decoder; `None`: equal.
+            new_num_position_embeddings: New `max_position_embeddings`; for images the new size in pixels, one number
+                or (height, width).
+            new_num_decoder_position_embeddings: New maximum length of the decoder; by default that of the encoder.
 
         Raises:
             ValueError: If a length is below 1, a decoder length is given to a model without one, or an image model
-                has the component `factorized_dense`, whose factors belong to no grid.
+                has the component `factorized_dense`, whose factors do not belong to a grid.
         """
         config = self.config
         if config.image_size is not None:

@@ -1,1 +1,1 @@
-"""Pipelines that Transformers does not have."""
+"""Pipelines that Transformers lacks."""

@@ -1,8 +1,8 @@
-"""Extractive question answering: contexts are split into windows, and the best spans of all windows are selected.
+"""Extractive question answering: split contexts into windows and select the best spans of all windows.
 
-Transformers no longer has a pipeline for it. Checkpoints for question answering include this module, which imports no
-other module of the package, and `pipeline("question-answering", ..., trust_remote_code=True)` loads it. `run_qa.py`
-uses the same functions.
+Transformers no longer has this pipeline. Question answering checkpoints include this module, so it imports no other
+module of the package; `pipeline("question-answering", ..., trust_remote_code=True)` loads it. `run_qa.py` uses the
+same functions.
 """
 
 import re
@@ -28,13 +28,13 @@ WITHOUT_SPACES = re.compile(
 
 
 class Window(NamedTuple):
-    """Scores of the model for a part of the context.
+    """The model's scores for a part of the context.
 
     Attributes:
         start_logits: Shape `(length,)`.
         end_logits: Shape `(length,)`.
-        offsets: Start and end of each token in the context, in characters, shape `(length, 2)`. Empty where no answer
-            can start or end: in the question, special tokens and padding.
+        offsets: Start and end of each token in the context, in characters, shape `(length, 2)`. Empty where answers
+            cannot start or end: in the question, special tokens and padding.
         null_position: Index of the token that represents "no answer".
     """
 
@@ -49,8 +49,8 @@ class Span(NamedTuple):
 
     Attributes:
         score: Sum of its start and end logits.
-        probability: Softmax over all pairs of a start and an end in the same window, of all windows. For a single
-            window it is the product of the softmax probabilities of start and end, over context and null token.
+        probability: Softmax over all pairs of a start and an end in the same window, for all windows. For a single
+            window, it is the product of the softmax probabilities of start and end over context and null token.
         start: First character.
         end: Index after the last character.
     """
@@ -73,28 +73,28 @@ def encode_windows(
     max_question_len: int,
     align_to_words: bool = True,
 ) -> dict[str, list]:
-    """Tokenize questions, each followed by its context, in as many overlapping windows as the context needs.
+    """Tokenize each question with its context, in as many overlapping windows as the context needs.
 
-    The question comes first for either padding side of the tokenizer.
+    The question comes first for both padding sides of the tokenizer.
 
     Args:
-        tokenizer: A fast one.
+        tokenizer: A fast tokenizer.
         questions: One for each context.
         contexts: The texts to find answers in.
         max_seq_len: Maximum number of tokens of a window: question, part of the context and special tokens.
         doc_stride: Number of tokens that a window shares with the previous one.
         max_question_len: Longer questions are truncated to this number of tokens.
-        align_to_words: Whether the offsets of a token are those of its word, so that answers are whole words.
+        align_to_words: Whether to replace a token's offsets by those of its word, so that answers are whole words.
 
     Returns:
         One row for each window: the model's inputs, and
         `offsets`: `[start, end)` of each token in the context, in characters, without surrounding spaces; `[0, 0]`
         where no answer can start or end;
-        `null_position`: index of the token that represents "no answer": `[CLS]`, or else the first;
+        `null_position`: index of the token that represents "no answer": `[CLS]`, otherwise the first token;
         `example`: index of its question.
 
     Raises:
-        ValueError: If the tokenizer is not a fast one, or the sizes leave no room for the context.
+        ValueError: If the tokenizer is not fast, or the sizes leave no room for the context.
     """
     if not tokenizer.is_fast:
         raise ValueError(
@@ -133,7 +133,7 @@ def encode_windows(
 
 
 def _shorten(tokenizer: PreTrainedTokenizerBase, text: str, max_tokens: int) -> str:
-    while True:  # a text that is cut at the end of a token may be tokenized to more tokens than before
+    while True:  # a text truncated at the end of a token may give more tokens than before
         offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
             "offset_mapping"
         ]
@@ -161,7 +161,7 @@ def _extended_to_words(
             if end > start:
                 first, last = extents.setdefault((example, word), [start, end])
                 extents[example, word] = [min(start, first), max(end, last)]
-    # For tokenizers that do not split at spaces a whole text is one word.
+    # For tokenizers that do not split at spaces, a whole text is one word.
     borders = {
         key: _borders(extent, contexts[key[0]])
         for key, extent in extents.items()
@@ -177,7 +177,7 @@ def _extended_to_words(
 
 
 def _borders(word: list[int], context: str) -> list[int]:
-    """Start and end of a word, and of its characters of scripts without spaces, in order."""
+    """Start and end of a word and of its characters from scripts without spaces, in order."""
     inner = (place for found in WITHOUT_SPACES.finditer(context, *word) for place in found.span())
     return sorted({*word, *inner})
 
@@ -189,10 +189,10 @@ def _extended(own: list[int], borders: list[int]) -> list[int]:
 
 
 def answer_tokens(offsets: Sequence[Sequence[int]], start: int, end: int) -> tuple[int, int] | None:
-    """Tokens of an answer in a window.
+    """The tokens of an answer in a window.
 
     Args:
-        offsets: Of one window, from `encode_windows`.
+        offsets: Offsets of one window, from `encode_windows`.
         start: Index of the answer's first character, which is not a space.
         end: Index after its last character, which is not a space.
 
@@ -209,7 +209,7 @@ def answer_tokens(offsets: Sequence[Sequence[int]], start: int, end: int) -> tup
 
 
 def select_spans(windows: Sequence[Window], n_best: int, max_answer_len: int) -> tuple[list[Span], Span]:
-    """The best spans of all windows of one question.
+    """Select the best spans from all windows of a question.
 
     Args:
         windows: At least one.
@@ -218,7 +218,7 @@ def select_spans(windows: Sequence[Window], n_best: int, max_answer_len: int) ->
 
     Returns:
         Distinct spans with the highest scores, best first (none if no token can be an answer), and "no answer", an
-        empty span with the lowest of the null scores of all windows: a high one says only that its window has no
+        empty span with the lowest null score of all windows, because a high one only says that its window has no
         answer.
     """
     scores: dict[tuple[int, int], float] = {}
@@ -256,7 +256,7 @@ def _add_best(
     n_best: int,
     max_answer_len: int,
 ) -> None:
-    """Add a window's best spans to `scores`; several pairs of tokens may be the same characters."""
+    """Add a window's best spans to `scores`; several pairs of tokens may cover the same characters."""
     padded = np.concatenate([ends, np.full(max_answer_len - 1, -np.inf)])
     # Row i, column d: from token i to token i + d.
     sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, max_answer_len)
@@ -279,7 +279,7 @@ def null_odds(spans: list[Span], null: Span) -> float:
 
 
 class QuestionAnsweringPipeline(ChunkPipeline):
-    """Finds the answer to a question in a text.
+    """Find the answer to a question in a text.
 
     ```python
     answer = pipeline("question-answering", model=folder, trust_remote_code=True)
@@ -287,8 +287,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     # {"score": 0.93, "start": 0, "end": 8, "answer": "The gate"}
     ```
 
-    Works for every `AutoModelForQuestionAnswering` model with a fast tokenizer that was trained with the question
-    before the context. Parameters of the pipeline, or of one call:
+    The pipeline works for every `AutoModelForQuestionAnswering` model with a fast tokenizer that was trained with the
+    question before the context. Parameters can be given to the pipeline or to a call:
 
     Args:
         top_k (`int`, defaults to 1): Number of answers.
@@ -301,8 +301,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             at most half of `max_seq_len`.
         handle_impossible_answer (`bool`, defaults to `False`): Whether "no answer", an empty string, is one of the
             answers.
-        null_threshold (`float`, defaults to 0.0): "No answer" comes before an answer if its score, a sum of logits, is
-            higher by more than this. `run_qa.py` reports the best threshold as `best_f1_thresh`.
+        null_threshold (`float`, defaults to 0.0): "No answer" precedes an answer if its score, a sum of logits, is
+            higher by more than this value. `run_qa.py` reports the best threshold as `best_f1_thresh`.
         align_to_words (`bool`, defaults to `True`): Whether answers start and end with whole words.
         batch_size (`int`, defaults to 1): Number of windows in a batch.
     """
@@ -354,16 +354,16 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         """Answer questions.
 
         Args:
-            inputs: `{"question": ..., "context": ...}`, or a list, generator or data set of them; alternatively give
-                `question` and `context`.
+            inputs: `{"question": ..., "context": ...}`, or a list, generator or data set of such dictionaries;
+                alternatively pass `question` and `context`.
             question: A question, or a list of them.
             context: The context, or a list with one for each question.
             **kwargs: Parameters for this call, see the class.
 
         Returns:
             `{"score", "start", "end", "answer"}`: a probability (see `Span`), indices of characters in the context,
-            and the text between them. With `top_k` above 1 a list of them, best first. For a list of questions, a
-            list with one result each.
+            and the text between them. With `top_k` above 1, a list of such dictionaries, best first. For a list of
+            questions, a list with one result each.
 
         Raises:
             ValueError: If a question or context is missing or empty, or a size is impossible.
@@ -411,7 +411,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         names, count = self._input_names(rows), len(rows["example"])
         for index in range(count):
             window = {name: torch.tensor([rows[name][index]]) for name in names}
-            # A mask instead of an index, so that it is padded on the same side as the inputs.
+            # A mask instead of an index, because it is padded on the same side as the inputs.
             is_null = torch.zeros_like(window["input_ids"])
             is_null[0, rows["null_position"][index]] = 1
             yield {
@@ -438,7 +438,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         handle_impossible_answer: bool = False,
         null_threshold: float = 0.0,
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """The best answers of all windows of one question."""
+        """Select the best answers from all windows of a question."""
         scored = [
             Window(
                 window["start_logits"][0].numpy(),
