@@ -37,7 +37,7 @@ class AMLPAttention(UsesAttentionInterface, nn.Module):
         self.out_proj = nn.Linear(config.attention_size, config.gate_size)
 
     def project(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Map `(batch, length, hidden_size)` to queries, keys and values, `(batch, 1, length, attention_size)` each."""
+        """Map `(batch, length, hidden_size)` to queries, keys and values, `(batch, 1, length, attention_size)`."""
         query, key, value = self.qkv_proj(hidden_states)[:, None].chunk(3, dim=-1)
         return query, key, value
 
