@@ -136,16 +136,16 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_emoji(path: Path) -> dict[str, dict[str, str]]:
     """`emoji`, from text to token, and `emoji_inv`, from token to text."""
     content = _read_json(path)
-    for name in ("emoji", "emoji_inv"):
-        if not isinstance(content.get(name), dict):
-            raise UserError(f"{str(path)!r} is not an emoji.json of aMLP-japanese: it lacks 'emoji' or 'emoji_inv'.")
-        for key, value in content[name].items():
-            if not key or not isinstance(value, str):
-                raise UserError(
-                    f"{str(path)!r} is not an emoji.json of aMLP-japanese: its {name!r} must map texts to texts, got "
-                    f"{key!r}: {value!r}."
-                )
+    tables = [content.get(name) for name in ("emoji", "emoji_inv")]
+    if not all(isinstance(table, dict) and all(map(_is_text, table.items())) for table in tables):
+        raise UserError(
+            f"{str(path)!r} is not an emoji.json of aMLP-japanese: 'emoji' and 'emoji_inv' must map texts to texts."
+        )
     return content
+
+
+def _is_text(item: tuple[str, Any]) -> bool:
+    return item[0] != "" and isinstance(item[1], str)
 
 
 def _read_labels(path: Path, classes: int) -> dict[str, int]:

@@ -174,10 +174,6 @@ def image_processor(size: int | list[int], preprocessing: dict[str, Any]) -> Tim
                 f"the source prepares images with `{name}` {preprocessing[name]!r}, which is unknown; there are "
                 f"{', '.join(allowed)}: change it in the `pretrained_cfg` of its config.json."
             )
-    for name in ("mean", "std"):
-        values = preprocessing[name]
-        if not isinstance(values, list | tuple) or not all(isinstance(value, int | float) for value in values):
-            raise UserError(f"the source's `{name}` must be a list of numbers, one per channel, got {values!r}.")
     share = preprocessing["crop_pct"]
     if not isinstance(share, int | float) or not 0 < share < math.inf:
         raise UserError(f"the source's `crop_pct` must be a positive number, got {share!r}.")
