@@ -28,29 +28,13 @@ from transformers.utils import logging
 from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.precision import native_bfloat16
-from .benchmarks.experiments import EXPERIMENTS, PEERS, TOOLS, BenchmarkArguments
-from .benchmarks.model_comparisons import Sizes, import_peer
+from .benchmarks.arguments import BenchmarkArguments
+from .benchmarks.experiments import EXPERIMENTS, PEERS, TOOLS
+from .benchmarks.model_comparisons import import_peer
 from .benchmarks.results import machine, print_rows, write_results
 from .benchmarks.sentences import read_sentences
 from .benchmarks.timing import Case, Group, matmul_peaks, measure
 from .benchmarks.workloads import read_lengths
-
-
-def sizes_of(arguments: BenchmarkArguments) -> Sizes:
-    """How much is measured."""
-    sizes = Sizes(
-        arguments.batch_size,
-        arguments.presets,
-        arguments.length_files,
-        arguments.tokenizer,
-        arguments.texts,
-        arguments.image_models,
-        text_lengths=tuple(sorted(arguments.lengths)),
-        sentence_file=arguments.sentence_file,
-        sentences=arguments.sentences,
-    )
-    sizes = sizes.gpu() if arguments.gpu else sizes
-    return sizes.quick() if arguments.quick else sizes
 
 
 def cases_of(arguments: BenchmarkArguments, device: torch.device) -> list[Case]:
@@ -101,7 +85,6 @@ class Run:
     def __init__(self, output: Path, report: dict[str, Any], arguments: BenchmarkArguments):
         self.output, self.report, self.arguments = output, report, arguments
         self.results: list[dict[str, Any]] = report["results"]
-        self.sizes = sizes_of(arguments)
         self.start = time.monotonic()
 
     @property
@@ -119,7 +102,7 @@ class Run:
     def experiment(self, cell: int, case: Case) -> None:
         """Measure and print all groups of an experiment for a case."""
         torch.manual_seed(0)
-        groups = EXPERIMENTS[cell](case, self.sizes)
+        groups = EXPERIMENTS[cell](case, self.arguments)
         while True:
             if not self.has_time:
                 self.leave_out(f"cell {cell}, {case}: groups after {self.arguments.minutes:g} minutes")

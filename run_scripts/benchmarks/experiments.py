@@ -1,15 +1,9 @@
-"""The experiments of the benchmark, by their numbers in `--cells`, and the arguments that choose among them."""
+"""The experiments of the benchmark, by their numbers in `--cells`."""
 
 from collections.abc import Callable, Iterator
-from copy import deepcopy
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
 
-from ...configuration.configuration_synthesizer import PRESETS
-from ..base.ranges import check_ranges
+from .arguments import BenchmarkArguments
 from .model_comparisons import (
-    IMAGE_MODELS,
-    Sizes,
     encoders_against_transformers,
     growth,
     images_against_timm,
@@ -23,7 +17,7 @@ from .workloads import masked_language_modelling, real_lengths
 
 
 #: Number in `--cells` -> the function that yields the groups of the experiment for one case.
-EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
+EXPERIMENTS: dict[int, Callable[[Case, BenchmarkArguments], Iterator[Group]]] = {
     1: images_against_timm,
     2: text_against_g_mlp_pytorch,
     3: encoders_against_transformers,
@@ -41,111 +35,3 @@ EXPERIMENTS: dict[int, Callable[[Case, Sizes], Iterator[Group]]] = {
 PEERS = {1: "timm", 2: "g-mlp-pytorch"}
 #: Number of an experiment -> a distribution that it needs besides models to compare with.
 TOOLS = {10: "sentence-transformers", 11: "onnxruntime"}
-
-#: What `--gpu` sets, unless another value is given.
-GPU_SETTINGS = {
-    "cells": [1, 2, 3, 6, 4],  # compiling the steps of cell 4 takes longest
-    "dtypes": ["bfloat16"],
-    "compile": True,
-    "compile_layers": True,
-    "rounds": 10,
-    "batch_size": 32,
-    "presets": ["random"],
-    "image_models": ["s16", "b16"],
-    "minutes": 14.0,
-}
-
-
-@dataclass
-class BenchmarkArguments:
-    """What is measured, and how often."""
-
-    output_dir: str = field(metadata={"help": "New folder for results.json."})
-    cells: list[int] = field(
-        default_factory=lambda: sorted(EXPERIMENTS),
-        metadata={
-            "help": "; ".join(function.__doc__.split("\n")[0].rstrip(".") for function in EXPERIMENTS.values()),
-            "choices": list(EXPERIMENTS),
-        },
-    )
-    modes: list[str] = field(
-        default_factory=lambda: ["inference", "training"],
-        metadata={"help": "What is timed.", "choices": ["inference", "training"]},
-    )
-    dtypes: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Types; by default float32, and bfloat16 where it is native.",
-            "choices": ["float32", "bfloat16"],
-        },
-    )
-    compile: bool = field(
-        default=False, metadata={"help": "Measure with torch.compile too, decoding with static caches."}
-    )
-    compile_layers: bool = field(
-        default=False,
-        metadata={"help": "With --compile: compile each layer, in a tenth of the time. Decoding is compiled whole."},
-    )
-    rounds: int = field(default=15, metadata={"help": "Timed calls of each candidate, after two to warm up."})
-    batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
-    lengths: list[int] = field(
-        default_factory=lambda: [128, 512],
-        metadata={"help": "Tokens per text for cells 2 and 3; cells 4, 5 and 8 take the largest."},
-    )
-    presets: list[str] = field(
-        default_factory=lambda: [name for name in PRESETS if not name.startswith("t5_base_")],
-        metadata={
-            "help": "Synthesizer presets for cells 3 and 4; by default all but those named t5_base_...",
-            "choices": list(PRESETS),
-            "metavar": "NAME",
-        },
-    )
-    length_files: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "For cell 5: files with a token count, a text, or two texts and a tab between them per line."
-        },
-    )
-    tokenizer: str | None = field(
-        default=None,
-        metadata={
-            "help": "Tokenizer for length_files with texts, and for cells 10 to 12, else trained on the sentences."
-        },
-    )
-    sentence_file: str | None = field(
-        default=None,
-        metadata={"help": "For cells 10 to 12: a file with a sentence per line; Python's documentation by default."},
-    )
-    sentences: int = field(default=10_000, metadata={"help": "For cell 10: how many sentences are encoded."})
-    texts: int = field(
-        default=64, metadata={"help": "For cell 5: how many lines of each file count, and drawn lengths."}
-    )
-    image_models: list[str] = field(
-        default_factory=lambda: list(IMAGE_MODELS),
-        metadata={"help": "gMLP sizes for cell 1.", "choices": list(IMAGE_MODELS)},
-    )
-    minutes: float | None = field(
-        default=None, metadata={"help": "Begin no further group after so many minutes; eager mode comes first then."}
-    )
-    gpu: bool = field(
-        default=False,
-        metadata={
-            "help": "For a GPU, in 15 minutes: bfloat16, eager and compiled, images, texts, encoders, sequence to "
-            "sequence, growth up to 16384 tokens. What fails or lacks a package is left out, and said at the end."
-        },
-    )
-    quick: bool = field(default=False, metadata={"help": "Small models and short texts: does it run?"})
-
-    def __post_init__(self):
-        if self.gpu:
-            for name, value in GPU_SETTINGS.items():
-                if getattr(self, name) == _default(name):
-                    setattr(self, name, deepcopy(value))
-        check_ranges(
-            self, ("at least 1", "rounds batch_size texts lengths sentences"), ("a finite number above 0", "minutes")
-        )
-
-
-def _default(name: str) -> Any:
-    option = next(option for option in fields(BenchmarkArguments) if option.name == name)
-    return option.default if option.default_factory is MISSING else option.default_factory()

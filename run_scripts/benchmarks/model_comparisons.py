@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import update_wrapper, wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -45,11 +44,11 @@ from ...modeling.layers.spatial_gating_unit import SpatialGatingUnit
 from ..base.errors import UserError
 from ..base.optional_packages import import_optional
 from ..base.shipped_files import MODEL_CARDS
+from .arguments import BenchmarkArguments
 from .floors import Floor
 from .timing import Candidate, Case, Group, model_candidate
 
 
-IMAGE_MODELS = ("ti16", "s16", "b16")
 #: Fields of a ModernBERT without tokenizer. Some versions would compile parts of it by themselves on a GPU.
 MODERN_BERT = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "reference_compile": False}
 
@@ -86,50 +85,14 @@ def empty_torchvision() -> Iterator[None]:
         sys.modules.update(found)
 
 
-@dataclass
-class Sizes:
-    """How much is measured. `shrunk` are configuration fields that make every model smaller."""
-
-    batch_size: int
-    presets: list[str]
-    length_files: list[str]
-    tokenizer: str | None
-    texts: int
-    image_models: list[str] = field(default_factory=lambda: list(IMAGE_MODELS))
-    shrunk: dict[str, int] = field(default_factory=dict)
-    text_lengths: tuple[int, ...] = (128, 512)
-    growth: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
-    synthesizer_encoders: bool = True
-    sentence_file: str | None = None
-    sentences: int = 10_000
-
-    def gpu(self) -> "Sizes":
-        """Longer texts, and of the encoders gMLP and aMLP alone."""
-        return replace(self, growth=(512, 1024, 2048, 4096, 8192, 16384), synthesizer_encoders=False)
-
-    def quick(self) -> "Sizes":
-        """Small sizes: everything takes a few minutes."""
-        return replace(
-            self,
-            batch_size=2,
-            presets=self.presets[:3],
-            shrunk={"num_hidden_layers": 2, "vocab_size": 1000},
-            text_lengths=(16,),
-            image_models=["ti16"],
-            texts=min(6, self.texts),
-            sentences=min(40, self.sentences),
-            growth=(16, 32),
-        )
-
-
-Experiment = Callable[[Case, Sizes], Iterator[Group]]
+Experiment = Callable[[Case, BenchmarkArguments], Iterator[Group]]
 
 
 def built_on_device(experiment: Experiment) -> Experiment:
     """An experiment whose models and inputs are made on the case's device: on a GPU that takes seconds less each."""
 
     @wraps(experiment)
-    def groups(case: Case, sizes: Sizes) -> Iterator[Group]:
+    def groups(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
         remaining = experiment(case, sizes)
         while True:
             with case.device:  # and not while the caller measures
@@ -164,7 +127,7 @@ def tokens(vocab_size: int, *shape: int) -> torch.Tensor:
 
 
 @built_on_device
-def images_against_timm(case: Case, sizes: Sizes) -> Iterator[Group]:
+def images_against_timm(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """1: gMLP for images of 224 pixels and timm's, with the same weights."""
     timm = import_peer("timm", 1)
     for size in sizes.image_models:
@@ -224,9 +187,9 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM | AMLPForMaskedLM, length: int) -> n
 
 
 @built_on_device
-def text_against_g_mlp_pytorch(case: Case, sizes: Sizes) -> Iterator[Group]:
+def text_against_g_mlp_pytorch(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """2: gMLP-base and aMLP-base with a language modelling head, Toeplitz and full weights, and g-mlp-pytorch's."""
-    for name, length in product(("gmlp-base", "amlp-base"), sizes.text_lengths):
+    for name, length in product(("gmlp-base", "amlp-base"), sizes.lengths):
         # That package's norms all have PyTorch's default epsilon.
         config = shipped_config(name, layer_norm_eps=1e-5, **sizes.shrunk)
         ours = randomise_gates(AutoModelForMaskedLM.from_config(config))
@@ -264,7 +227,7 @@ def matched_transformer(config_class: type, parameters: int, **settings: Any) ->
     return build(size)
 
 
-def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrainedModel]:
+def transformers_for(model: PreTrainedModel, sizes: BenchmarkArguments) -> dict[str, PreTrainedModel]:
     """BERT and ModernBERT with as many parameters, with the papers' base sizes or T5-small's width."""
     parameters, config = model.num_parameters(), model.config
     wide = parameters > 80e6
@@ -289,16 +252,16 @@ def transformers_for(model: PreTrainedModel, sizes: Sizes) -> dict[str, PreTrain
 
 
 @built_on_device
-def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
+def encoders_against_transformers(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """3: every base encoder, and Transformers with as many parameters."""
     encoders = {name: {} for name in ("gmlp-base", "amlp-base")}
-    if sizes.synthesizer_encoders:
+    if not sizes.gpu:  # whose time is short
         encoders |= {f"synthesizer-{name.replace('_', '-')}": {"is_encoder_decoder": False} for name in sizes.presets}
     for name, changes in encoders.items():
         config = shipped_config(name, **changes, **sizes.shrunk)
         ours = randomise_gates(AutoModel.from_config(config))
         models = {"tokenmixers": ours, **transformers_for(ours, sizes)}
-        for length in sorted({min(length, config.max_position_embeddings) for length in sizes.text_lengths}):
+        for length in sorted({min(length, config.max_position_embeddings) for length in sizes.lengths}):
             ids = tokens(config.vocab_size, sizes.batch_size, length)
             inputs = [{"input_ids": ids}]
             candidates = [
@@ -308,7 +271,7 @@ def encoders_against_transformers(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 
 @built_on_device
-def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
+def sequence_to_sequence(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """4: T5 of the translation models' size, the Synthesizer with its weights, and the presets of that size."""
     layers, vocab_size = sizes.shrunk.get("num_hidden_layers", 6), sizes.shrunk.get("vocab_size", 32128)
     depth = {"num_layers": layers, "num_decoder_layers": layers}
@@ -320,7 +283,7 @@ def sequence_to_sequence(case: Case, sizes: Sizes) -> Iterator[Group]:
         if name not in ("vanilla", "vanilla_wide") and not name.startswith(("mesh_", "t5_base_")):
             preset = SynthesizerConfig.from_preset(name, **changes)
             models[f"Synthesizer, {name}"] = SynthesizerForConditionalGeneration(preset)
-    length = min(sizes.text_lengths[-1], 256)
+    length = min(sizes.lengths[-1], 256)
     source, target = (tokens(vocab_size, sizes.batch_size, size) for size in (length, length // 4))
     shared = {name: "shared" if name in ("Synthesizer, vanilla", "T5") else None for name in models}
     facts = {"batch": sizes.batch_size, "length": length}
@@ -403,7 +366,7 @@ def _decoding(
 
 
 @built_on_device
-def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
+def growth(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """6: growing lengths: the spatial gating unit of gMLP-base, its products; gMLP-base's layers and ModernBERT's."""
     config = shipped_config("gmlp-base")
     for length in sizes.growth:
@@ -434,7 +397,7 @@ def growth(case: Case, sizes: Sizes) -> Iterator[Group]:
 
 
 @built_on_device
-def with_and_without_kernels(case: Case, sizes: Sizes) -> Iterator[Group]:
+def with_and_without_kernels(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """9: our own models with the kernels that were chosen for this machine, and as they are written."""
 
     def pair(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
@@ -445,7 +408,7 @@ def with_and_without_kernels(case: Case, sizes: Sizes) -> Iterator[Group]:
     for name in ("gmlp-base", "amlp-base"):
         config = shipped_config(name, **sizes.shrunk)
         models = pair(randomise_gates(AutoModel.from_config(config)))
-        for length in sizes.text_lengths:
+        for length in sizes.lengths:
             ids = tokens(config.vocab_size, sizes.batch_size, length)
             candidates = [
                 model_candidate(kind, model, [{"input_ids": ids}], case, weights="shared", items=ids.numel())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..base.errors import UserError
 from ..base.reporting import markdown_table
-from .experiments import BenchmarkArguments
+from .arguments import BenchmarkArguments
 
 
 #: The comments around the README's table.

@@ -19,8 +19,9 @@ from transformers import (
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
 from ..exports import formats
 from ..small_data.python_docs_corpus import documents
+from .arguments import BenchmarkArguments
 from .floors import Floor
-from .model_comparisons import Sizes, built_on_device, import_peer, randomise_gates, shipped_config
+from .model_comparisons import built_on_device, import_peer, randomise_gates, shipped_config
 from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate, number_of_threads
 from .workloads import load_tokenizer, read_lines
 
@@ -55,7 +56,7 @@ def _documentation() -> Iterator[str]:
                     yield sentence
 
 
-def _texts(sizes: Sizes) -> tuple[list[str], PreTrainedTokenizerBase]:
+def _texts(sizes: BenchmarkArguments) -> tuple[list[str], PreTrainedTokenizerBase]:
     """The sentences, and the tokenizer that was asked for or one that is trained on such sentences."""
     sentences = read_sentences(sizes.sentence_file, max(sizes.sentences, TO_TRAIN))
     if sizes.tokenizer is not None:
@@ -65,7 +66,9 @@ def _texts(sizes: Sizes) -> tuple[list[str], PreTrainedTokenizerBase]:
     return sentences[: sizes.sentences], tokenizer
 
 
-def models_of_equal_shape(vocab_size: int, sizes: Sizes, classifiers: bool = False) -> dict[str, PreTrainedModel]:
+def models_of_equal_shape(
+    vocab_size: int, sizes: BenchmarkArguments, classifiers: bool = False
+) -> dict[str, PreTrainedModel]:
     """gMLP and BERT with MiniLM's layers, widths and heads, and a BERT of half the layers."""
     shape = {**SHAPE, "vocab_size": vocab_size, "max_position_embeddings": LENGTH}
     shape |= {"num_hidden_layers": sizes.shrunk.get("num_hidden_layers", SHAPE["num_hidden_layers"])}
@@ -83,7 +86,7 @@ def models_of_equal_shape(vocab_size: int, sizes: Sizes, classifiers: bool = Fal
     return {name: randomise_gates(build(config)) for name, config in configs.items()}
 
 
-def sentence_embeddings(case: Case, sizes: Sizes) -> Iterator[Group]:
+def sentence_embeddings(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """10: sentence embeddings with sentence-transformers: gMLP and BERTs of MiniLM's shape, on one thread and all."""
     if case.training or case.compiled:
         return
@@ -127,7 +130,7 @@ def _tokenized(tokenizer: PreTrainedTokenizerBase, sentences: list[str], rows: i
 
 
 @built_on_device
-def one_sentence_at_a_time(case: Case, sizes: Sizes) -> Iterator[Group]:
+def one_sentence_at_a_time(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """11: latency: sentences one at a time, in eager mode or compiled, and in float32 by ONNX Runtime."""
     if case.training:
         return
@@ -158,7 +161,7 @@ def _with_onnx_runtime(name: str, model: PreTrainedModel, inputs: Inputs, path: 
 
 
 @built_on_device
-def finetuning(case: Case, sizes: Sizes) -> Iterator[Group]:
+def finetuning(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """12: finetuning: rows per second of classifiers in training, gMLP and BERTs of MiniLM's shape."""
     if not case.training:
         return

@@ -12,7 +12,8 @@ from tokenmixers import GMLPForMaskedLM, GMLPModel
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_bad_data
 from ..data.files import iterate_lines
-from .model_comparisons import Sizes, randomise_gates, shipped_config, tokens, transformers_for
+from .arguments import BenchmarkArguments
+from .model_comparisons import randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Case, Group, Inputs, model_candidate
 
 
@@ -106,9 +107,9 @@ def _texts_of(lengths: list[int], order: list[int] | list[list[int]]) -> Callabl
     return select
 
 
-def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
+def real_lengths(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """5: texts of real lengths: like lengths together, packed, and padded to the maximum as in the paper."""
-    longest, generator = sizes.text_lengths[-1], torch.Generator().manual_seed(0)
+    longest, generator = sizes.lengths[-1], torch.Generator().manual_seed(0)
     spread = (torch.randn(sizes.texts, generator=generator) / 8 + 0.5) * longest
     sources = {"normally distributed": [max(round(length), longest // 32) for length in spread.tolist()]}
     sources |= {Path(file).name: read_lengths(file, sizes.tokenizer, sizes.texts) for file in sizes.length_files}
@@ -142,12 +143,12 @@ def real_lengths(case: Case, sizes: Sizes) -> Iterator[Group]:
         yield Group(f"lengths: {source}", candidates, facts)
 
 
-def masked_language_modelling(case: Case, sizes: Sizes) -> Iterator[Group]:
+def masked_language_modelling(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
     """8: masked language modelling: logits of masked tokens, or of all."""
     if not case.training:
         return
     config = shipped_config("gmlp-base", **sizes.shrunk)
-    length = min(sizes.text_lengths[-1], config.max_position_embeddings)
+    length = min(sizes.lengths[-1], config.max_position_embeddings)
     everywhere = randomise_gates(GMLPForMaskedLM(config))
     masked = GMLPForMaskedLM(shipped_config("gmlp-base", sparse_prediction=True, **sizes.shrunk))
     masked.load_state_dict(everywhere.state_dict())

@@ -1,6 +1,5 @@
 import sys
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,8 +15,8 @@ from tokenmixers import (
 )
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import model_comparisons
+from tokenmixers.run_scripts.benchmarks.arguments import BenchmarkArguments
 from tokenmixers.run_scripts.benchmarks.model_comparisons import (
-    Sizes,
     _decoding,
     as_g_mlp_pytorch,
     randomise_gates,
@@ -36,7 +35,7 @@ INFERENCE = Case("inference", torch.float32, False, CPU)
 TRAINING = Case("training", torch.float32, False, CPU)
 
 
-SHRUNK = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None, texts=6).quick()
+SHRUNK = BenchmarkArguments("", presets=[], quick=True)
 
 
 SIZES = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
@@ -106,7 +105,9 @@ def test_text_models_keep_their_kind_of_spatial_weights_at_every_length(monkeypa
             return self.model(x)
 
     monkeypatch.setattr(model_comparisons, "as_g_mlp_pytorch", Peer)
-    for group in text_against_g_mlp_pytorch(INFERENCE, replace(SHRUNK, text_lengths=(8, 16))):
+    sizes = BenchmarkArguments("", quick=True)
+    sizes.lengths = [8, 16]
+    for group in text_against_g_mlp_pytorch(INFERENCE, sizes):
         toeplitz, full = (candidate.facts["parameters"] for candidate in group.candidates[:2])
         layers, longest = 2, 512
         assert full - toeplitz == layers * (longest**2 - (2 * longest - 1))

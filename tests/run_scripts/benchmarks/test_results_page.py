@@ -9,7 +9,7 @@ from tokenmixers.run_scripts.base.arguments import parse_arguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 from tokenmixers.run_scripts.benchmarks import results_page
-from tokenmixers.run_scripts.benchmarks.experiments import BenchmarkArguments
+from tokenmixers.run_scripts.benchmarks.arguments import BenchmarkArguments
 
 
 PUBLISHED = MODEL_CARDS / "benchmarks"

@@ -5,7 +5,7 @@ import torch
 
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.benchmarks import sentences
-from tokenmixers.run_scripts.benchmarks.model_comparisons import Sizes
+from tokenmixers.run_scripts.benchmarks.arguments import BenchmarkArguments
 from tokenmixers.run_scripts.benchmarks.sentences import HALF_PEER, OURS, PEER, models_of_equal_shape, read_sentences
 from tokenmixers.run_scripts.benchmarks.timing import Case, check_agreement, count_flops
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
@@ -25,8 +25,8 @@ def sizes(tmp_path):
     """Four sentences of a file, and a tokenizer."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     train_unigram_tokenizer(TEXTS, 60, 128, show_progress=False).save_pretrained(tmp_path / "tokenizer")
-    given = {"batch_size": 1, "presets": [], "length_files": [], "texts": 6, "tokenizer": str(tmp_path / "tokenizer")}
-    return Sizes(**given, sentence_file=str(tmp_path / "texts.txt"), sentences=4).quick()
+    given = {"tokenizer": str(tmp_path / "tokenizer"), "sentence_file": str(tmp_path / "texts.txt")}
+    return BenchmarkArguments("", **given, sentences=4, quick=True)
 
 
 def test_sentences_of_a_file(tmp_path):
@@ -51,8 +51,7 @@ def test_sentences_of_the_documentation_are_there_in_thousands():
 
 
 def test_models_have_minilms_shape_or_gmlps_operations():
-    whole = Sizes(batch_size=1, presets=[], length_files=[], tokenizer=None, texts=6)
-    models = models_of_equal_shape(100, whole)
+    models = models_of_equal_shape(100, BenchmarkArguments(""))
     for name in (OURS, PEER):
         config = models[name].config
         assert (config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (6, 384, 1536)
