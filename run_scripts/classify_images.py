@@ -51,7 +51,9 @@ def _rows(path: str, count: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         rows = limited(datasets.Dataset.from_parquet(escape(path)), count)
     except READ_ERRORS as error:
-        raise UserError(f"the file {path!r} cannot be read as parquet: {error.__cause__ or error}") from error
+        raise UserError(
+            f"the file {path!r} cannot be read as parquet (image files: --images): {error.__cause__ or error}"
+        ) from error
     for column, kind in (("image", datasets.Image), ("label", datasets.ClassLabel)):
         if not isinstance(rows.features.get(column), kind):
             raise UserError(f"the file {path!r} has no column {column!r} of type {kind.__name__}.")

@@ -144,6 +144,8 @@ def report(results: list[dict[str, Any]], folder: Path) -> None:
         row.append(f"{result['milliseconds']:.1f} ms")
         rows.append((*row, f"{result['quality']:.4g}") if metric is not None else tuple(row))
     print_table(tuple(head), rows)
+    if metric is None and any(result["format"] == "onnx-int8" for result in results):
+        print("int8 rounds, so its values differ: --validation_file measures its quality on your data")
     print(f"exported: {folder}")
 
 

@@ -186,7 +186,7 @@ def test_finetuning_on_own_texts_as_the_readme_says(tmp_path, monkeypatch):
     names: dict = {}
     exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), names)
     assert sorted(map(len, names["reviews"]["input_ids"])) == [8, 256]
-    assert (tmp_path / "outputs" / "reviews" / "checkpoint-3" / "model.safetensors").is_file()
+    assert (tmp_path / "outputs" / "trainer" / "checkpoint-3" / "model.safetensors").is_file()
     assert len(blocks("README.md", "python")[1].split("import tokenmixers\n")[1].strip().splitlines()) == 6
 
 

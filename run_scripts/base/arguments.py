@@ -155,6 +155,8 @@ OTHER_NAMES = {
     "block_size": ("max_seq_length",),
     "max_length": ("max_seq_length",),
     "num_beams": ("generation_num_beams",),
+    "model": ("model_name_or_path",),
+    "model_name_or_path": ("model",),
     "batch_size": ("per_device_train_batch_size",),
     "per_gpu_train_batch_size": ("per_device_train_batch_size",),
     "per_gpu_eval_batch_size": ("per_device_eval_batch_size",),

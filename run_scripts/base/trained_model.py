@@ -21,9 +21,11 @@ def check_folder(name: str) -> None:
         name: Folder or Hub id.
 
     Raises:
-        UserError: If it looks like a Hub id, but its first part is a folder of models here, which lacks the second.
+        UserError: If it cannot be a Hub id, or its first part is a folder of models here, which lacks the second.
     """
     path = Path(name)
+    if (name.count("/") > 1 or path.is_absolute()) and not path.exists():
+        raise UserError(f"there is no folder {name!r}.")
     if name.count("/") == 1 and not path.exists() and any(path.parent.glob("*/config.json")):
         raise UserError(
             f"there is no {path.name!r} in the folder {str(path.parent)!r}: correct {name!r}, or run where "

@@ -33,7 +33,8 @@ def static_space_files(
     kinds = [kind for kind in DTYPES if (folder / FILES[kind]).is_file()]
     if not kinds or not (folder / "modules.json").is_file():
         raise UserError(
-            f"{source!r} is not a sentence transformer that tokenmixers export has written: --space static needs one."
+            f"{source!r} is no exported sentence transformer, which --space static needs: write one with "
+            "`tokenmixers export`."
         )
     try:
         content = Path(texts).read_text(encoding="utf-8-sig")
@@ -44,7 +45,8 @@ def static_space_files(
     title = name.rpartition("/")[2]
     metadata = {"title": title, "emoji": "🔎", "colorFrom": "blue", "colorTo": "gray", "sdk": "static", **licence}
     head = yaml.safe_dump(metadata, allow_unicode=True, sort_keys=False)
-    model = ("config.json", "tokenizer.json", "tokenizer_config.json", FILES[kinds[0]])
+    model = ["config.json", "tokenizer.json", "tokenizer_config.json", FILES[kinds[0]]]
+    model += ["NOTICE"] if (folder / "NOTICE").is_file() else []  # the Apache licence wants it passed on
     return {
         "README.md": README.format(metadata=head, title=title).encode(),
         "index.html": PAGE,

@@ -178,9 +178,9 @@ class Checkpoint:
             self.model.config.save_pretrained(folder)
             forget_truncation(self.processor)
             self.processor.save_pretrained(folder)
-        card = Path(self.name) / "README.md"
-        if card.is_file():
-            (folder / "README.md").write_bytes(card.read_bytes())
+        for file in (Path(self.name) / name for name in ("README.md", "NOTICE")):
+            if file.is_file():
+                (folder / file.name).write_bytes(file.read_bytes())
 
 
 def _add_older_fields(folder: Path, longest: int) -> None:

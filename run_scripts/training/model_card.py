@@ -176,7 +176,7 @@ class CardFacts:
     """Facts for a model card that the Trainer does not know.
 
     Args:
-        task: A key of `SNIPPETS`.
+        task: A key of `SNIPPETS`, or another task of the Hub if there is an `example`.
         data: Name of the evaluation data: a data set's name, or file names.
         metrics: Evaluation metric, without `eval_` -> its type on the Hub. Others are not reported.
         dataset_id: The data set's id on the Hub, if it is from there.
@@ -186,6 +186,7 @@ class CardFacts:
             reported.
         text_pairs: Whether a text classifier reads pairs of texts.
         multi_label: Whether it gives a text several labels.
+        example: Code that uses the model, instead of that in `SNIPPETS`.
         base_model: Folder or Hub id of the checkpoint that training started from, `None` if from scratch.
         author: Entries given on the command line.
         notes: Further sentences about the training.
@@ -201,10 +202,18 @@ class CardFacts:
     test_results: Mapping[str, float] = field(default_factory=dict)
     text_pairs: bool = True
     multi_label: bool = False
+    example: str | None = None
     base_model: str | None = None
     author: CardArguments = field(default_factory=CardArguments)
     notes: str = ""
     hyper_parameters: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.example is None and self.task not in SNIPPETS:
+            raise ValueError(
+                f"the card has no example for the task {self.task!r}: let `card_facts` return an `example`, or choose "
+                f"a pipeline_tag of {', '.join(SNIPPETS)}."
+            )
 
 
 def describe_data(arguments: Any) -> dict[str, str | None]:
@@ -268,7 +277,8 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
         test_data=facts.test_data,
         test_results=_table(tested) if tested else None,
         train_data=facts.train_data,
-        snippet=snippet(
+        snippet=facts.example
+        or snippet(
             facts.task,
             repo_id or args.output_dir,
             ours,
@@ -319,8 +329,8 @@ def metadata(
     from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
     ours = model_type in FAMILIES
     task = HUB_TASKS.get(facts.task, facts.task)
-    measured = [(facts.data, key, value) for key, value in results.items()]
-    measured += [(facts.test_data or "test data", key, value) for key, value in (test_results or {}).items()]
+    measured = [("validation", facts.data, key, value) for key, value in results.items()]
+    measured += [("test", facts.test_data or "test data", key, value) for key, value in (test_results or {}).items()]
     return ModelCardData(
         license=facts.author.license,
         language=facts.author.language,
@@ -333,18 +343,19 @@ def metadata(
         ],
         datasets=[facts.dataset_id] if facts.dataset_id else None,
         base_model=facts.base_model if from_hub else None,
-        metrics=sorted({facts.metrics[key] for _, key, _ in measured}) or None,
+        metrics=sorted({facts.metrics[key] for *_, key, _ in measured}) or None,
         model_name=name,
         eval_results=[
             EvalResult(
                 task_type=task,
                 dataset_type=facts.dataset_id or "local",
                 dataset_name=data,
+                dataset_split=split,  # results that differ in the name alone would be merged
                 metric_type=facts.metrics[key],
                 metric_name=key.replace("_", " "),
                 metric_value=value,
             )
-            for data, key, value in measured
+            for split, data, key, value in measured
         ]
         or None,
     )

@@ -124,10 +124,14 @@ class Task:
 
     def lengths(self, run: "Run") -> dict[str, int]:
         """`run.lengths`: the argument for a length -> tokens."""
-        return {"--max_seq_length": sequence_length(run.data_args.max_seq_length, run.config, run.tokenizer)}
+        requested = getattr(run.data_args, "max_seq_length", None)
+        return {"--max_seq_length": sequence_length(requested, run.config, run.tokenizer)}
 
     def encode(self, run: "Run") -> dict[str, Any]:
-        """`run.rows`: split -> rows for the collator, or name -> rows where a split has several sets."""
+        """`run.rows`: split -> rows for the collator, or name -> rows where a split has several sets.
+
+        Predictions have the order of the rows. Test rows without `labels` are predicted without metrics.
+        """
         raise NotImplementedError
 
     def build_model(self, run: "Run", config: PreTrainedConfig) -> PreTrainedModel:
@@ -177,7 +181,7 @@ class Task:
         raise NotImplementedError
 
     def card_facts(self, run: "Run", model: Any) -> dict[str, Any]:
-        """Further arguments of `CardFacts`, the task's `hyper_parameters` among them."""
+        """Further arguments of `CardFacts`, such as the task's `hyper_parameters` and an `example` for the card."""
         return {}
 
     def baselines(self, run: "Run", trainer: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import shutil
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,24 @@ def test_the_program_of_the_guide_is_a_training_command(task, command, texts, tm
     assert all(torch.equal(whole[name], again[name]) for name in whole)
     written = json.loads((tmp_path / "again" / "all_results.json").read_text())
     assert written["eval_loss"] == results["eval_loss"]
+
+
+def test_a_task_of_another_kind_brings_its_example(task, command, tmp_path):
+    class Other(task):
+        arguments = (make_dataclass("Folders", [("train_dir", str, None), ("validation_dir", str, None)]),)
+        pipeline_tag = "summarization"
+
+    with pytest.raises(ValueError, match="no example for the task 'summarization'"):
+        Run(Other(), command()).command()
+    assert not [*tmp_path.rglob("checkpoint-*")], "nothing was trained"
+
+    class WithExample(Other):
+        def card_facts(self, run, model):
+            return {"example": f"print({run.max_seq_length})"}
+
+    Run(WithExample(), command()).command()
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "```python\nprint(32)\n```" in card and "pipeline_tag: summarization" in card
 
 
 def test_its_mistakes_are_sentences(task, command, tmp_path):

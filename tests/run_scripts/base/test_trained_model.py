@@ -24,6 +24,8 @@ def test_a_mistyped_folder_is_not_looked_for_on_the_hub(load, tmp_path, monkeypa
     (tmp_path / "outputs" / "gmlp" / "config.json").touch()
     with pytest.raises(SystemExit, match=r"error: there is no 'gmpl' in the folder 'outputs': correct 'outputs/gmpl'"):
         load("outputs/gmpl")
+    with pytest.raises(SystemExit, match=r"error: there is no folder 'outputs/gmlp/seed_1'"):  # no Hub id
+        load("outputs/gmlp/seed_1")
 
 
 @pytest.mark.parametrize("name", ["outputs/gmlp", "user/gmpl", "google/gmpl", "gmpl"])

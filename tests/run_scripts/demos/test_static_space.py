@@ -74,6 +74,7 @@ def exported(tmp_path_factory):
     modules = [Transformer(str(folder / "model")), Pooling(32, pooling_mode="mean"), Normalize()]
     sentences = SentenceTransformer(modules=modules, device="cpu")
     sentences.save_pretrained(str(folder / "sentences"))
+    (folder / "sentences" / "NOTICE").write_text("Made by others.")
     export.main(["--model", str(folder / "sentences"), "--output_dir", str(folder / "out")])
     return folder, sentences.encode(TEXTS)
 
@@ -120,13 +121,13 @@ def test_the_space_has_all_that_its_page_loads(space, capsys):
     folder, arguments = space
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == {
         *("README.md", "index.html", "settings.json", "texts.txt", "model/config.json", "model/tokenizer.json"),
-        *("model/tokenizer_config.json", "model/onnx/model_quantized.onnx"),
+        *("model/tokenizer_config.json", "model/onnx/model_quantized.onnx", "model/NOTICE"),
     }
     head = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert (head["sdk"], head["title"]) == ("static", "my-search")
     assert (folder / "texts.txt").read_text().splitlines() == TEXTS
     push_to_hub.main([*arguments, "--dry_run"])
-    assert "8 files would go to the Space me/my-search; nothing was sent" in capsys.readouterr().out
+    assert "9 files would go to the Space me/my-search; nothing was sent" in capsys.readouterr().out
 
 
 #: What a visitor does, and what he sees, sent to the test.
@@ -233,7 +234,7 @@ def test_what_a_static_space_needs(tmp_path):
             push_to_hub.main([*arguments, *more])
         return str(error.value)
 
-    assert "is not a sentence transformer that tokenmixers export has written" in refused("--space", "static", *texts)
+    assert "is no exported sentence transformer" in refused("--space", "static", *texts)
     assert "--space static and --space_texts go together" in refused("--space", "static")
     assert "--space static and --space_texts go together" in refused(*texts)
     (tmp_path / "modules.json").write_text("[]")

@@ -25,6 +25,7 @@ from tokenmixers.run_scripts.training.model_card import (
     describe_data,
     last_evaluation,
     limits,
+    metadata,
     snippet,
     training,
 )
@@ -136,6 +137,16 @@ def test_data_are_named():
 def test_a_local_data_set_is_no_id(tmp_path):
     found = describe_data(TextDataArguments(dataset_name=str(tmp_path)))
     assert (found["data"], found["dataset_id"]) == (tmp_path.name, None)
+
+
+def test_results_of_test_data_stay_apart_from_those_of_validation_data():
+    facts = CardFacts("fill-mask", data="v.txt", test_data="t.txt", metrics={"accuracy": "accuracy"})
+    written = metadata(facts, "gmlp", "run", {"accuracy": 0.5}, {"accuracy": 0.25}).to_dict()
+    found = [
+        (part["dataset"]["name"], part["dataset"]["split"], [metric["value"] for metric in part["metrics"]])
+        for part in written["model-index"][0]["results"]
+    ]
+    assert found == [("v.txt", "validation", [0.5]), ("t.txt", "test", [0.25])]
 
 
 def test_the_last_evaluation_counts():
