@@ -1,1 +1,1 @@
-"""Shared by all commands: arguments, errors, precision, reports."""
+"""Code shared by all commands: arguments, errors, precision, reports."""

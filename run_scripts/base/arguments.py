@@ -1,7 +1,7 @@
 """Command lines and recipe files of all commands.
 
-A command is called as `run_x [recipe.yaml] [--name value ...]`: the recipe (YAML or JSON, one flat mapping) sets
-defaults, and the command line overrides it. Of `config_overrides` it overrides each field for itself.
+A command is called as `run_x [recipe.yaml] [--name value ...]`. The recipe (YAML or JSON, a flat mapping) sets
+defaults that the command line overrides. In `config_overrides`, each field is overridden separately.
 """
 
 import argparse
@@ -33,7 +33,7 @@ RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 
 @dataclass
 class ModelArguments:
-    """Which model and tokenizer to start from."""
+    """Model and tokenizer to start from."""
 
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Checkpoint to start from: a folder or a Hub id."}
@@ -94,18 +94,18 @@ class ModelArguments:
         return {"revision": self.model_revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
-#: Arguments that name the model: exactly one of them is given.
+#: Arguments that name the model, of which exactly one is given.
 MODEL_SOURCES = ("model_name_or_path", "config_name", "model_type")
 
-#: Arguments that name checkpoints, among them those that come with this package.
+#: Arguments that name checkpoints, which may be shipped models.
 CHECKPOINTS = ("model_name_or_path", "tokenizer_name", "teacher", "model", "models", "source")
 
-#: Arguments that set the same thing: any of them on the command line replaces all of its group in a recipe.
+#: Groups of alternatives: an argument on the command line replaces all arguments of its group in a recipe.
 ALTERNATIVES = (("precision", "bf16", "fp16"), ("train_tokenizer", "tokenizer_name"), MODEL_SOURCES)
 
 
 def check_output_folder(path: str, argument: str = "--output_dir") -> Path:
-    """Check that a command can write to a folder, without making it.
+    """Check that a command can write to a folder, without creating it.
 
     Args:
         path: The folder.
@@ -121,7 +121,7 @@ def check_output_folder(path: str, argument: str = "--output_dir") -> Path:
         if not existing.is_dir():
             place = "is a file" if existing == folder else f"lies under {str(existing)!r}, which is a file"
             raise UserError(f"{argument} {path!r} {place}: give a folder.")
-        with tempfile.TemporaryFile(dir=existing):  # has no name where the file system allows that
+        with tempfile.TemporaryFile(dir=existing):  # unnamed if the file system allows that
             pass
     except (OSError, ValueError, RuntimeError) as error:  # the others: a null character, "~" of an unknown user
         reason = getattr(error, "strerror", None) or error
@@ -130,7 +130,7 @@ def check_output_folder(path: str, argument: str = "--output_dir") -> Path:
 
 
 def check_new_folder(path: str) -> Path:
-    """Check that the folder for a command's result is new or empty, and can be written.
+    """Check that a command's output folder is new or empty, and writable.
 
     Raises:
         UserError: If it is not.
@@ -141,8 +141,8 @@ def check_new_folder(path: str) -> Path:
     return folder
 
 
-#: Arguments of Transformers' example scripts and of its earlier versions -> those of the same meaning here. Of several
-#: names a command has some.
+#: Arguments of Transformers' example scripts and its earlier versions -> equivalent arguments here. Commands may have
+#: only some of several names.
 OTHER_NAMES = {
     "text_column_name": ("text_column", "tokens_column"),
     "text_column_names": ("text_column", "text_pair_column"),
@@ -171,7 +171,7 @@ OTHER_NAMES = {
     "push_to_hub_token": ("hub_token",),
     "test_dir": ("validation_dir",),
 }
-#: Those that nothing has taken the place of -> why.
+#: Arguments without a replacement -> reason.
 REMOVED = {
     "overwrite_output_dir": "nothing is overwritten: give a new --output_dir, or remove the old folder",
     "overwrite_cache": "data that change are prepared again",
@@ -188,7 +188,7 @@ REMOVED = {
 
 
 def _hint(argument: str, parser: argparse.ArgumentParser) -> str:
-    """What an unknown argument is called here, or what becomes of it; an empty text if nothing is like it."""
+    """A hint for an unknown argument: its name here, or why it is missing; empty if no argument is similar."""
     name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
     known = {action.dest for action in parser._actions}
     if name in REMOVED:
@@ -204,13 +204,13 @@ def parse_arguments(
     usage: str = "[recipe.yaml] [arguments]",
     epilog: str | None = None,
 ) -> tuple[Any, ...]:
-    """Read the command line, and the recipe that may stand first on it.
+    """Parse the command line and the recipe that may be its first argument.
 
     Args:
-        dataclass_types: Argument dataclasses, one instance of each is returned.
-        argv: Arguments; `sys.argv[1:]` by default. A first one ending in .yaml, .yml or .json is a recipe file, looked
-            for as given and then among the shipped recipes.
-        usage: What follows the command's name, for `--help`, which also shows the docstring of the command's module.
+        dataclass_types: Argument dataclasses; one instance of each is returned.
+        argv: Arguments; `sys.argv[1:]` by default. A first argument ending in .yaml, .yml or .json is a recipe: a
+            file, or the name of a shipped recipe.
+        usage: Text after the command's name in `--help`, which also shows the docstring of the command's module.
         epilog: The end of `--help`.
 
     Raises:
@@ -243,7 +243,7 @@ def parse_arguments(
         *parsed, unknown = parser.parse_args_into_dataclasses(
             args=[*_as_arguments(recipe, parser), *arguments], return_remaining_strings=True
         )
-    except (ValueError, TypeError, OSError, ImportError) as error:  # of TrainingArguments
+    except (ValueError, TypeError, OSError, ImportError) as error:  # raised by TrainingArguments
         raise UserError(str(error)) from error
     if unknown:
         hints = "".join(_hint(name, parser) for name in unknown if name.startswith("--"))
@@ -258,12 +258,12 @@ def parse_arguments(
 
 
 def _folder_of(checkpoint: str) -> str:
-    """The folder of a shipped model, unless there is one of this name here; any other name as it is."""
+    """The folder of a shipped model, unless a local folder has this name; other names are returned unchanged."""
     return checkpoint if checkpoint not in shipped_models() or Path(checkpoint).exists() else shipped_model(checkpoint)
 
 
 def _as_arguments(recipe: dict[str, Any], parser: HfArgumentParser) -> list[str]:
-    """A recipe as a command line, which converts and checks its values; `null` leaves an argument at its default."""
+    """Convert a recipe to command line arguments, whose values are then checked; `null` keeps the default."""
     arguments = []
     for name, value in recipe.items():
         if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The commands of this package: names, groups, modules and descriptions, known without importing any of them."""
+"""The commands of this package: names, groups, modules and descriptions, available without importing them."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 RUN_SCRIPTS = Path(__file__).parents[1]
 PACKAGE = __package__.rpartition(".")[0]
 
-#: The commands that train a model: `launch` and `data_rate` take their names.
+#: Commands that train a model; `launch` and `data_rate` accept these names.
 TRAINING_COMMANDS = (
     "run_mlm",
     "run_clm",
@@ -57,12 +57,12 @@ SMALL_DATA = (
 
 
 def file_of(name: str) -> Path:
-    """The file of a command, or of a data set of `make_data`."""
+    """The file of a command or of a data set of `make_data`."""
     return RUN_SCRIPTS.joinpath(*(["small_data"] if name in SMALL_DATA else []), f"{name}.py")
 
 
 def module_of(name: str) -> str:
-    """The name of the module of a command, as for `python -m`, or of a data set of `make_data`."""
+    """The module name, as for `python -m`, of a command or of a data set of `make_data`."""
     parts = file_of(name).relative_to(RUN_SCRIPTS).with_suffix("").parts
     return ".".join((PACKAGE, *parts))
 

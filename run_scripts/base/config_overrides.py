@@ -1,4 +1,4 @@
-"""`--config_overrides`: changes to a configuration, as text, or in a recipe as a mapping too."""
+"""`--config_overrides`: changes to a configuration, given as text, or as a mapping in a recipe."""
 
 import json
 from typing import Any
@@ -8,14 +8,14 @@ import yaml
 from .errors import UserError
 
 
-_UNFINISHED = object()  # is no value of YAML: maybe its end is missing
+_UNFINISHED = object()  # not a YAML value, perhaps because its end is missing
 
 
 def parse_overrides(text: str) -> dict[str, Any]:
-    """`"a=1,b=[x,y]"` as `{"a": 1, "b": ["x", "y"]}`; values, or a whole mapping in braces, are read as YAML.
+    """Parse `"a=1,b=[x,y]"` into `{"a": 1, "b": ["x", "y"]}`; values, or a mapping in braces, are read as YAML.
 
     Raises:
-        UserError: If a part is not of the form `name=value`, a name is there twice, or a value cannot be read.
+        UserError: If a part is not of the form `name=value`, a name is repeated, or a value cannot be read.
     """
     if text.lstrip().startswith("{"):
         mapping = _read_value(text)
@@ -44,7 +44,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
 
 
 def merge_overrides(recipe: Any, command_line: str | None) -> str | None:
-    """The `config_overrides` of a recipe, text or mapping, with those of the command line, which come first."""
+    """Merge the `config_overrides` of a recipe, text or mapping, with those of the command line, which win."""
     recipe = json.dumps(recipe, default=str) if isinstance(recipe, dict) else recipe
     if recipe is None or (command_line is not None and not command_line.strip()):
         return command_line
@@ -53,7 +53,7 @@ def merge_overrides(recipe: Any, command_line: str | None) -> str | None:
 
 
 def _read_value(text: str) -> Any:
-    """A value in YAML, or `_UNFINISHED`. Numbers such as 1e-5, which YAML reads as text, are numbers."""
+    """Read a YAML value, or return `_UNFINISHED`. Numbers such as 1e-5, which YAML reads as text, are numbers."""
 
     def number(value: Any) -> Any:
         if isinstance(value, list):

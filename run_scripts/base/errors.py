@@ -1,4 +1,4 @@
-"""Errors that end a command with one sentence."""
+"""Errors that end a command with a one-sentence message."""
 
 import re
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ _LINE_BREAK = re.compile(r"\s*\n\s*")  # in messages of other libraries
 
 
 class UserError(SystemExit):
-    """A mistake in the user's input. Commands end with the message alone and exit status 1."""
+    """A mistake in the user's input. Commands print only the message and exit with status 1."""
 
     def __init__(self, message: str):
         super().__init__(f"error: {_LINE_BREAK.sub(' ', message)}")
 
 
 def refuse_arguments(message: str) -> NoReturn:
-    """For `ArgumentParser.error`: one sentence, instead of a usage text of hundreds of lines.
+    """Replace `ArgumentParser.error`: raise one sentence instead of printing hundreds of lines of usage.
 
     Raises:
         UserError: Always.
@@ -28,7 +28,7 @@ def refuse_arguments(message: str) -> NoReturn:
 
 
 class BadDataError(ValueError):
-    """Damaged data, found while reading; `report_bad_data` turns it into a `UserError`.
+    """Damaged data found while reading; `report_bad_data` turns it into a `UserError`.
 
     A `UserError` itself is a `SystemExit`, which would end a data loader's worker without a message.
     """
@@ -36,7 +36,7 @@ class BadDataError(ValueError):
 
 @contextmanager
 def report_unreadable(name: str) -> Iterator[None]:
-    """Turn what Transformers raises for a model, tokenizer or file that is missing or wrong into a `UserError`."""
+    """Turn Transformers' exceptions for missing or wrong models, tokenizers or files into a `UserError`."""
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
@@ -45,7 +45,7 @@ def report_unreadable(name: str) -> Iterator[None]:
 
 @contextmanager
 def report_bad_data() -> Iterator[None]:
-    """Turn a `BadDataError`, also one of a worker with its traceback, into a `UserError`."""
+    """Turn a `BadDataError`, also from a worker with its traceback, into a `UserError`."""
     try:
         yield
     except BadDataError as error:

@@ -1,7 +1,7 @@
-"""`--help` of the training commands, read from their source: importing them takes much longer than reading.
+"""`--help` of the training commands, read from their source, because importing them takes much longer.
 
-The text has the arguments that this package adds, in the groups of their dataclasses. Those of Transformers' Trainer
-are many; `--help_all` shows them too.
+The text shows the arguments that this package adds, grouped by dataclass. `--help_all` also shows the many arguments
+of Transformers' Trainer.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from typing import Any
 from .commands import docstring_of, file_of
 
 
-#: File and dataclass of the arguments of all training commands, behind which those of their Trainer stand.
+#: File and dataclass of the arguments that all training commands share; the Trainer's arguments follow them.
 SHARED = (
     ("training/hyperparameter_grid.py", "GridArguments"),
     ("training/model_card.py", "CardArguments"),
@@ -29,7 +29,7 @@ All arguments of Transformers' Trainer are possible too, among them --output_dir
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """The text of `--help`: defaults are shown, and docstrings keep their lines."""
+    """Formats `--help`: shows defaults and keeps the line breaks of docstrings."""
 
 
 def help_text(command: str, others: Iterable[argparse.Action] = ()) -> str:
@@ -58,7 +58,7 @@ def help_text(command: str, others: Iterable[argparse.Action] = ()) -> str:
 
 
 def argument_classes(command: str) -> list[tuple[Path, str]]:
-    """The argument dataclasses of a training command, as file and name: the command's own, then those of all."""
+    """The argument dataclasses of a training command, as file and name: its own, then those of all commands."""
     root, file = file_of("run_mlm").parent, file_of(command)
     task = next(node for node in _module(file).body if isinstance(node, ast.ClassDef) and _value(node, "arguments"))
     own = [_find(file, name.id) for name in _value(task, "arguments").elts]
@@ -67,7 +67,7 @@ def argument_classes(command: str) -> list[tuple[Path, str]]:
 
 
 def fields_of(path: Path, name: str) -> list[dict[str, Any]]:
-    """The fields of an argument dataclass as arguments of `add_argument`, those of its bases in this package first."""
+    """The fields of an argument dataclass as arguments of `add_argument`; bases in this package come first."""
     node, found = _class(path, name), {}
     for base in node.bases:
         place = _find(path, base.id)
@@ -104,7 +104,7 @@ def _metavar(kind: str) -> str:
 
 
 def _constant(path: Path, node: ast.expr) -> str:
-    """A string, or the constant of this name."""
+    """A string, or the value of the constant with this name."""
     while isinstance(node, ast.Name):
         path, name = _find(path, node.id)
         node = next(_assigned(_module(path).body, name))
@@ -112,12 +112,12 @@ def _constant(path: Path, node: ast.expr) -> str:
 
 
 def _title(path: Path, name: str) -> str:
-    """The first line of a dataclass's docstring, which says what it is about."""
+    """The first line of a dataclass's docstring."""
     return (ast.get_docstring(_class(path, name)) or name).partition("\n")[0].rstrip(".")
 
 
 def _inherited(path: Path, node: ast.ClassDef, name: str) -> tuple[Path, str]:
-    """Where the class is defined that a class or one of its bases has as an attribute."""
+    """Where the class is defined that is an attribute of a class or its bases."""
     value = _value(node, name)
     if value is not None:
         return _find(path, value.id)
@@ -141,7 +141,7 @@ def _class(path: Path, name: str) -> ast.ClassDef:
 
 
 def _find(path: Path, name: str) -> tuple[Path, str] | None:
-    """The file in which a name is defined that a module has, and the name; `None` if it is not from this package."""
+    """The file that defines a module's name, and the name; `None` if it is not from this package."""
     for node in _module(path).body:
         if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
             if not node.level:

@@ -1,4 +1,4 @@
-"""Errors of the Hub as one sentence each: names, tokens, model cards, connections."""
+"""One-sentence errors for the Hub: names, tokens, model cards, connections."""
 
 import socket
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ try:
 except ImportError:  # before huggingface_hub 2
     import httpx
 
-#: Exceptions of huggingface_hub and hf_xet: a broken upload is a RuntimeError, invalid metadata are a ValueError, and
-#: hf_xet raises built-in exceptions only.
+#: Exceptions of huggingface_hub and hf_xet: RuntimeError for a broken upload, ValueError for invalid metadata, and any
+#: built-in exception from hf_xet.
 RAISED = (httpx.HTTPError, OSError, RuntimeError, ValueError)
 _LOGIN = "make one with write access at https://huggingface.co/settings/tokens and run `hf auth login`"
 
@@ -37,9 +37,9 @@ _METADATA = "the Hub refused the metadata at the head of README.md"
 
 @contextmanager
 def offline_without_network() -> Iterator[None]:
-    """Read from the cache at once where the Hub's name is not known, instead of after half a minute of attempts.
+    """If the Hub's host name cannot be resolved, read from the cache at once instead of retrying for half a minute.
 
-    With a proxy the name need not be known here.
+    With a proxy, the name need not be resolvable here.
     """
     found = True
     if not {"http", "https", "all"} & getproxies().keys():
@@ -58,7 +58,7 @@ def check_repo_id(repo_id: str) -> None:
     """Check the name of a repository.
 
     Raises:
-        UserError: If it is not of the form `<name>` or `<user or organisation>/<name>`.
+        UserError: If it does not have the form `<name>` or `<user or organisation>/<name>`.
     """
     try:
         validate_repo_id(repo_id)
@@ -67,7 +67,7 @@ def check_repo_id(repo_id: str) -> None:
 
 
 def check_token(token: str | None, repo_id: str, argument: str = "--token") -> str:
-    """The token to push with, checked for write access.
+    """Return the token to push with, after checking that it has write access.
 
     Args:
         token: A token; the stored login by default.
@@ -75,14 +75,14 @@ def check_token(token: str | None, repo_id: str, argument: str = "--token") -> s
         argument: Name of the command line argument that takes a token, for the message.
 
     Raises:
-        UserError: If there is no token, or the Hub does not know it, or it can only read.
+        UserError: If there is no token, the Hub rejects it, or it is read-only.
     """
     token = token or get_token()
     if token is None:
         raise UserError(f"there is no Hub token to push {repo_id!r} with: {_LOGIN}, or give {argument}.")
     user: dict[str, Any] = HfApi(token=token).whoami()
     role = user.get("auth", {}).get("accessToken", {}).get("role")
-    if role == "read":  # fine-grained ones say nothing here
+    if role == "read":  # unknown for fine-grained tokens
         raise UserError(f"the Hub token of {user.get('name')!r} can only read, not write to {repo_id!r}: {_LOGIN}.")
     return token
 
@@ -97,7 +97,7 @@ def check_card(card: ModelCard | str, repo_type: str = "model") -> None:
     Raises:
         UserError: If the metadata are invalid.
     """
-    # As `card.validate()`, which asks huggingface.co before huggingface_hub 2, whatever HF_ENDPOINT says.
+    # Not `card.validate()`, because before huggingface_hub 2 it ignores HF_ENDPOINT.
     request = {"repoType": repo_type, "content": str(card)}
     response = get_session().post(f"{constants.ENDPOINT}/api/validate-yaml", json=request)
     if response.status_code != 400:
@@ -111,7 +111,7 @@ def check_card(card: ModelCard | str, repo_type: str = "model") -> None:
 
 
 def explain(error: BaseException, repo_id: str, again: str = "try again") -> str | None:
-    """The cause of an error and what to do, as a sentence without its full stop.
+    """Describe the cause of an error and what to do, as a sentence without full stop.
 
     Args:
         error: The exception.
@@ -129,7 +129,7 @@ def explain(error: BaseException, repo_id: str, again: str = "try again") -> str
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing can be sent"
     status = next((cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)), None)
-    # A PermissionError of hf_xet has no errno, unlike one of the file system.
+    # A PermissionError from hf_xet has no errno, unlike one from the file system.
     refused_by_storage = isinstance(error, PermissionError) and error.errno is None
     if status in (401, 403) or refused_by_storage or isinstance(error, LocalTokenNotFoundError):
         number = f" (status {status})" if status else ""
@@ -155,7 +155,7 @@ def _one_line(error: BaseException | str) -> str:
 
 
 def _from_the_hub(error: BaseException) -> bool:
-    """Whether an exception passed through huggingface_hub; one from writing a file has not."""
+    """Whether an exception passed through huggingface_hub, unlike one from writing a file."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__", "").startswith("huggingface_hub."):
@@ -170,11 +170,11 @@ def report_hub_errors(repo_id: str, kept: str, again: str = "try again") -> Iter
 
     Args:
         repo_id: The repository.
-        kept: A sentence that says what is unharmed.
+        kept: A sentence that says what is not affected.
         again: What to do after a lost connection.
 
     Raises:
-        UserError: In place of errors of huggingface_hub and hf_xet; others are raised unchanged.
+        UserError: Instead of errors of huggingface_hub and hf_xet; other errors are not changed.
     """
     try:
         yield

@@ -6,16 +6,16 @@ import sys
 from contextlib import suppress
 
 
-#: Parameters of glibc's `mallopt` (malloc.h), with their values here: nothing is given back, all memory can be kept.
+#: Parameters of glibc's `mallopt` (malloc.h) and values that keep all freed memory.
 M_TRIM_THRESHOLD, M_MMAP_MAX = (-1, -1), (-4, 0)
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory of freed tensors for new ones, where the C library is glibc.
+    """Let this process reuse the memory of freed tensors if the C library is glibc.
 
-    By default, glibc returns large blocks to the kernel at once, and the kernel fills their pages with zeros when they
-    are needed again, which takes a good part of a small model's training step. The process then holds about as much
-    memory as it ever needed. Nothing is changed if the environment has a variable that starts with `MALLOC_`.
+    By default, glibc returns large blocks to the kernel at once, and the kernel zeroes their pages when they are
+    needed again, which takes a considerable part of a small model's training step. With this setting, the process
+    keeps about its peak memory. It does nothing if an environment variable starts with `MALLOC_`.
 
     Returns:
         Whether anything was changed.

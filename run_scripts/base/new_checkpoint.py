@@ -1,4 +1,4 @@
-"""Folders of converted checkpoints: complete, or not there."""
+"""Folders of converted checkpoints, which are complete or do not exist."""
 
 import os
 import tempfile
@@ -11,9 +11,9 @@ from ...configuration.checkpoint_files import INCOMPLETE
 
 @contextmanager
 def new_checkpoint(output: Path) -> Iterator[Path]:
-    """A temporary folder for a checkpoint, whose files are moved to `output` when the context ends without an error.
+    """Temporary folder for a checkpoint; its files are moved to `output` when the context ends without an error.
 
-    The config.json is moved last: a folder without it is no checkpoint.
+    `config.json` is moved last, because a folder without it is not a checkpoint.
 
     Args:
         output: A new or empty folder.

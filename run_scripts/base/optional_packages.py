@@ -8,7 +8,7 @@ from .errors import UserError
 
 
 def install_hint(extra: str) -> str:
-    """How to install the packages of an extra: by name, or as an extra of a checkout."""
+    """How to install the packages of an extra, by name or as an extra of a checkout."""
     from_checkout = f"pip install '.[{extra}]' in a checkout of tokenmixers"
     try:
         requirements = importlib.metadata.requires("tokenmixers") or []
@@ -24,7 +24,7 @@ def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
     Args:
         module: Name of the module.
         extra: The extra of this package that installs it.
-        purpose: What needs it, for the message.
+        purpose: What needs the module, for the message.
 
     Raises:
         UserError: If it cannot be imported.

@@ -1,11 +1,11 @@
-"""Standard output that takes any text."""
+"""Standard output that accepts any text."""
 
 import io
 import sys
 
 
 def escape_unencodable() -> None:
-    """Write what standard output cannot encode as escapes, as standard error does, instead of raising.
+    """Escape text that standard output cannot encode, like standard error does, instead of raising.
 
     Redirected output on Windows has the encoding of its locale, which lacks most characters.
     """

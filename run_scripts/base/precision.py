@@ -1,7 +1,7 @@
 """The precision of training: bfloat16 where the processor or GPU supports it natively, else float32.
 
-PyTorch computes bfloat16 everywhere. Without native instructions it is mostly slower than float32, on many processors
-more than ten times.
+PyTorch supports bfloat16 everywhere, but without native instructions it is usually slower than float32, on many
+processors more than ten times.
 """
 
 import platform
@@ -12,10 +12,10 @@ from torch import nn
 from transformers.utils import is_torch_xla_available
 
 
-#: Value of `--precision`, other than auto -> its full name.
+#: Value of `--precision` except auto -> its full name.
 FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
-#: PyTorch's name of an instruction set -> the maker's name. All of them multiply bfloat16 matrices.
+#: PyTorch's name of an instruction set with bfloat16 matrix products -> the vendor's name.
 X86_INSTRUCTIONS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}
 ARM_INSTRUCTIONS = {"bf16": "Arm's bfloat16 instructions"}
 
@@ -29,9 +29,9 @@ def has_accelerator() -> bool:
 
 
 def device_type(use_cpu: bool) -> torch.device:
-    """The type of device that training will use.
+    """Type of the device that training will use.
 
-    `TrainingArguments.device` says it too, but initialises the process group.
+    `TrainingArguments.device` has this too, but initializes the process group.
     """
     accelerator = None if use_cpu else torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None and not use_cpu and is_torch_xla_available():
@@ -40,7 +40,7 @@ def device_type(use_cpu: bool) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """A readable name of a device: `CPU, AMD EPYC` or `cuda:0, NVIDIA H100`."""
+    """Readable name of a device: `CPU, AMD EPYC` or `cuda:0, NVIDIA H100`."""
     if device.type == "cpu":
         return f"CPU, {torch.cpu.get_capabilities().get('cpu_name') or platform.processor() or platform.machine()}"
     ask = getattr(getattr(torch, device.type, None), "get_device_name", None)
@@ -63,7 +63,7 @@ def native_bfloat16(device: torch.device) -> tuple[bool, str]:
         native = torch.xpu.is_bf16_supported(including_emulation=False)
         return native, f"this GPU {'has' if native else 'lacks'} bfloat16 instructions"
     ask = getattr(getattr(torch, device.type, None), "is_bf16_supported", None)
-    if ask is None:  # Apple's GPUs, of which older ones emulate it
+    if ask is None:  # Apple's GPUs, some of which emulate bfloat16
         return False, f"PyTorch does not tell whether {device.type} devices have bfloat16 instructions"
     native = ask()
     return native, f"PyTorch reports that it {'has' if native else 'lacks'} bfloat16"
@@ -82,11 +82,12 @@ def _of_processor() -> tuple[bool, str]:
 
 
 def bfloat16_slowdown(device: torch.device) -> float:
-    """How many times longer a feed-forward layer takes in bfloat16 than in float32, forward and backward.
+    """Slow-down of a feed-forward layer in bfloat16 relative to float32, forward and backward.
 
-    The measurement takes some tenths of a second. On a CPU it is the process time, which other work does not affect.
+    The measurement takes a few tenths of a second. On a CPU, it uses process time, which other processes do not
+    affect.
     """
-    from torch.utils import benchmark  # imported by the runs that need it only
+    from torch.utils import benchmark  # imported only by runs that need it
 
     on_cpu = device.type == "cpu"
     tokens, width = (128, 128) if on_cpu else (1024, 1024)

@@ -7,7 +7,7 @@ from typing import Any
 from .errors import UserError
 
 
-#: What is allowed -> the function that says whether a number is. Comparisons with NaN are false.
+#: Rule -> function that checks a number. Comparisons with NaN are false.
 RULES: dict[str, Callable[[float], bool]] = {
     "a finite number": math.isfinite,
     "at least 0": lambda value: value >= 0,
@@ -32,7 +32,7 @@ def check_ranges(arguments: Any, *limits: tuple[str, str]) -> None:
 
     Args:
         arguments: The dataclass.
-        limits: One of `RULES`, and the names of fields, separated by spaces; fields that it does not have are skipped.
+        limits: A key of `RULES` and field names separated by spaces; fields that the dataclass lacks are skipped.
 
     Raises:
         UserError: If a number is not allowed.

@@ -1,4 +1,4 @@
-"""Output of the commands: the plan before a run, tables, prediction files and a plot after it."""
+"""Output of the commands: the plan before a run, then tables, prediction files and a plot."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from .optional_packages import install_hint
 
 
 def transformers_model(model: Any) -> PreTrainedModel:
-    """The model of Transformers that a Trainer trains: its model, or the one in its `SentenceTransformer`."""
+    """The Transformers model that a Trainer trains: its model, or the one inside its `SentenceTransformer`."""
     return getattr(model, "transformers_model", model)
 
 
@@ -29,7 +29,7 @@ def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str,
     Args:
         trainer: The Trainer.
         resume_from: The checkpoint to continue from, if any.
-        held_out: Data of evaluation by name, where it is not the Trainer's.
+        held_out: Evaluation data by name, if it differs from the Trainer's.
     """
     if not trainer.is_world_process_zero():
         return
@@ -48,7 +48,7 @@ def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str,
     batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     print(f"{type(model).__name__} ({model.config.model_type}), {model.num_parameters():,} parameters")
-    if sizes:  # none, if a run only predicts
+    if sizes:  # empty if a run only predicts
         print("; ".join(sizes))
     print(args.decision)
     if args.do_train:
@@ -57,7 +57,7 @@ def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str,
 
 
 def _start(args: TrainingArguments, resume_from: str | None) -> str:
-    """From where a run goes on, and whether its checkpoint is of the end of a shorter one."""
+    """Describe where a run continues, and whether its checkpoint is the end of a shorter run."""
     if resume_from is None:
         return "from the start"
     state = json.loads((Path(resume_from) / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ class ProgressLines(ProgressCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Print the loss or the metrics; speeds are left to the progress bar and the saved history."""
+        """Print the loss or the metrics, but not speeds, which the progress bar and the saved history show."""
         if state.is_world_process_zero and self.training_bar is not None:
             line = progress_line(state.global_step, logs or {})
             if line:
@@ -87,7 +87,7 @@ class ProgressLines(ProgressCallback):
 
 
 def progress_line(step: int, logs: Mapping[str, Any]) -> str:
-    """A Trainer's log entry as one line; empty for the summary at the end of training."""
+    """Format a Trainer's log entry as one line; empty for the summary at the end of training."""
     evaluation = {key.removeprefix("eval_"): value for key, value in logs.items() if key.startswith("eval_")}
     values = evaluation or {key: logs[key] for key in ("loss", "learning_rate") if key in logs}
     figures = [
@@ -104,7 +104,7 @@ def format_optional(value: float | None, form: str, scale: float = 1.0) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows of strings as a Markdown table, the first column aligned left, the others right."""
+    """Format rows of strings as a Markdown table, with the first column left-aligned and the others right-aligned."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
@@ -128,14 +128,14 @@ def write_predictions(
     names: Sequence[str],
     files: Sequence[str] | None = None,
 ) -> None:
-    """Write a csv file with a line per row: its label if known, the prediction, and the predicted class's probability.
+    """Write a csv file with one line per row: label (if known), prediction, and probability of the predicted class.
 
     Args:
         path: The file.
         predictions: Logits, shape `(rows, classes)`; or numbers, shape `(rows,)` or `(rows, 1)`.
         labels: Class indices or numbers, shape `(rows,)`.
-        names: The classes; empty if numbers are predicted.
-        files: The file of each row, if each has one.
+        names: Class names; empty if numbers are predicted.
+        files: File of each row, if rows have files.
     """
     table: dict[str, Sequence[Any]] = {"index": range(len(predictions))}
     if files is not None:
@@ -149,20 +149,20 @@ def write_predictions(
         table["prediction"] = [names[index] for index in scores.argmax(axis=-1)]
         table["score"] = [f"{score:.6f}" for score in scores.max(axis=-1)]
     else:
-        table["prediction"] = list(map(str, predictions.reshape(-1)))  # all digits: metrics can be computed from them
+        table["prediction"] = list(map(str, predictions.reshape(-1)))  # all digits, for metrics from the file
     _write_csv(path, table)
 
 
 def write_label_sets(path: Path, logits: np.ndarray, labels: np.ndarray | None, names: Sequence[str]) -> None:
-    """Write a csv file with a line per row: its classes if known, the predicted ones, and the probability of each.
+    """Write a csv file with one line per row: classes (if known), predicted classes, and all probabilities.
 
-    Classes are a list in JSON. Those with a probability above 1/2 are predicted.
+    Classes are written as a JSON list. Classes with a probability above 1/2 are predicted.
 
     Args:
         path: The file.
         logits: Shape `(rows, classes)`.
         labels: 0 or 1 for each name, shape `(rows, names)`.
-        names: The classes, and further names of labels alone.
+        names: Class names, followed by names that only occur in labels.
     """
 
     def listed(row: np.ndarray) -> str:
@@ -186,11 +186,11 @@ def _write_csv(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the losses, and every metric of the evaluations, over the steps.
+    """Plot the losses and all evaluation metrics over the steps.
 
     Args:
         history: A Trainer's `state.log_history`.
-        path: The image file to write. Without matplotlib (extra `plot`) a message says that it is skipped.
+        path: The image file. Without matplotlib (extra `plot`), a message says that the plot is skipped.
     """
     try:
         from matplotlib.figure import Figure
@@ -199,7 +199,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
         return
     curves: dict[str, list[tuple[int, float]]] = {}
     for entry in history:
-        for key, value in sorted(entry.items()):  # the order is lost where a run was resumed
+        for key, value in sorted(entry.items()):  # resuming loses the order
             if (key == "loss" or key.startswith("eval_")) and isinstance(value, (int, float)):
                 curves.setdefault(key, []).append((entry["step"], value))
     metrics = [key for key in curves if key not in ("loss", "eval_loss") and not key.endswith(("_runtime", "_second"))]
@@ -216,7 +216,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def mean_training_loss(history: Sequence[Mapping[str, Any]]) -> float:
-    """The mean loss of all training steps, from a Trainer's `state.log_history`; NaN if there is none."""
+    """Mean loss of all training steps, from a Trainer's `state.log_history`; NaN if there are no losses."""
     total, last = 0.0, 0
     for entry in history:
         if "loss" in entry:
@@ -225,14 +225,14 @@ def mean_training_loss(history: Sequence[Mapping[str, Any]]) -> float:
 
 
 def training_speed(state: TrainerState, start: TrainerState) -> dict[str, float]:
-    """Training tokens per second of all processes, without padding and without the time of evaluations.
+    """Training tokens per second over all processes, excluding padding and the time of evaluations.
 
     Args:
-        state: After training.
-        start: Before it: of the checkpoint that was resumed, or a new one.
+        state: State after training.
+        start: State before training: that of the resumed checkpoint, or a new one.
 
     Returns:
-        `tokens_per_second`; nothing if tokens were not counted or the checkpoint was of the last step.
+        `tokens_per_second`; empty if tokens were not counted or the checkpoint was of the last step.
     """
     tokens = state.num_input_tokens_seen - start.num_input_tokens_seen
     if tokens == 0:
@@ -244,7 +244,7 @@ def training_speed(state: TrainerState, start: TrainerState) -> dict[str, float]
 
 
 def _version(package: str) -> str:
-    """Name and version of a package, nothing if it is not installed: benchmarks do without some."""
+    """Name and version of a package, empty if it is not installed (some are optional in benchmarks)."""
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
@@ -255,7 +255,7 @@ def versions(device: torch.device | None = None) -> str:
     """Versions of the installed packages and of Python, and the device, for reports.
 
     Args:
-        device: What was used; by default the GPU, if there is one.
+        device: The device used; by default the GPU, if there is one.
     """
     packages = ", ".join(filter(None, map(_version, ("transformers", "torch", "datasets", "tokenizers"))))
     on_gpu = torch.cuda.is_available() if device is None else device.type == "cuda"

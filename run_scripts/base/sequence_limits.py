@@ -1,4 +1,4 @@
-"""The longest sequence that a model and its tokenizer take."""
+"""The maximum sequence length of a model and its tokenizer."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from transformers import PreTrainedConfig
 from ...modeling.inputs.token_layout import longest_sequence
 
 
-#: Longer maximum lengths mean none: tokenizers without one report 10**30.
+#: Larger maximum lengths mean no limit; tokenizers without a limit report 10**30.
 LONGEST_PLAUSIBLE = 10**6
 
 
 def longest_text(config: PreTrainedConfig, tokenizer: Any) -> int | None:
-    """Most tokens of a text, special ones included; `None` if neither model nor tokenizer has a limit.
+    """Maximum number of tokens of a text, including special tokens; `None` if model and tokenizer have no limit.
 
     Args:
         config: Configuration of the model, or of the encoder or decoder in question.
-        tokenizer: Its `model_max_length` counts, if it has one.
+        tokenizer: Tokenizer, whose `model_max_length` counts if it has one.
     """
     limits = [longest_sequence(config), getattr(tokenizer, "model_max_length", None)]
     return min((limit for limit in limits if limit is not None and limit <= LONGEST_PLAUSIBLE), default=None)

@@ -1,4 +1,4 @@
-"""Recipes, configurations of accelerate and of models, and evaluation tasks that come with this package."""
+"""Recipes, accelerate and model configurations, and evaluation tasks shipped with this package."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ LM_EVAL_TASKS = Path(__file__).parents[1] / "lm_eval_tasks"
 
 
 def find_shipped(path: str, folder: Path, kind: str) -> Path:
-    """Find a YAML file at a path, or among those that come with this package.
+    """Find a YAML file at a path, or among those shipped with this package.
 
     Args:
         path: File, or name of a shipped file.

@@ -1,4 +1,4 @@
-"""Checkpoints of models that were trained for a task."""
+"""Checkpoints of trained models."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,13 +15,14 @@ def label_names(config: PreTrainedConfig) -> list[str]:
 
 
 def check_folder(name: str) -> None:
-    """Refuse the name of a missing folder, for which Transformers would ask the Hub, several times without a network.
+    """Reject the name of a missing folder, for which Transformers would query the Hub, repeatedly without a network.
 
     Args:
         name: Folder or Hub id.
 
     Raises:
-        UserError: If it cannot be a Hub id, or its first part is a folder of models here, which lacks the second.
+        UserError: If it is missing and cannot be a Hub id, or its first part is a local folder of models that lacks
+            the second.
     """
     path = Path(name)
     if (name.count("/") > 1 or path.is_absolute()) and not path.exists():
@@ -34,7 +35,7 @@ def check_folder(name: str) -> None:
 
 
 def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel:
-    """Load a checkpoint that has all the weights of the class, in evaluation mode.
+    """Load a checkpoint that has all weights of the class, in evaluation mode.
 
     Args:
         auto_class: E.g. `AutoModelForMaskedLM`.
@@ -42,7 +43,7 @@ def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel
         options: Further arguments of `from_pretrained`.
 
     Raises:
-        UserError: If it cannot be loaded, or lacks weights, such as those of a head, which would be random.
+        UserError: If it cannot be loaded or lacks weights, e.g. those of a head, which would be random.
     """
     check_folder(name)
     with report_unreadable(name):

@@ -1,4 +1,4 @@
-"""Training arguments: Transformers', with a device and a precision that fit the machine."""
+"""Transformers' training arguments, with a device and a precision that fit the machine."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from .ranges import RULES, check_ranges
 
 logger = logging.get_logger(__name__)
 
-#: What is allowed, see `check_ranges`, and the arguments.
+#: Rules (see `check_ranges`) and their arguments.
 RANGES = (
     ("a finite number of at least 0", "learning_rate weight_decay max_grad_norm warmup_steps eval_delay"),
     ("a finite number of at least 0", "adam_epsilon neftune_noise_alpha"),
@@ -42,16 +42,16 @@ RANGES = (
 class ScriptTrainingArguments(TrainingArguments):
     """Number format, device and schedule of the training.
 
-    These are `transformers.TrainingArguments` that choose `bf16`, `fp16` and `use_cpu` for this machine. Without a GPU
-    the CPU is used. With `precision="auto"` training is in bfloat16 mixed precision where the device supports it
-    natively, else in float32. `bf16`, `fp16`, `precision` and `accelerate launch` override that; bfloat16 on a device
-    without native support gives a warning with its measured slowdown. Afterwards `bf16` and `fp16` have the chosen
-    values.
+    These are `transformers.TrainingArguments` that choose `bf16`, `fp16` and `use_cpu` for this machine. The CPU is
+    used if there is no GPU. `precision="auto"` trains in bfloat16 mixed precision if the device supports it natively,
+    otherwise in float32. `bf16`, `fp16`, `precision` and `accelerate launch` override this; bfloat16 on a device
+    without native support gives a warning with its measured slow-down. `bf16` and `fp16` are set to the chosen values.
 
     Attributes:
-        decision: The chosen device and precision with the reasons, in one line.
-        tokenizer_settings: What a tokenizer that the command has trained depends on; set by `fitting_tokenizer`.
-        grid: The `GridFolder` of the runs of a grid; `None` for a single run.
+        decision: The chosen device and precision with their reasons, in one line.
+        tokenizer_settings: The settings that a tokenizer trained by the command depends on; set by
+            `fitting_tokenizer`.
+        grid: The `GridFolder` of a grid of runs; `None` for a single run.
 
     Raises:
         UserError: If a number is out of range, or `output_dir` cannot be written.
@@ -127,16 +127,16 @@ class ScriptTrainingArguments(TrainingArguments):
 
     @property
     def n_gpu(self) -> int:
-        """GPUs of this process, at most one: with `DataParallel` some losses would count once per GPU."""
+        """Number of GPUs of this process, at most one, because `DataParallel` would count some losses once per GPU."""
         return min(super().n_gpu, 1)
 
     @property
     def evaluation_seed(self) -> int:
-        """Seed of held-out documents and of the masks in them: one for all runs of a grid, otherwise `seed`."""
+        """Seed of held-out documents and their masks: shared by all runs of a grid, otherwise `seed`."""
         return self.seed if self.grid is None else self.grid.seed
 
     def _check_texts(self) -> None:
-        """Refuse texts that Transformers would stumble over when training starts, or without saying where."""
+        """Reject texts that Transformers would reject only when training starts, or without naming the argument."""
         for name in self._VALID_DICT_FIELDS:
             value = getattr(self, name)
             if isinstance(value, str) and (value.startswith("{") or name.endswith("_kwargs")):
@@ -153,7 +153,7 @@ class ScriptTrainingArguments(TrainingArguments):
                 raise UserError(f"--report_to {name} is unknown or not installed; there are {', '.join(known)}.")
 
     def _requested_precision(self) -> tuple[str, str] | None:
-        """The requested precision and where the request comes from; `None` if there is none."""
+        """The requested precision and the source of the request; `None` if there is none."""
         if self.precision != "auto" and self.precision not in FORMATS:
             raise ValueError(f"--precision {self.precision} is not possible; there are auto, {', '.join(FORMATS)}.")
         if self.bf16 and self.fp16:
@@ -179,8 +179,8 @@ def _number(rule: str) -> Callable[[str], float]:
     return convert
 
 
-#: Arguments of `transformers.Adafactor` -> what is allowed, and the function that reads it. The learning rate, weight
-#: decay and `relative_step=False` have arguments of their own or follow from them.
+#: Arguments of `transformers.Adafactor` -> rule, and function that reads the value. The learning rate, weight decay
+#: and `relative_step=False` have separate arguments or follow from them.
 ADAFACTOR_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "scale_parameter": ("true or false", string_to_bool),
     "clip_threshold": ("a finite number above 0", _number("a finite number above 0")),
@@ -193,12 +193,12 @@ def adafactor_options(args: TrainingArguments) -> dict[str, Any]:
     """The `optim_args` of Adafactor, which Transformers ignores.
 
     Args:
-        args: With `optim_args` such as `"scale_parameter=true,clip_threshold=1.0"`, or `None`. With
-            `scale_parameter=true` the learning rate is multiplied by the root mean square of each parameter, as in
-            the paper and in T5; Transformers' Trainer sets it to false.
+        args: Arguments with `optim_args` such as `"scale_parameter=true,clip_threshold=1.0"`, or `None`.
+            `scale_parameter=true` multiplies the learning rate by the root mean square of each parameter, as in the
+            paper and in T5; Transformers' Trainer sets it to false.
 
     Raises:
-        UserError: If Adafactor has no such argument, or it does not take the value.
+        UserError: If Adafactor has no such argument, or does not accept the value.
     """
     options = {}
     for argument in filter(None, (args.optim_args or "").replace(" ", "").split(",")):
@@ -215,14 +215,14 @@ def adafactor_options(args: TrainingArguments) -> dict[str, Any]:
 
 
 def check_has_work(args: TrainingArguments, *jobs: str) -> None:
-    """Check that a command is to do anything, and nothing that it does not do.
+    """Check that a command has something to do and supports what it is asked to do.
 
     Args:
         args: The training arguments.
         jobs: Names of the arguments of which at least one must be set, e.g. `"do_train"`.
 
     Raises:
-        UserError: If none is set, or `do_predict` is and is not among them.
+        UserError: If none is set, or if `do_predict` is set but not among them.
     """
     *others, last = (f"--{job}" for job in jobs)
     known = f"{', '.join(others)} or {last}"
@@ -233,7 +233,7 @@ def check_has_work(args: TrainingArguments, *jobs: str) -> None:
 
 
 def wanted_splits(args: TrainingArguments) -> list[str]:
-    """Those of `"train"`, `"validation"` and `"test"` that a run reads: what it trains, evaluates and predicts."""
+    """The splits among `"train"`, `"validation"` and `"test"` that a run reads to train, evaluate and predict."""
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}
     return [split for split in wanted if wanted[split]]
 
@@ -250,7 +250,7 @@ class GenerationTrainingArguments(ScriptTrainingArguments, Seq2SeqTrainingArgume
         super().__post_init__()
         if self.generation_config is None:
             return
-        try:  # now: the Trainer loads it when the data were read
+        try:  # now, because the Trainer loads it only after reading the data
             Seq2SeqTrainer.load_generation_config(self.generation_config)
         except (OSError, ValueError, TypeError, AttributeError, StrictDataclassError) as error:
             raise UserError(f"--generation_config {str(self.generation_config)!r} cannot be used: {error}") from error

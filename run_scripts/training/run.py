@@ -1,8 +1,8 @@
-"""One training run, from the command line to the pushed model: what all training commands do, in this order.
+"""One training run, from the command line to the pushed model: everything that all training commands do, in order.
 
-A command is a `Task`: it says which data, which model and which metrics. Everything else stands here, once. What a run
-need not have is attached from outside: a teacher (`teacher.py`), a grid of runs (`hyperparameter_grid.py`), and in the
-Trainer (`trainer.py`) the card, pushes, and the stop at a bad loss.
+A command is a `Task`, which defines the data, the model and the metrics. Everything else is here. Optional parts are
+attached from outside: a teacher (`teacher.py`), a grid of runs (`hyperparameter_grid.py`), and in the Trainer
+(`trainer.py`) the card, pushes, and stopping on a bad loss.
 """
 
 import copy
@@ -49,32 +49,32 @@ from .trainer import NoBatchError, ScriptTrainer, compare_by_first_set, forget_t
 from .trial_step import try_arguments
 
 
-#: Endings of the names of measured times, which are not among the results of test data.
+#: Suffixes of measured times, which are not results of test data.
 TIMES = ("_runtime", "_per_second", "_preparation_time")
 
 Arguments = TypeVar("Arguments")
 
 
 class Task:
-    """What a training command adds to a run. The methods stand in the order in which a run calls them.
+    """The parts that a training command defines. Methods are listed in the order in which a run calls them.
 
     Attributes:
-        arguments: The command's own argument dataclasses. The first one names the data.
-        training_arguments: Those of its Trainer.
-        jobs: What the command can do, of `do_train`, `do_eval` and `do_predict`.
+        arguments: The command's argument dataclasses. The first one describes the data.
+        training_arguments: The argument dataclass of the Trainer.
+        jobs: The supported jobs among `do_train`, `do_eval` and `do_predict`.
         pipeline_tag: The Hub's name of the task, a key of `model_card.SNIPPETS`.
         auto_class: Loads and builds the model.
         is_classifier: Whether the model has the classes of the data.
         tokenizer_kind: Special tokens of a new tokenizer, see `train_unigram_tokenizer`.
-        distillation: What a student learns, if `arguments` has some of `DistillationArguments`.
-        trainer_class: The Trainer.
-        gathered: What evaluation gathers of the model's outputs, `(logits, labels) -> logits`.
-        keeps_columns: Whether the collator gets columns that the model does not take.
-        counts_tokens: Whether the speed of training in tokens is reported.
-        evaluates_before: Whether the metrics before training are reported, as `before_...`.
-        writes_predictions: Whether `write` writes those for the validation data.
-        unit: What the examples are called in the printed results.
-        scale: Factor of the printed metrics, 100 for fractions.
+        distillation: The distillation loss, if `arguments` includes `DistillationArguments`.
+        trainer_class: The Trainer class.
+        gathered: Selects the model outputs that evaluation gathers, `(logits, labels) -> logits`.
+        keeps_columns: Whether the collator receives columns that the model does not accept.
+        counts_tokens: Whether to report the training speed in tokens.
+        evaluates_before: Whether to report the metrics before training, as `before_...`.
+        writes_predictions: Whether to call `write` with the predictions for the validation data.
+        unit: Name of the examples in the printed results.
+        scale: Factor for the printed metrics, 100 for fractions.
     """
 
     arguments: ClassVar[tuple[type, ...]]
@@ -94,10 +94,10 @@ class Task:
     scale: ClassVar[float] = 1.0
 
     def check(self, run: "Run") -> None:
-        """Refuse arguments that do not fit each other, before anything is read."""
+        """Reject arguments that contradict each other, before anything is read."""
 
     def comparison(self, run: "Run") -> Comparison:
-        """How the runs of a grid are compared: by the first metric, if not otherwise said."""
+        """How to compare the runs of a grid: by the first metric, unless specified otherwise."""
         return Comparison(list(self.metric_types(run)), scale=self.scale)
 
     def find_teacher(self, run: "Run") -> NoTeacher:
@@ -109,48 +109,48 @@ class Task:
         raise NotImplementedError
 
     def labels(self, run: "Run") -> Sequence[str] | None:
-        """The names of the classes, which the configuration gets; `None` if the model has none."""
+        """Class names for the configuration; `None` if the model has no classes."""
         return None
 
     def texts(self, run: "Run") -> Iterable[str]:
-        """The training texts; asked for with `--train_tokenizer` alone."""
+        """The training texts, which only `--train_tokenizer` needs."""
         return ()
 
     def load_tokenizer(self, run: "Run", resume_from: str | None) -> Any:
-        """`run.tokenizer`; of a model of images its image processor."""
+        """`run.tokenizer`; for image models, the image processor."""
         texts = () if run.model_args.train_tokenizer is None else self.texts(run)
         kind = self.tokenizer_kind
         return fitting_tokenizer(run.model_args, run.config, run.data_args, texts, run.args, resume_from, kind)
 
     def lengths(self, run: "Run") -> dict[str, int]:
-        """`run.lengths`: the argument for a length -> tokens."""
+        """`run.lengths`: name of a length argument -> number of tokens."""
         requested = getattr(run.data_args, "max_seq_length", None)
         return {"--max_seq_length": sequence_length(requested, run.config, run.tokenizer)}
 
     def encode(self, run: "Run") -> dict[str, Any]:
-        """`run.rows`: split -> rows for the collator, or name -> rows where a split has several sets.
+        """`run.rows`: split -> rows for the collator, or -> (name -> rows) if a split has several sets.
 
-        Predictions have the order of the rows. Test rows without `labels` are predicted without metrics.
+        Predictions are in the order of the rows. Test rows without `labels` are predicted without metrics.
         """
         raise NotImplementedError
 
     def build_model(self, run: "Run", config: PreTrainedConfig) -> PreTrainedModel:
-        """The checkpoint, or a new model."""
+        """Load the checkpoint or create a new model."""
         if self.is_classifier:
             return build_classifier(run.model_args, config, self.auto_class, run.args.do_train)
         return build_model(run.model_args, config, self.auto_class)
 
     def collator(self, run: "Run", model: PreTrainedModel) -> Callable[[list[dict[str, Any]]], Mapping[str, Any]]:
-        """Makes batches of rows."""
+        """The collator, which makes batches of rows."""
         raise NotImplementedError
 
     @staticmethod
     def gathered(logits: Any, labels: Any) -> Any:
-        """The logits, without a model's further outputs."""
+        """The logits without a model's other outputs."""
         return logits[0] if isinstance(logits, tuple) else logits
 
     def build_trainer(self, run: "Run", model: PreTrainedModel, **options: Any) -> Any:
-        """The Trainer, with further arguments if need be."""
+        """Create the Trainer, with further arguments if needed."""
         args, evaluation = run.args, run.rows.get("validation")
         if self.keeps_columns:
             args.remove_unused_columns = False
@@ -169,11 +169,11 @@ class Task:
         return self.trainer_class(model=model, args=args, **settings | options)
 
     def cache_settings(self, run: "Run") -> dict[str, Any]:
-        """How batches are made of the training rows, as far as a teacher's logits depend on it."""
+        """The settings of batches that a teacher's logits depend on."""
         return {}
 
     def planned(self, run: "Run") -> Mapping[str, Sized] | None:
-        """The data of evaluation, for the plan, where it is not the Trainer's."""
+        """The evaluation data for the plan, if it differs from the Trainer's."""
         return None
 
     def metric_types(self, run: "Run") -> dict[str, str]:
@@ -185,15 +185,15 @@ class Task:
         return {}
 
     def baselines(self, run: "Run", trainer: Any) -> dict[str, Any]:
-        """Results without the model, to compare with."""
+        """Results without the model, for comparison."""
         return {}
 
     def metrics(self, run: "Run", split: str, prediction: EvalPrediction) -> dict[str, float]:
-        """The metrics of a split's predictions, those of `gathered`."""
+        """Compute the metrics of a split's predictions, as selected by `gathered`."""
         raise NotImplementedError
 
     def write(self, run: "Run", split: str, part: str, output: PredictionOutput) -> Path | None:
-        """Write predictions to the output folder. `part` is the name of one of several sets, else empty."""
+        """Write predictions to the output folder. `part` is the name of one of several sets, otherwise empty."""
         raise NotImplementedError
 
     def test_results(self, run: "Run", trainer: Any) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Task:
         return run.predict(trainer)
 
     def report(self, run: "Run", results: Mapping[str, Any], model_type: str) -> None:
-        """Print the metrics and the loss of what was evaluated."""
+        """Print the metrics and losses of the evaluated data."""
         for split, prefix in (("validation", "eval"), ("test", "test")):
             names = [name for name in self.metric_types(run) if f"{prefix}_{name}" in results]
             rows = [(name.replace("_", " "), f"{self.scale * results[f'{prefix}_{name}']:.2f}") for name in names]
@@ -219,9 +219,9 @@ class Run:
         argv: Command line; `sys.argv[1:]` by default.
 
     Attributes:
-        args: The Trainer's arguments, of a grid those of the run in progress.
-        model_args: The arguments for the model; those of a student with what it gets from its teacher.
-        data_args: The arguments for the data, the first of the task's.
+        args: The Trainer's arguments; in a grid, those of the current run.
+        model_args: The model arguments; for a student, including those that come from its teacher.
+        data_args: The data arguments, the first dataclass of the task.
         teacher, config, data, tokenizer, lengths, rows: See `prepare`.
     """
 
@@ -244,23 +244,23 @@ class Run:
 
     @property
     def settings(self) -> list[Any]:
-        """The arguments that are equal in all runs of a grid, but for those of the Trainer."""
+        """The arguments that are equal in all runs of a grid, without those of the Trainer."""
         return [given for given in self.given if not isinstance(given, GridArguments | CardArguments)]
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens per row, where there is one length."""
+        """Number of tokens per row, if there is one length."""
         return self.lengths["--max_seq_length"]
 
     def command(self) -> dict[str, Any]:
-        """Everything that the command line asks for.
+        """Run everything that the command line asks for.
 
         Returns:
             The results of the run, as `execute`, or for a grid those of `hyperparameter_grid.run_all`.
 
         Raises:
-            UserError: If the user gave something that is missing or does not fit, the loss becomes NaN or infinite,
-                the disk is full, data are damaged, or the Hub refuses the model.
+            UserError: If the user's input is missing or invalid, the loss becomes NaN or infinite, the disk is full,
+                data are damaged, or the Hub rejects the model.
         """
         args, grid = self.args, self[GridArguments]
         check_has_work(args, *self.task.jobs)
@@ -281,19 +281,19 @@ class Run:
 
     @report_bad_data()
     def execute(self, args: TrainingArguments) -> dict[str, Any]:
-        """One run: train, evaluate and predict as the arguments say, and write everything to the output folder.
+        """Execute one run: train, evaluate and predict, and write everything to the output folder.
 
-        That is the model with its code and tokenizer, `train_results.json`, `eval_results.json`, `test_results.json`,
-        the Trainer's history in `trainer_state.json` and as a plot in `history.png`, predictions, the card in
-        `README.md`, and at the end `all_results.json`. An interrupted run goes on from its newest checkpoint, and
-        writes all the rest again.
+        The folder contains the model with its code and tokenizer, `train_results.json`, `eval_results.json`,
+        `test_results.json`, the Trainer's history in `trainer_state.json` and as a plot in `history.png`, predictions,
+        the card in `README.md`, and finally `all_results.json`. An interrupted run continues from its newest
+        checkpoint and writes all other files again.
 
         Args:
             args: The Trainer's arguments.
 
         Returns:
-            The metrics of the evaluation under names that start with `eval_`, of the test data with `test_`, before
-            training with `before_`, those of `Task.baselines`, and `tokens_per_second` where tokens are counted.
+            The metrics of the evaluation with the prefix `eval_`, of the test data with `test_`, before training with
+            `before_`, those of `Task.baselines`, and `tokens_per_second` if tokens are counted.
         """
         self.args, task = args, self.task
         resume_from = checkpoint_to_resume(args)
@@ -301,7 +301,7 @@ class Run:
             args.include_num_input_tokens_seen = "non_padding"
         if task.evaluates_before:
             # Not `evaluate()` before `train()`: the Trainer would then leave the model without its DDP wrapper.
-            args.eval_on_start = args.do_train and args.do_eval  # not when resumed, see `_train`
+            args.eval_on_start = args.do_train and args.do_eval  # not when resuming, see `_train`
         set_seed(args.seed)
         if not hasattr(self, "rows"):
             self.prepare(resume_from)
@@ -345,11 +345,11 @@ class Run:
         return results
 
     def prepare(self, resume_from: str | None = None) -> None:
-        """Make what all runs of a grid share, each from those before it: the teacher, the configuration, the data, the
-        tokenizer, the lengths, the rows.
+        """Create what all runs of a grid share, each part from those before it: teacher, configuration, data,
+        tokenizer, lengths, rows.
 
         Args:
-            resume_from: Checkpoint with the tokenizer that an interrupted run has trained.
+            resume_from: Checkpoint with the tokenizer that an interrupted run trained.
         """
         task, args = self.task, self.args
         self.teacher = task.find_teacher(self)
@@ -367,7 +367,7 @@ class Run:
             self.rows = task.encode(self)
 
     def build(self) -> Any:
-        """The Trainer with a new model, and what the teacher adds."""
+        """Create the Trainer with a new model, and attach the teacher."""
         self.teacher.load(self)
         model = self.task.build_model(self, copy.deepcopy(self.config))
         trainer = self.task.build_trainer(self, model)
@@ -383,7 +383,7 @@ class Run:
         return CardFacts(**facts | {"hyper_parameters": facts["hyper_parameters"] | self.teacher.settings_in_use()})
 
     def evaluate(self, trainer: Any) -> dict[str, float]:
-        """Evaluate, and write the predictions, of one or several sets."""
+        """Evaluate one or several sets and write the predictions."""
         if not self.task.writes_predictions:
             return trainer.evaluate()
         metrics: dict[str, float] = {}
@@ -397,7 +397,7 @@ class Run:
         return metrics
 
     def predict(self, trainer: Any) -> dict[str, float]:
-        """Predict the test data, one set or several, and write the predictions; metrics need labels."""
+        """Predict one or several test sets and write the predictions; metrics need labels."""
         trainer.compute_metrics = partial(self.task.metrics, self, "test")
         metrics: dict[str, float] = {}
         for part, rows in sets_of(self.rows.get("test", {})).items():
@@ -410,12 +410,12 @@ class Run:
 
 
 def joined(*parts: str) -> str:
-    """A name in results and of files, of those parts that are not empty."""
+    """Join the non-empty parts of a name for results and files."""
     return "_".join(filter(None, parts))
 
 
 def sets_of(rows: Any) -> Mapping[str, Any]:
-    """Name -> rows: those of several sets, or of one without a name."""
+    """Name -> rows, for several sets or for one without a name."""
     return rows if isinstance(rows, Mapping) else {"": rows}
 
 
@@ -429,7 +429,7 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
     settings |= {"streaming": True} if isinstance(rows, TextStream) else {}
     settings |= {ROWS: len(rows)} if has_length(rows) else {}
     settings |= {CONTENT: fingerprint(rows)}
-    if resume_from is not None:  # read now: training may remove the checkpoint
+    if resume_from is not None:  # read now, because training may remove the checkpoint
         start = TrainerState.load_from_json(str(Path(resume_from) / TRAINER_STATE_NAME))
         check_settings(resume_from, start, settings)
         check_model_of(resume_from, transformers_model(trainer.model).config)
@@ -452,19 +452,19 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
         evaluated = any(key.startswith("eval_") for key in latest)
         args.eval_on_start = args.eval_strategy == IntervalStrategy.EPOCH and at_end and not evaluated
     elif args.eval_strategy != IntervalStrategy.NO and not _may_be_metric(args.metric_for_best_model, trainer):
-        args.eval_on_start = True  # the metrics are known by an evaluation alone: not after hours of training
+        args.eval_on_start = True  # only an evaluation shows the metrics; do not fail after hours of training
     try:
         metrics = trainer.train(resume_from_checkpoint=resume_from).metrics
     except NoBatchError:
         if trainer.is_world_process_zero() and not begun:
             forget_start(args.output_dir, args.grid)
         raise
-    if trainer.is_world_process_zero():  # a run may have been killed while it removed a checkpoint
+    if trainer.is_world_process_zero():  # an earlier run may have been killed while removing a checkpoint
         best = trainer.state.best_model_checkpoint
         rotate_checkpoints(args.output_dir, args.save_total_limit, best)
     if trainer.is_fsdp_enabled:  # checkpoints may be in parts; of a model in parts the Trainer saves nothing here
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-    trainer.save_model(_internal_call=True)  # without a push, which comes last
+    trainer.save_model(_internal_call=True)  # without a push, which is the last step
     trainer.is_saved = True
     trainer.save_metrics("train", metrics, combined=False)
     trainer.save_state()
@@ -472,14 +472,14 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
 
 
 def with_extensions(card: CardFacts, steps: Sequence[int]) -> CardFacts:
-    """The facts of a run that was extended at some steps."""
+    """The facts of a run that was extended at these steps."""
     at = " and ".join(f"{step:,}" for step in steps)
     note = f"The run was extended at step {at}: from there the learning rate follows the schedule of the longer run."
     return replace(card, notes=" ".join(filter(None, (card.notes, note))))
 
 
 def _may_be_metric(name: str | None, trainer: Any) -> bool:
-    """Whether a metric is among those that the model's card names, or a loss."""
+    """Whether a metric is a loss or one of those on the model's card."""
     return name is None or name.removeprefix("eval_") in ("loss", *trainer.card.metrics) or name.endswith("_loss")
 
 
