@@ -55,28 +55,20 @@ class PlotArguments:
             raise UserError("--text_pair is the second sentence of a pair: give the first as --text.")
 
 
-def _pyplot():
-    import_optional("matplotlib", "plot", "drawing").use("agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _families() -> list[str]:
-    """Matplotlib's font families, and what is installed of those for the characters that its own font lacks."""
-    pyplot = _pyplot()
-    from matplotlib import font_manager
+def _fonts() -> list[str]:
+    """Matplotlib's fonts, and what is installed of those for the characters that its own lack."""
+    from matplotlib import font_manager, rcParams
 
     installed = {*font_manager.get_font_names()}
-    return [*pyplot.rcParams["font.family"], *(name for name in CJK_FONTS if name in installed)]
+    return [*rcParams["font.family"], *(name for name in CJK_FONTS if name in installed)]
 
 
 def _panels(count: int, columns: int, width: float, height: float, **options):
     """A figure and the axes of `count` small plots, the unused ones hidden."""
     rows, columns = math.ceil(count / columns), min(columns, count)
-    figure, axes = _pyplot().subplots(
-        rows, columns, figsize=(width * columns, height * rows + 0.6), squeeze=False, layout="constrained", **options
-    )
+    figures = import_optional("matplotlib.figure", "plot", "drawing")
+    figure = figures.Figure(figsize=(width * columns, height * rows + 0.6), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
     for axis in axes.flat[count:]:
         axis.set_visible(False)
     return figure, list(axes.flat[:count])
@@ -84,7 +76,6 @@ def _panels(count: int, columns: int, width: float, height: float, **options):
 
 def _save(figure, file: Path) -> None:
     figure.savefig(file, dpi=150)
-    _pyplot().close(figure)
 
 
 def draw_text_filters(matrices: list[torch.Tensor], file: Path, columns: int) -> None:
@@ -146,7 +137,7 @@ def draw_toeplitzness(matrices: list[torch.Tensor], grid: tuple[int, int] | None
 def draw_attention(maps: list[torch.Tensor], tokens: list[str], file: Path, columns: int) -> None:
     """The attention weights of every layer; rows are queries, columns are keys."""
     side = max(2.2, 0.16 * len(tokens))
-    with _pyplot().rc_context({"font.family": _families()}):
+    with import_optional("matplotlib", "plot", "drawing").rc_context({"font.family": _fonts()}):
         figure, axes = _panels(len(maps), columns, side, side)
         for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
             axis.imshow(weights.numpy(), cmap="Blues", vmin=0)

@@ -79,14 +79,14 @@ class Analysis:
     def compared(self, task: Task, name: str, claim: Claim) -> dict[int, float]:
         """The results of a contestant in the units in which a claim compares them, or the slopes of a variant."""
         if claim.of == SLOPE:
-            return {seed: slope for seed, (slope, _) in self.fits(task, name, claim.at).items()}
+            return self.slopes(task, name, claim.at)
         results = self.results(task, name, claim.at, claim.of)
         if claim.of is None and task.compared_as == "log":
             return {seed: math.log(value) for seed, value in results.items()}
         return results
 
-    def fits(self, task: Task, variant: str, at: int | None = None) -> dict[int, tuple[float, float]]:
-        """The power law of a variant's results over its numbers of parameters, by seed."""
+    def slopes(self, task: Task, variant: str, at: int | None = None) -> dict[int, float]:
+        """The exponent of the power law of a variant's results over its numbers of parameters, by seed."""
         members = task.members(variant)
         sizes = [self.report["models"][task.name][member]["parameters"] for member in members]
         by_member = [self.results(task, member, at) for member in members]

@@ -309,6 +309,8 @@ def _pairs(place: str, task: Task, a: str, b: str, whole: bool) -> list[tuple[st
             raise UserError(
                 f"{place} names {name!r}, which is not a variant; there are {', '.join(task.contestants)}."
             )
+        if whole and len(members) < 2:
+            raise UserError(f"{place}: {name} has no sizes, over which a slope could be.")
     if whole:
         return [(a, b)]
     if len(sides[0]) == len(sides[1]):

@@ -114,7 +114,7 @@ def fits_table(analysis: Analysis, task: Task) -> str:
     rows = []
     for variant in variants:
         if len(task.members(variant)) > 1:
-            slopes = {seed: slope for seed, (slope, _) in analysis.fits(task, variant).items()}
+            slopes = analysis.slopes(task, variant)
             rows.append((variant, _spread(slopes), str(len(slopes))))
     return markdown_table(("power law over parameters", "slope", "seeds"), rows) if rows else ""
 

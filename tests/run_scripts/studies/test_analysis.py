@@ -117,8 +117,7 @@ def test_slopes_over_sizes(report):
         for seed in (1, 2, 3)
     ]
     analysis = Analysis(report)
-    fits = analysis.fits(analysis.study.tasks["small"], "split")
-    assert {seed: slope for seed, (slope, _) in fits.items()} == pytest.approx(slopes["split"])
+    assert analysis.slopes(analysis.study.tasks["small"], "split") == pytest.approx(slopes["split"])
     ((_, (comparison,), whole),) = analysis.verdicts()
     assert comparison.interval.mean == pytest.approx((0.2 + 0.2 + 0.19) / 3)
     assert whole == HOLDS

@@ -129,6 +129,7 @@ def test_merging_replaces_data_as_a_whole():
         (("claims", 0, "than"), "deep", "names 'deep', which is not a variant; there are plain, wide"),
         (("claims", 0, "task"), "other", "needs `task`, one of gates"),
         (("claims", 0, "worse"), "plain", "unknown key 'worse'"),
+        (("claims", 0, "of"), "slope", "wide has no sizes, over which a slope could be"),
     ],
 )
 def test_mistakes(content, path, value, message):

@@ -16,11 +16,6 @@ def test_the_interval_is_that_of_the_paired_t_test():
     assert found.count == 4
 
 
-def test_too_few_differences():
-    with pytest.raises(ValueError, match="takes at least two differences, got 1"):
-        paired_interval([0.0])
-
-
 def test_mean_and_deviation():
     assert mean_and_deviation([1.0, 3.0]) == pytest.approx((2.0, math.sqrt(2)))
     assert math.isnan(mean_and_deviation([1.0])[1])
@@ -28,7 +23,4 @@ def test_mean_and_deviation():
 
 def test_a_power_law_is_found():
     sizes = [1e5, 2e5, 4e5, 8e5]
-    slope, intercept = power_law(sizes, [7.0 * size**-0.3 for size in sizes])
-    assert (slope, intercept) == pytest.approx((-0.3, math.log(7)))
-    with pytest.raises(ValueError, match="at least two sizes"):
-        power_law([5, 5], [1, 2])
+    assert power_law(sizes, [7.0 * size**-0.3 for size in sizes]) == pytest.approx(-0.3)
