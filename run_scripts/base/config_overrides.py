@@ -12,11 +12,7 @@ _UNFINISHED = object()  # not a YAML value, perhaps because its end is missing
 
 
 def parse_overrides(text: str) -> dict[str, Any]:
-    """Parse `"a=1,b=[x,y]"` into `{"a": 1, "b": ["x", "y"]}`; values, or a mapping in braces, are read as YAML.
-
-    Raises:
-        UserError: If a part is not of the form `name=value`, a name is repeated, or a value cannot be read.
-    """
+    """Parse `"a=1,b=[x,y]"` into `{"a": 1, "b": ["x", "y"]}`; values, or a mapping in braces, are read as YAML."""
     if text.lstrip().startswith("{"):
         mapping = _read_value(text)
         if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):

@@ -19,11 +19,7 @@ class UserError(SystemExit):
 
 
 def refuse_arguments(message: str) -> NoReturn:
-    """Replace `ArgumentParser.error`: raise one sentence instead of printing hundreds of lines of usage.
-
-    Raises:
-        UserError: Always.
-    """
+    """Replace `ArgumentParser.error`: raise one sentence instead of printing hundreds of lines of usage."""
     raise UserError(f"{message.rstrip('.')}. See --help.")
 
 

@@ -55,11 +55,7 @@ def offline_without_network() -> Iterator[None]:
 
 
 def check_repo_id(repo_id: str) -> None:
-    """Check the name of a repository.
-
-    Raises:
-        UserError: If it does not have the form `<name>` or `<user or organisation>/<name>`.
-    """
+    """Check the name of a repository."""
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
@@ -73,9 +69,6 @@ def check_token(token: str | None, repo_id: str, argument: str = "--token") -> s
         token: A token; the stored login by default.
         repo_id: The repository, for the message.
         argument: Name of the command line argument that takes a token, for the message.
-
-    Raises:
-        UserError: If there is no token, the Hub rejects it, or it is read-only.
     """
     token = token or get_token()
     if token is None:
@@ -93,9 +86,6 @@ def check_card(card: ModelCard | str, repo_type: str = "model") -> None:
     Args:
         card: The card, or its text.
         repo_type: "model" or "space".
-
-    Raises:
-        UserError: If the metadata are invalid.
     """
     # Not `card.validate()`, because before huggingface_hub 2 it ignores HF_ENDPOINT.
     request = {"repoType": repo_type, "content": str(card)}
@@ -172,9 +162,6 @@ def report_hub_errors(repo_id: str, kept: str, again: str = "try again") -> Iter
         repo_id: The repository.
         kept: A sentence that says what is not affected.
         again: What to do after a lost connection.
-
-    Raises:
-        UserError: Instead of errors of huggingface_hub and hf_xet; other errors are not changed.
     """
     try:
         yield

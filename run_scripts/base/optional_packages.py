@@ -25,9 +25,6 @@ def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
         module: Name of the module.
         extra: The extra of this package that installs it.
         purpose: What needs the module, for the message.
-
-    Raises:
-        UserError: If it cannot be imported.
     """
     try:
         return importlib.import_module(module)

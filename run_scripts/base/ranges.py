@@ -33,9 +33,6 @@ def check_ranges(arguments: Any, *limits: tuple[str, str]) -> None:
     Args:
         arguments: The dataclass.
         limits: A key of `RULES` and field names separated by spaces; fields that the dataclass lacks are skipped.
-
-    Raises:
-        UserError: If a number is not allowed.
     """
     for rule, names in limits:
         for name in names.split():

@@ -20,9 +20,6 @@ def find_shipped(path: str, folder: Path, kind: str) -> Path:
         path: File, or name of a shipped file.
         folder: Folder of the shipped files.
         kind: Kind of file, for the message.
-
-    Raises:
-        UserError: If there is no such file.
     """
     file = Path(path) if Path(path).is_file() else folder / path
     if not file.is_file():

@@ -19,10 +19,6 @@ def check_folder(name: str) -> None:
 
     Args:
         name: Folder or Hub id.
-
-    Raises:
-        UserError: If it is missing and cannot be a Hub id, or its first part is a local folder of models that lacks
-            the second.
     """
     path = Path(name)
     if (name.count("/") > 1 or path.is_absolute()) and not path.exists():
@@ -41,9 +37,6 @@ def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel
         auto_class: E.g. `AutoModelForMaskedLM`.
         name: Folder or Hub id.
         options: Further arguments of `from_pretrained`.
-
-    Raises:
-        UserError: If it cannot be loaded or lacks weights, e.g. those of a head, which would be random.
     """
     check_folder(name)
     with report_unreadable(name):
@@ -58,9 +51,6 @@ def check_complete(name: str, missing: Iterable[str]) -> None:
     Args:
         name: Folder or Hub id.
         missing: The `missing_keys` of Transformers' loading info.
-
-    Raises:
-        UserError: If it does.
     """
     if names := sorted(missing):
         raise UserError(f"{name!r} has no weights for {', '.join(names[:3])}: it was not trained for this task.")
