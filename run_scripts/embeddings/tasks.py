@@ -136,27 +136,23 @@ def _load(folder: Path, split: str) -> EmbeddingTask | None:
     if {"corpus", "queries"} <= files.keys():
         return _retrieval(folder, files, split)
     if folder.name.startswith(CLUSTERING):
-        if split == "dev":
-            print(f"{folder.name}: left out, it has no dev split")
-            return None
-        return _clustering(folder, files)
-    for name in dict.fromkeys((split, "dev")):
-        for stem in SPLITS[name]:
-            task = _of_split(folder, files, stem, name) if stem in files else None
-            if task is not None:
-                return task
-    if "all" in files and split == "test":
-        task = _of_split(folder, files, "all", "test")
+        return _without_dev(folder) if split == "dev" else _clustering(folder, files)
+    places = [(name, stem) for name in dict.fromkeys((split, "dev")) for stem in SPLITS[name]]
+    for name, stem in [*places, *([("test", "all")] if split == "test" else [])]:
+        task = _of_split(folder, files, stem, name) if stem in files else None
         if task is not None:
             return task
     if split == "dev" and any(stem in files and _kind(read_table(files[stem])) for stem in ("test", "all")):
-        print(f"{folder.name}: left out, it has no dev split")
-        return None
+        return _without_dev(folder)
     raise UserError(
         f"the folder {str(folder)!r} has neither corpus, queries and qrels nor a file test, dev, validation or all "
         f"with the columns {', or '.join(', '.join(columns) for columns, _ in COLUMNS)}: name the sets to evaluate "
         "with --tasks, or see the formats in the guide on sentence embeddings."
     )
+
+
+def _without_dev(folder: Path) -> None:
+    print(f"{folder.name}: left out, it has no dev split")
 
 
 def _kind(table: Table) -> str | None:
@@ -303,16 +299,14 @@ def _clustering(folder: Path, files: dict[str, Path]) -> EmbeddingTask:
 def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTask | None:
     """A set of BEIR's format: corpus, queries, and qrels or qrels/<split>."""
     if "qrels" in files:
-        judged, found = {"test": files["qrels"]}, split == "test"
+        judged = {"test": files["qrels"]}
     else:
         inner = _files(folder / "qrels") if (folder / "qrels").is_dir() else {}
         judged = {name: inner[stem] for name, stems in SPLITS.items() for stem in stems if stem in inner}
-        found = split in judged
     if not judged:
         raise UserError(f"the folder {str(folder)!r} has a corpus and queries, but no qrels with the relevant texts.")
-    if not found and split == "dev":
-        print(f"{folder.name}: left out, it has no dev split")
-        return None
+    if split == "dev" and "dev" not in judged:
+        return _without_dev(folder)
     name = split if split in judged else "dev"
     corpus = _texts_by_id(read_table(files["corpus"]), may_be_empty=True)
     queries = _texts_by_id(read_table(files["queries"]))
