@@ -10,20 +10,14 @@ import datasets
 import numpy as np
 from PIL import Image
 
-from ..base.errors import UserError
 from ..base.optional_packages import import_optional
-from ..base.ranges import check_ranges
 
 
 @dataclass
 class Arguments:
-    """Where to, and how many are held out."""
+    """Where to."""
 
     output_dir: str = field(metadata={"help": "New or empty folder for train.parquet and validation.parquet."})
-    held_out: float = field(default=0.2, metadata={"help": "Share of the images for validation."})
-
-    def __post_init__(self):
-        check_ranges(self, ("a share between 0 and 1", "held_out"))
 
 
 def write(arguments: Arguments, folder: Path) -> None:
@@ -31,9 +25,7 @@ def write(arguments: Arguments, folder: Path) -> None:
     load_digits = import_optional("sklearn.datasets", "digits", "this command").load_digits
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
-    held_out = round(len(order) * arguments.held_out)
-    if not 0 < held_out < len(order):
-        raise UserError(f"--held_out {arguments.held_out} of {len(order)} images leaves one of the two sets empty.")
+    held_out = len(order) // 5
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.ClassLabel(names=[str(digit) for digit in range(10)])}
     )

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out
 
 
 PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")
+#: Share of the texts held out.
+VALIDATION_PERCENTAGE = 15.0
 #: Most words of a text in the mixture of tasks.
 LONGEST_IN_MIXTURE = 16
 
@@ -41,10 +42,6 @@ class Arguments:
     """Where to, and how much is held out."""
 
     output_dir: str = field(metadata={"help": "New or empty folder."})
-    validation_percentage: float = field(default=15.0, metadata={"help": "Share of the texts held out."})
-
-    def __post_init__(self):
-        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def paragraphs() -> Iterator[tuple[str, list[str]]]:
@@ -87,11 +84,11 @@ def question(text: str, package: str, number: int) -> dict[str, Any]:
     return {"context": f"{names}: {text}", "qas": [asked]}
 
 
-def collect(validation_percentage: float) -> dict[str, list[str]]:
+def collect() -> dict[str, list[str]]:
     """The lines of every file."""
     lines: dict[str, list[str]] = {}
     for package, parts in paragraphs():
-        split = "validation" if is_held_out(" ".join(parts), validation_percentage) else "train"
+        split = "validation" if is_held_out(" ".join(parts), VALIDATION_PERCENTAGE) else "train"
         words = len(parts[0].split())
         if words > 3:
             row = json.dumps({"text": parts[0], "label": package})
@@ -110,7 +107,7 @@ def collect(validation_percentage: float) -> dict[str, list[str]]:
 
 def write(arguments: Arguments, folder: Path) -> None:
     """Write the data set to a new or empty folder."""
-    for name, texts in sorted(collect(arguments.validation_percentage).items()):
+    for name, texts in sorted(collect().items()):
         content = "\n".join(texts)
         if name.endswith(".json"):
             articles = [{"title": "docstrings", "paragraphs": list(map(json.loads, texts))}]

@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from pydoc_data import topics
 
-from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out, library_files
+
+
+#: Share of the documents held out.
+VALIDATION_PERCENTAGE = 5.0
 
 
 @dataclass
@@ -23,10 +26,6 @@ class Arguments:
     """What to write."""
 
     output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
-    validation_percentage: float = field(default=5.0, metadata={"help": "Share of the documents held out."})
-
-    def __post_init__(self):
-        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]:
@@ -51,7 +50,7 @@ def write(arguments: Arguments, folder: Path) -> None:
         open(folder / "validation.jsonl", "w", encoding="utf-8") as validation,
     ):
         for name, text in documents():
-            held_out = is_held_out(name, arguments.validation_percentage)
+            held_out = is_held_out(name, VALIDATION_PERCENTAGE)
             (validation if held_out else train).write(json.dumps({"name": name, "text": text}) + "\n")
             size = sizes["validation" if held_out else "train"]
             size[0] += 1

@@ -22,6 +22,11 @@ from ..base.ranges import check_ranges
 from .python_docs import definitions, is_held_out, library_files
 
 
+#: Share of the modules held out.
+VALIDATION_PERCENTAGE = 10.0
+#: Functions that a context lists, and questions about each function, each time with other functions in the context.
+FUNCTIONS, REPEATS = 4, 4
+
 _SENTENCE = re.compile(r"[A-Z][^.]{10,100}\.(?=\s|$)")
 
 
@@ -30,19 +35,11 @@ class Arguments:
     """What to write."""
 
     output_dir: str = field(metadata={"help": "New folder for train.json and validation.json."})
-    validation_percentage: float = field(default=10.0, metadata={"help": "Share of the modules held out."})
-    functions_per_context: int = field(default=4, metadata={"help": "Functions that a context lists."})
-    repeats: int = field(
-        default=4, metadata={"help": "Questions about each function, each time with other functions in the context."}
-    )
     unanswerable_percentage: float = field(
         default=0.0, metadata={"help": "Share of questions about a function that is not listed, as in SQuAD 2.0."}
     )
-    seed: int = field(default=0, metadata={"help": "Decides in which order functions are listed."})
 
     def __post_init__(self):
-        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
-        check_ranges(self, ("at least 1", "repeats"), ("at least 2", "functions_per_context"))
         check_ranges(self, ("a percentage from 0 to 100", "unanswerable_percentage"))
 
 
@@ -62,15 +59,15 @@ def articles(arguments: Arguments, standard_library: Path | None = None) -> Iter
     root = standard_library or Path(sysconfig.get_path("stdlib"))
     for file in library_files(root):
         title = file.relative_to(root).as_posix()
-        draw = random.Random(f"{arguments.seed} {title}")
+        draw = random.Random(f"0 {title}")
         listed = list(summaries(file.read_bytes()).items())
-        count, paragraphs = arguments.functions_per_context, []
-        for _ in range(arguments.repeats):
+        paragraphs: list[dict[str, Any]] = []
+        for _ in range(REPEATS):
             draw.shuffle(listed)
-            for start in range(0, len(listed) - count + 1, count):
-                others = listed[:start] + listed[start + count :]
+            for start in range(0, len(listed) - FUNCTIONS + 1, FUNCTIONS):
+                others = listed[:start] + listed[start + FUNCTIONS :]
                 identifier = f"{title}:{len(paragraphs)}"
-                paragraphs.append(_paragraph(listed[start : start + count], others, draw, arguments, identifier))
+                paragraphs.append(_paragraph(listed[start : start + FUNCTIONS], others, draw, arguments, identifier))
         if paragraphs:
             yield {"title": title, "paragraphs": paragraphs}
 
@@ -105,7 +102,7 @@ def write(arguments: Arguments, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, list] = {"train": [], "validation": []}
     for article in articles(arguments):
-        held_out = is_held_out(article["title"], arguments.validation_percentage)
+        held_out = is_held_out(article["title"], VALIDATION_PERCENTAGE)
         splits["validation" if held_out else "train"].append(article)
     for name, data in splits.items():
         (folder / f"{name}.json").write_text(json.dumps({"version": "made here", "data": data}), encoding="utf-8")

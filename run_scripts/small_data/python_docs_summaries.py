@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.ranges import check_ranges
 from .python_docs import docstrings, is_held_out, library_files
 
 
 _WORD = re.compile(r"[A-Za-z]+|[0-9]+")
+
+
+#: Share of the docstrings held out.
+VALIDATION_PERCENTAGE = 5.0
 
 
 @dataclass
@@ -25,10 +28,6 @@ class Arguments:
     """What to write."""
 
     output_dir: str = field(metadata={"help": "New folder for train.jsonl and validation.jsonl."})
-    validation_percentage: float = field(default=5.0, metadata={"help": "Share of the docstrings held out."})
-
-    def __post_init__(self):
-        check_ranges(self, ("a percentage between 0 and 100", "validation_percentage"))
 
 
 def texts_and_summaries(root: Path) -> Iterator[tuple[str, str]]:
@@ -47,7 +46,7 @@ def write(arguments: Arguments, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     splits: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
     for text, summary in texts_and_summaries(Path(sysconfig.get_path("stdlib"))):
-        held_out = is_held_out(text, arguments.validation_percentage)
+        held_out = is_held_out(text, VALIDATION_PERCENTAGE)
         splits["validation" if held_out else "train"].append({"source": text, "target": summary})
     for name, rows in splits.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

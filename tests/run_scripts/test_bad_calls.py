@@ -66,10 +66,8 @@ NUMBERS = [
     (("evaluate_embeddings",), "threads", "0", AT_LEAST_1),
     (("plot_spatial_weights",), "columns", "0", AT_LEAST_1),
     (("data_rate",), "seconds", "0", ABOVE_0),
-    (("make_data python_docs_corpus",), "validation_percentage", "0", "must be a percentage between 0 and 100, got "),
-    (("make_data python_docs_questions",), "functions_per_context", "1", "must be at least 2, got "),
+    (("make_data associative_recall",), "values", "1", "must be at least 2, got "),
     (("make_data number_names",), "train_count", "0", AT_LEAST_1),
-    (("make_data digits_images",), "held_out", "0", "must be a share between 0 and 1, got "),
 ]
 
 WITH_OUTPUT = (*TRAINING, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "make_data idx_images")
@@ -311,7 +309,6 @@ TEXTS = [
     (("make_data idx_images",), "--input_dir folder", "there is neither train-images-idx3-ubyte nor"),
     (("evaluate_embeddings",), "--models bert bert --data_dir folder", "--models has 'bert' twice: give each once"),
     (("evaluate_embeddings",), "--models bert --data_dir nope", "--data_dir: there is no folder 'nope'"),
-    (("make_data digits_images",), "--held_out 0.0001", "leaves one of the two sets empty"),
 ]
 
 #: What a command cannot do without.

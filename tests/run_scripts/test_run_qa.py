@@ -474,7 +474,7 @@ def test_the_scores_of_perfect_windows(tokenizer):
 # --- questions about Python's own documentation ------------------------------------------------------------------
 
 
-def test_questions_about_docstrings(tmp_path):
+def test_questions_about_docstrings(tmp_path, monkeypatch):
     library = tmp_path / "library"
     library.mkdir()
     listed = [f'def f{i}():\n    """Return the number {i} times two.\n\n    More."""' for i in range(5)]
@@ -482,10 +482,11 @@ def test_questions_about_docstrings(tmp_path):
     (library / "many.py").write_text("\n".join([*listed, hidden]))
     (library / "few.py").write_text(listed[0])
     (library / "broken.py").write_text("def")
-    arguments = python_docs_questions.Arguments("", functions_per_context=2, repeats=3)
+    monkeypatch.setattr(python_docs_questions, "FUNCTIONS", 2)
+    arguments = python_docs_questions.Arguments("")
     (article,) = python_docs_questions.articles(arguments, library)
     assert article["title"] == "many.py"
-    assert len(article["paragraphs"]) == 3 * 2
+    assert len(article["paragraphs"]) == 4 * 2
     for paragraph in article["paragraphs"]:
         for question in paragraph["qas"]:
             (number,) = [i for i in range(5) if question["question"].endswith(f"Return the number {i} times two.")]
