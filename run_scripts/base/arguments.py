@@ -54,8 +54,8 @@ class ModelArguments:
     config_overrides: str | None = field(
         default=None,
         metadata={
-            "help": "Changes to the configuration, e.g. hidden_size=128,image_size=[112,448],gate_type=additive; they "
-            "are added to those of a recipe, or with an empty text replace them. For a checkpoint the dropout rates "
+            "help": "Changes to the configuration, e.g. hidden_size=128,image_size=[112,448],gate_type=additive. They "
+            "are added to those of a recipe; an empty text drops the recipe's. For a checkpoint, only dropout rates "
             "can be changed, e.g. hidden_dropout_prob=0.1."
         },
     )
@@ -68,18 +68,18 @@ class ModelArguments:
     )
     max_tokenizer_texts: int = field(
         default=10_000_000,
-        metadata={"help": "Most texts that a new tokenizer is trained on: the first ones of the training data."},
+        metadata={"help": "Maximum number of texts to train a new tokenizer on, from the start of the data."},
     )
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of a Hub id."})
     token: str | None = field(
         default=None,
-        metadata={"help": "Hub token to load with; the stored login by default. --push_to_hub takes --hub_token."},
+        metadata={"help": "Hub token for loading; by default the stored login. --push_to_hub uses --hub_token."},
     )
     fsdp_size: int | None = field(
         default=None,
         metadata={
-            "help": "Split a checkpoint's parameters over this many processes (FSDP2 by Transformers alone, on CPUs "
-            "too); give --save_only_model as well."
+            "help": "Split a checkpoint's parameters over this many processes (Transformers' FSDP2, also on CPUs); "
+            "needs --save_only_model."
         },
     )
     trust_remote_code: bool = field(

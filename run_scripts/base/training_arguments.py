@@ -40,7 +40,7 @@ RANGES = (
 
 @dataclass(repr=False)  # Transformers' hides tokens
 class ScriptTrainingArguments(TrainingArguments):
-    """Number format, device and schedule of the training.
+    """Precision, device and schedule of the training.
 
     These are `transformers.TrainingArguments` that choose `bf16`, `fp16` and `use_cpu` for this machine. The CPU is
     used if there is no GPU. `precision="auto"` trains in bfloat16 mixed precision if the device supports it natively,
@@ -63,34 +63,32 @@ class ScriptTrainingArguments(TrainingArguments):
     precision: str = field(
         default="auto",
         metadata={
-            "help": "The number format of training: auto, bf16, fp16 or fp32; weights are float32 in all of them. "
-            "auto is bf16 where the processor or GPU computes it natively, else fp32."
+            "help": "Precision of training: auto, bf16, fp16 or fp32; weights are always float32. auto means bf16 "
+            "if the processor or GPU supports it natively, otherwise fp32."
         },
     )
     bf16: bool | None = field(
         default=None,
-        metadata={"help": "true is --precision bf16, false never uses it.", "nargs": "?", "const": True},
+        metadata={"help": "true means --precision bf16, false never uses bf16.", "nargs": "?", "const": True},
     )
     fp16: bool | None = field(
-        default=None, metadata={"help": "true is --precision fp16, which needs a GPU.", "nargs": "?", "const": True}
+        default=None, metadata={"help": "true means --precision fp16, which needs a GPU.", "nargs": "?", "const": True}
     )
     ddp_timeout: int = field(
         default=10_800,
-        metadata={
-            "help": "Seconds that processes wait for each other. The first trains tokenizers, and tokenizes for all."
-        },
+        metadata={"help": "Seconds that processes wait for each other, e.g. while the first one tokenizes the data."},
     )
     constant_warmup: bool = field(
         default=False,
         metadata={
-            "help": "During the warm-up steps the learning rate is that of their end, as T5's, not rising from 0."
+            "help": "Keep the learning rate constant during warm-up, as in T5, instead of increasing it from 0."
         },
     )
     final_decay_steps: float | None = field(
         default=None,
         metadata={
-            "help": "Over so many last steps, or below 1 this share of all steps, the learning rate of any "
-            "lr_scheduler_type is decayed linearly to 0."
+            "help": "Decay the learning rate of any lr_scheduler_type linearly to 0 over this many last steps "
+            "or, below 1, over this share of all steps."
         },
     )
 
@@ -240,10 +238,10 @@ def wanted_splits(args: TrainingArguments) -> list[str]:
 
 @dataclass(repr=False)
 class GenerationTrainingArguments(ScriptTrainingArguments, Seq2SeqTrainingArguments):
-    """Generation in evaluations, and number format, device and schedule of the training."""
+    """Generation in evaluations, and precision, device and schedule of the training."""
 
     predict_with_generate: bool = field(
-        default=True, metadata={"help": "Generate texts in evaluations; without it they give perplexity alone."}
+        default=True, metadata={"help": "Generate texts in evaluations; otherwise they only report perplexity."}
     )
 
     def __post_init__(self):
