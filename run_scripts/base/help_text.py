@@ -22,9 +22,9 @@ SHARED = (
 )
 
 EPILOG = """\
-All arguments of Transformers' Trainer are possible too, among them --output_dir, --do_train, --do_eval, --do_predict,
---num_train_epochs, --max_steps, --per_device_train_batch_size, --learning_rate, --warmup_steps, --seed,
---eval_strategy, --save_strategy and --push_to_hub. --help_all shows all of them.
+The command also accepts all arguments of Transformers' Trainer, e.g. --output_dir, --do_train, --do_eval,
+--do_predict, --num_train_epochs, --max_steps, --per_device_train_batch_size, --learning_rate, --warmup_steps, --seed,
+--eval_strategy, --save_strategy and --push_to_hub. Use --help_all to show them.
 """
 
 
