@@ -21,7 +21,7 @@ def check_folder(name: str) -> None:
         name: Folder or Hub id.
     """
     path = Path(name)
-    if (name.count("/") > 1 or path.is_absolute()) and not path.exists():
+    if (name.count("/") > 1 or path.is_absolute() or name.startswith((".", "~"))) and not path.exists():
         raise UserError(f"there is no folder {name!r}.")
     if name.count("/") == 1 and not path.exists() and any(path.parent.glob("*/config.json")):
         raise UserError(

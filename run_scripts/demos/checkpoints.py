@@ -56,8 +56,6 @@ class Checkpoint:
 
 def load_checkpoint(name: str, trust_remote_code: bool = False) -> Checkpoint:
     """Load model and tokenizer or image processor; on a GPU if there is one."""
-    if not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise UserError(f"there is no folder {name!r}: give the folder of a checkpoint or a Hub id.")
     check_folder(name)
     options = {"trust_remote_code": trust_remote_code}
     with report_unreadable(name):

@@ -553,7 +553,7 @@ def test_wrong_calls_compute_and_write_nothing(command, model, data, encoder, tm
     nothing = tmp_path / "nothing"
     nothing.mkdir()
     for words, sentence in (
-        (command("no/such/model"), "'no/such/model' cannot be loaded: "),
+        (command("no/such/model"), "there is no folder 'no/such/model'"),
         (command(model, str(nothing)), "nothing' cannot be loaded: "),
         (command(str(damaged)), "damaged' cannot be loaded: "),
         (command(str(clip)), "cannot be loaded: |the model reads images"),

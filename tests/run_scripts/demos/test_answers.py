@@ -172,7 +172,7 @@ def refused(name, **options):
 
 def test_what_cannot_be_loaded_is_one_sentence(saved):
     folder = saved("GMLP", "fill-mask")
-    assert refused("./nowhere").startswith("error: there is no folder './nowhere': give")
+    assert refused("./nowhere") == "error: there is no folder './nowhere'."
     assert "'nowhere' cannot be loaded" in refused("nowhere")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.mask_token = None
