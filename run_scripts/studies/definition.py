@@ -158,13 +158,13 @@ def read_study(name: str, setting: str = "default") -> Study:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"the study {file} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"the study {file} must be a mapping.")
+    if not isinstance(content, dict) or not isinstance(content.get("settings", {}), dict):
+        raise UserError(f"the study {file} must be a mapping, and its settings too.")
     settings = content.pop("settings", {})
     if setting != "default":
         if setting not in settings:
             raise UserError(f"the study {file.stem} has no setting {setting!r}; there are {', '.join(settings)}.")
-        content = merge(content, settings[setting])
+        content = merge(content, settings[setting] or {})
     return build_study(file.stem, setting, content)
 
 

@@ -148,6 +148,7 @@ def test_a_file_of_ones_own(tmp_path, content):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content | {"settings": {"quick": {"seeds": [7, 8]}}}))
     assert read_study(str(tmp_path / "mine.yaml")).name == "mine"
     assert read_study(str(tmp_path / "mine.yaml"), "quick").seeds == [7, 8]
-    (tmp_path / "mine.yaml").write_text("a: [")
-    with pytest.raises(UserError, match=r"mine.yaml cannot be read"):
-        read_study(str(tmp_path / "mine.yaml"))
+    for text, message in (("a: [", "mine.yaml cannot be read"), ("settings: [quick]", "be a mapping, and its set")):
+        (tmp_path / "mine.yaml").write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_study(str(tmp_path / "mine.yaml"))
