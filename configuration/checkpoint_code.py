@@ -228,7 +228,7 @@ def _pieces(text: str, tree: ast.Module) -> Iterator[_Piece]:
     for node, following in zip(body, [*body[1:], None], strict=True):
         defines = _defined(node)
         if not defines and not isinstance(node, ast.Expr) and not _is_for_type_checkers(node):
-            raise ValueError(f"Line {node.lineno} is no definition, and would be missing: {ast.unparse(node)[:80]!r}.")
+            raise ValueError(f"Line {node.lineno} is not a definition and would be lost: {ast.unparse(node)[:80]!r}.")
         if not defines or "__all__" in defines:
             continue
         first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", []))]) - 1

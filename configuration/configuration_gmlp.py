@@ -141,10 +141,10 @@ class GMLPConfig(ValidatedConfig):
         if self.gate_type == "split" and self.intermediate_size % 2:
             raise ValueError(
                 f"`intermediate_size` must be even, got {self.intermediate_size}: the spatial gating unit splits it "
-                'into two halves. Other values of `gate_type` than "split" take odd sizes.'
+                'into two halves. Values of `gate_type` other than "split" allow odd sizes.'
             )
         if self.is_encoder_decoder:
-            raise ValueError("`is_encoder_decoder=True` is not possible: this is an encoder or a decoder alone.")
+            raise ValueError("`is_encoder_decoder=True` is not supported: a model is an encoder or a decoder.")
         if self.is_decoder and self.image_size is not None:
             raise ValueError("`is_decoder=True` is for text: leave `image_size` out.")
         if not 0 <= self.drop_path_rate < 1:

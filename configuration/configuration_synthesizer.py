@@ -298,7 +298,7 @@ class SynthesizerConfig(ValidatedConfig):
         for other, name in self.attribute_map.items():
             value = getattr(self, name)
             if other in kwargs and value not in (getattr(type(self), name), kwargs[other]):
-                raise ValueError(f"`{other}={kwargs[other]}` and `{name}={value}` are two names of one field.")
+                raise ValueError(f"`{other}={kwargs[other]}` and `{name}={value}` are two names for one field.")
             if other in kwargs:  # now, because other fields depend on it
                 setattr(self, name, kwargs.pop(other))
         self.attention_components = list(self.attention_components)
@@ -385,7 +385,7 @@ class SynthesizerConfig(ValidatedConfig):
             raise ValueError("Set either `is_encoder_decoder` or `is_decoder`, not both.")
         if self.image_size is not None and (self.is_encoder_decoder or self.is_decoder):
             raise ValueError(
-                "A model with `image_size` set is an encoder: it has no `is_encoder_decoder`, `is_decoder`."
+                "A model with `image_size` set is an encoder: leave out `is_encoder_decoder` and `is_decoder`."
             )
         for name in ("attention_components", "decoder_attention_components"):
             self._validate_components(name)

@@ -67,12 +67,12 @@ class _Dictionary:
         missing = sorted(needed - self.ids.keys())
         if missing:
             raise VocabularyError(
-                f"The vocabulary lacks {len(missing)} tokens, {missing[0]!r} among them: it is none of aMLP-japanese."
+                f"The vocabulary lacks {len(missing)} tokens, e.g. {missing[0]!r}: it is not from aMLP-japanese."
             )
         if any("##" in line for line in vocabulary):
             raise VocabularyError(
-                "The vocabulary has words with '##', of a language with spaces between words. Only Japanese ones are "
-                "supported."
+                "The vocabulary has words with '##', as for languages with spaces between words. Only Japanese "
+                "vocabularies are supported."
             )
         classes = {**_SPACES, **_DASHES, **emoji}
         self.classes = {text: token for text, token in classes.items() if self._is_taken_class(text, classes)}

@@ -65,7 +65,7 @@ def _converted(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
     pattern = next((pattern for pattern in _MODULES if re.fullmatch(pattern, module)), None)
     if pattern is None or not kind:
         raise ValueError(
-            f"{name!r} is no tensor of an aMLP of aMLP-japanese, which have names like 'layer.0.b.proj.w'."
+            f"{name!r} is not a tensor of an aMLP-japanese model, which have names like 'layer.0.b.proj.w'."
         )
     if tensor.ndim == 3 and len(tensor) == 1:  # the spatial weights
         tensor = tensor[0]
@@ -115,11 +115,11 @@ def _config(tensors: Mapping[str, torch.Tensor], dropout: float, is_language_mod
     for name in ("proj_in", "sgu.spatial_proj", "attention.qkv_proj"):
         tensor = tensors.get(f"model.layers.0.{name}.weight")
         if tensor is None or tensor.ndim != 2:
-            raise ValueError(f"The first block has no matrix for `{name}`: this is no complete aMLP of aMLP-japanese.")
+            raise ValueError(f"The first block has no matrix for `{name}`: the aMLP-japanese model is not complete.")
         shapes[name] = tensor.shape
     embeddings = tensors.get(_EMBEDDINGS)
     if embeddings is None or embeddings.ndim != 2 or len(embeddings) < 5:
-        raise ValueError("The embeddings, 'embed.w', are missing: this is no complete aMLP of aMLP-japanese.")
+        raise ValueError("The embeddings, 'embed.w', are missing: the aMLP-japanese model is not complete.")
     blocks = {int(name.split(".")[2]) for name in tensors if name.startswith("model.layers.")}
     if blocks != set(range(len(blocks))):
         raise ValueError(f"There are tensors of {len(blocks)} blocks, the last of which has the number {max(blocks)}.")
@@ -152,9 +152,9 @@ def _check_shapes(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, to
     """Raise `ValueError` for missing or unknown tensors and wrong shapes."""
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors:
-            raise ValueError(f"There is no tensor for `{name}`: this is no complete aMLP of aMLP-japanese.")
+            raise ValueError(f"There is no tensor for `{name}`: the aMLP-japanese model is not complete.")
         if name not in expected:
-            raise ValueError(f"There is no place for `{name}` in a model of {len(tensors)} tensors with its head.")
+            raise ValueError(f"`{name}` is not a weight of the model that the other tensors belong to.")
         if tensors[name].shape != expected[name]:
             raise ValueError(
                 f"The tensor for `{name}` has shape {tuple(tensors[name].shape)}, where those of the others need "

@@ -224,8 +224,8 @@ def synthesizer_from_t5(
     others = sorted(name for name in state_dict.keys() ^ own.keys() if ".self_attn." not in name)
     if others:
         raise ValueError(
-            f"{others[0]!r} is {'not' if others[0] in own else 'only'} in T5: fields that add weights to T5's or "
-            "remove some, outside of self-attention, cannot be overridden."
+            f"{others[0]!r} is {'not' if others[0] in own else 'only'} in T5: fields that add or remove "
+            "weights outside of self-attention cannot be overridden."
         )
     to_dtype(model, dtype or t5.dtype)
     model.load_state_dict(add_components(state_dict, own, config))

@@ -28,7 +28,7 @@ def interface_mask(
         if "flash" in config._attn_implementation:
             raise ValueError(
                 f"Packed documents (`seq_idx`) are not possible with attn_implementation="
-                f"{config._attn_implementation!r}, which takes no mask of them: use 'sdpa' or 'flex_attention'."
+                f"{config._attn_implementation!r}, which has no mask for them: use 'sdpa' or 'flex_attention'."
             )
         documents["and_mask_function"] = packed_sequence_mask_function(seq_idx)
     if config.is_decoder:

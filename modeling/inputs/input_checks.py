@@ -151,13 +151,13 @@ def kept_tokens(logits_to_keep: int | torch.Tensor) -> slice | torch.Tensor:
     if isinstance(logits_to_keep, torch.Tensor):
         return logits_to_keep
     if not isinstance(logits_to_keep, int) or logits_to_keep < 0:
-        raise ValueError(f"`logits_to_keep` must be an integer of at least 0, which keeps all; got {logits_to_keep}.")
+        raise ValueError(f"`logits_to_keep` must be an integer of at least 0 (0 keeps all), got {logits_to_keep}.")
     return slice(-logits_to_keep, None)
 
 
 def check_modality(config: PreTrainedConfig, pixel_values: torch.Tensor | None, *text: torch.Tensor | None) -> None:
     """Raise `ValueError` for images if `config.image_size` is `None`, otherwise for text or missing images."""
     if config.image_size is None and pixel_values is not None:
-        raise ValueError("`pixel_values` need a model whose configuration has `image_size` set; this one has not.")
+        raise ValueError("`pixel_values` need a model with `config.image_size`, which is `None` here.")
     if config.image_size is not None and (pixel_values is None or any(tensor is not None for tensor in text)):
         raise ValueError("A model with `config.image_size` set takes `pixel_values`, and no text inputs.")

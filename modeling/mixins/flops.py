@@ -142,7 +142,7 @@ class CountsFlops(PreTrainedModel):
         _check_count("batch_size", batch_size)
         _check_count("sequence_length", length, longest_sequence(config))
         if target_length is not None and not config.is_encoder_decoder:
-            raise ValueError(f"`target_length={target_length}` is for encoder-decoders, and this model is none.")
+            raise ValueError(f"`target_length={target_length}` is for encoder-decoders; this model is not one.")
         total = 0
         if config.image_size is not None:
             length = config.max_position_embeddings

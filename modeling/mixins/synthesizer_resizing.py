@@ -60,7 +60,7 @@ class ResizableSynthesizer(PreTrainedModel):
             raise ValueError(f"The new maximum length must be one number, got {new_num_position_embeddings!r}.")
         lengths = [new_num_position_embeddings, new_num_decoder_position_embeddings or new_num_position_embeddings]
         if min(lengths) < 1:
-            raise ValueError(f"A model cannot have room for {min(lengths)} tokens: give a length of at least 1.")
+            raise ValueError(f"The new maximum length must be at least 1, got {min(lengths)}.")
         a, _ = config.dense_factors
         config.factorized_dense_factors = [a, -(-max(lengths) // a)]
         config.max_position_embeddings = lengths[0]

@@ -104,8 +104,8 @@ def encode_windows(
     room = max_seq_len - tokenizer.num_special_tokens_to_add(pair=True) - max_question_len
     if max_question_len < 1 or not 0 <= doc_stride < room:
         raise ValueError(
-            f"`max_seq_len={max_seq_len}` with `max_question_len={max_question_len}` leaves {room} tokens of a window "
-            f"for the context, which must be more than `doc_stride={doc_stride}`, and that at least 0."
+            f"`max_seq_len={max_seq_len}` with `max_question_len={max_question_len}` leaves {room} tokens per window "
+            f"for the context. This must be more than `doc_stride={doc_stride}`, which must be at least 0."
         )
     encoded = tokenizer(
         [_shorten(tokenizer, question.strip(), max_question_len) for question in questions],
@@ -470,7 +470,9 @@ def _examples(question: Any, context: Any) -> Any:
         if isinstance(contexts, list | tuple) and len(contexts) == len(question):
             return [{"question": one, "context": its} for one, its in zip(question, contexts, strict=True)]
         if isinstance(contexts, list | tuple):
-            raise ValueError(f"there are {len(question)} questions, but {len(contexts)} contexts: give as many.")
+            raise ValueError(
+                f"there are {len(question)} questions but {len(contexts)} contexts: give as many contexts."
+            )
     raise ValueError(
         "give `question` and `context` as strings, or a list of questions with one context or a list of them; got "
         f"{type(question).__name__} and {type(context).__name__}."

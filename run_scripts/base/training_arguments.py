@@ -106,9 +106,7 @@ class ScriptTrainingArguments(TrainingArguments):
         if chosen is None:
             chosen, reason = ("bf16" if native else "fp32"), evidence
         if chosen == "fp16" and self.use_cpu:
-            raise ValueError(
-                f"float16 is for GPUs, and training is on the CPU{place}: leave the choice to --precision auto."
-            )
+            raise ValueError(f"float16 needs a GPU, but training runs on the CPU{place}: use --precision auto.")
         self.bf16, self.fp16 = chosen == "bf16", chosen == "fp16"
         # Transformers and DeepSpeed read the precision from the environment if no argument sets it.
         with patch_environment(ACCELERATE_MIXED_PRECISION="no" if chosen == "fp32" else chosen):

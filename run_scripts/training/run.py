@@ -423,7 +423,7 @@ def _train(trainer: Any, resume_from: str | None) -> tuple[dict[str, float], dic
     """Train, and save the model and the history. Returns the Trainer's metrics, and `training_speed`."""
     args, rows = trainer.args, trainer.train_dataset
     if has_length(rows) and len(rows) == 0:
-        raise UserError("there is nothing to train on: no row is left of the training data. Give longer texts.")
+        raise UserError("there is nothing to train on: no rows of the training data are left. Give longer texts.")
     trainer.check_card()
     settings, start = training_settings(args, trainer.card), TrainerState()
     settings |= {"streaming": True} if isinstance(rows, TextStream) else {}

@@ -75,7 +75,7 @@ TABLE: list[tuple[tuple[type, ...], str | dict[str, Any], list[Any], str]] = [
     (SPATIAL, "drop_path_rate", [-0.1, 1.0, NAN], r"`drop_path_rate` must be in \[0, 1\), got {value}"),
     (SPATIAL, "mask_padding", ["yes"], TYPE),
     (SPATIAL, "spatial_weight_type", ["circulant", 3], TYPE),
-    (SPATIAL, "is_encoder_decoder", [True], "`is_encoder_decoder=True` is not possible"),
+    (SPATIAL, "is_encoder_decoder", [True], "`is_encoder_decoder=True` is not supported"),
     ((GMLPConfig, AMLPConfig), "gate_type", ["cubic", None], TYPE),
     ((GMLPConfig, AMLPConfig), "gate_layer_norm_eps", [-0.5, NAN], DEVIATION),
     ((GMLPConfig, AMLPConfig), "intermediate_size", [33], "`intermediate_size` must be even, got 33"),

@@ -89,5 +89,5 @@ def test_scale_follows_tying():
 def test_two_names_of_a_field_must_agree():
     assert SynthesizerConfig(d_model=64, hidden_size=64).hidden_size == 64
     assert SynthesizerConfig.from_preset("random", d_model=64).hidden_size == 64  # whose preset has 512
-    with pytest.raises(ValueError, match="`d_model=64` and `hidden_size=128` are two names of one field"):
+    with pytest.raises(ValueError, match="`d_model=64` and `hidden_size=128` are two names for one field"):
         SynthesizerConfig(d_model=64, hidden_size=128)

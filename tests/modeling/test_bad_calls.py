@@ -68,7 +68,7 @@ TABLE = [
         {"input_ids": IDS, "position_ids": torch.arange(6.0)[None]},
         INTEGERS.format("position_ids", "torch.float32"),
     ),
-    (BACKBONES, {"pixel_values": IMAGES}, "`pixel_values` need a model whose configuration has `image_size` set"),
+    (BACKBONES, {"pixel_values": IMAGES}, "`pixel_values` need a model with `config.image_size`, which is `None`"),
     (BACKBONES, {"input_ids": IDS, "pixel_values": IMAGES}, "`pixel_values` need a model"),
     (SPATIAL, {"input_ids": IDS, "seq_idx": zeros(2, 5)}, SHAPE.format("seq_idx", "2, 5", "2, 6")),
     (("MLPMixerModel",), {"input_ids": IDS, "seq_idx": zeros(2, 6)}, "MLP-Mixer does not support `seq_idx`"),

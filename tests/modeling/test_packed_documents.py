@@ -137,7 +137,7 @@ def test_mistakes(build):
         build("MLPMixerForMaskedLM")(ids, seq_idx=torch.zeros(2, 5))
     flash = build("AMLPForMaskedLM")
     flash.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="'flash_attention_2', which takes no mask of them: use 'sdpa'"):
+    with pytest.raises(ValueError, match="'flash_attention_2', which has no mask for them: use 'sdpa'"):
         flash(ids, seq_idx=torch.zeros(2, 5))
     decoder = build("GMLPForCausalLM", is_decoder=True)
     cache = decoder(ids, use_cache=True).past_key_values

@@ -188,7 +188,7 @@ def test_any_changed_byte_is_found_or_changes_nothing(source, tmp_path):
         ),
         (lambda folder: flip(folder / "amlp.pt"), r"amlp.pt' is damaged \(in 'amlp/data/\d+'\): copy or download it"),
         (write_integers, "amlp.pt' cannot be converted: '.*' is a tensor of torch.int32"),
-        (lambda folder: torch.save({"fc.w": torch.ones(1)}, folder / "amlp.pt"), "'fc.w' is no tensor of an aMLP"),
+        (lambda folder: torch.save({"fc.w": torch.ones(1)}, folder / "amlp.pt"), "'fc.w' is not a tensor of an aMLP"),
         (
             lambda folder: torch.save({"a": Trap()}, folder / "amlp.pt"),
             "not a .pt file of aMLP-japanese: Weights only",

@@ -214,11 +214,11 @@ def test_offsets_are_those_of_the_text(tokenizer):
 @pytest.mark.parametrize(
     ("vocabulary", "message"),
     [
-        (["a", "b"], "lacks .* tokens, '<BR>' among them"),
-        ([line for line in VOCABULARY if line != "<|byte227|>"], r"lacks 1 tokens, '<\|byte227\|>'"),
+        (["a", "b"], "lacks .* tokens, e.g. '<BR>'"),
+        ([line for line in VOCABULARY if line != "<|byte227|>"], r"lacks 1 tokens, e.g. '<\|byte227\|>'"),
         ([*VOCABULARY[:2], "会,", *VOCABULARY[3:]], r"Line 3 of the vocabulary has an empty text: '会,'\."),
         ([*VOCABULARY, ""], rf"Line {len(VOCABULARY) + 1} of the vocabulary has an empty text: ''\."),
-        ([*VOCABULARY, "##en"], "words with '##', of a language with spaces"),
+        ([*VOCABULARY, "##en"], "words with '##', as for languages with spaces"),
     ],
 )
 def test_other_vocabularies(vocabulary, message):

@@ -181,9 +181,9 @@ def without(name):
     [
         (
             lambda tensors: tensors.update({"layer_0_att_q.w": torch.ones(3, 3)}),
-            "'layer_0_att_q.w' is no tensor of an",
+            "'layer_0_att_q.w' is not a tensor of an",
         ),
-        (lambda tensors: tensors.update({"extra": torch.ones(1)}), "'extra' is no tensor of an aMLP"),
+        (lambda tensors: tensors.update({"extra": torch.ones(1)}), "'extra' is not a tensor of an aMLP"),
         (
             lambda tensors: tensors.update({"layer.1.b.proj.w": torch.ones(10, 26, dtype=torch.int64)}),
             r"'layer.1.b.proj.w' is a tensor of torch.int64 \(torch.strided\): weights are dense floating-point",
@@ -194,7 +194,7 @@ def without(name):
         ),
         (without("embed.w"), "The embeddings, 'embed.w', are missing"),
         (without("layer.0.s.c.w"), "The first block has no matrix for `attention.qkv_proj`"),
-        (without("layer.1.b.proj_c.b"), r"no tensor for `model.layers.1.proj_out.bias`: this is no complete aMLP"),
+        (without("layer.1.b.proj_c.b"), r"no tensor for `model.layers.1.proj_out.bias`: the aMLP-japanese model is"),
         (without("last_proj.w"), "There is no tensor for `lm_projection.weight`"),
         (lambda tensors: tensors.update({"layer.7.b.sgu_b": torch.ones(13)}), "3 blocks, the last .* number 7"),
         (

@@ -398,7 +398,7 @@ def test_wrong_arguments(model, tokenizers):
             answer(inputs, **arguments)
     for question, context, message in (
         (QUESTION, None, "got str and NoneType"),
-        ([QUESTION], [CONTEXT] * 2, "1 questions, but 2 contexts"),
+        ([QUESTION], [CONTEXT] * 2, "1 questions but 2 contexts"),
     ):
         with pytest.raises(ValueError, match=message):
             answer(question=question, context=context)

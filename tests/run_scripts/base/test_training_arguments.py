@@ -204,7 +204,7 @@ def test_what_is_asked_for_wins(argv, expected, machine, parse):
         (["--precision", "bf16", "--fp16"], "--precision bf16 and --fp16 true contradict"),
         (["--bf16", "--fp16"], "--bf16 true and --fp16 true contradict"),
         (["--precision", "fp64"], "fp64 is not possible; there are auto, bf16, fp16, fp32"),
-        (["--fp16", "--use_cpu"], r"float16 is for GPUs.*\(asked for\)"),
+        (["--fp16", "--use_cpu"], r"float16 needs a GPU.*\(asked for\)"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(argv, words, machine, parse):
