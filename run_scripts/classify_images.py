@@ -8,6 +8,7 @@ tokenmixers classify_images --model outputs/run --data pictures/validation.parqu
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from glob import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .base.errors import UserError, report_bad_data, report_unreadable
 from .base.ranges import check_ranges
 from .base.trained_model import load_trained
 from .data.images import find_images, open_image
-from .data.loading import READ_ERRORS, limited
+from .data.loading import READ_ERRORS
 
 
 @dataclass
@@ -49,7 +50,7 @@ def _title(label: int | None, names: list[str]) -> str:
 def _rows(path: str, count: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """The images of a parquet file, and what they are called."""
     try:
-        rows = limited(datasets.Dataset.from_parquet(escape(path)), count)
+        rows = datasets.Dataset.from_parquet(escape(path))
     except READ_ERRORS as error:
         raise UserError(
             f"the file {path!r} cannot be read as parquet (image files: --images): {error.__cause__ or error}"
@@ -59,7 +60,7 @@ def _rows(path: str, count: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
             raise UserError(f"the file {path!r} has no column {column!r} of type {kind.__name__}.")
     names = rows.features["label"].names
     rows = rows.cast_column("image", datasets.Image(decode=False))
-    return ((_title(row["label"], names), row["image"]) for row in rows)
+    return ((_title(row["label"], names), row["image"]) for row in islice(rows, count))
 
 
 def _files(arguments: ClassifyArguments) -> Iterator[tuple[str, dict[str, Any]]]:

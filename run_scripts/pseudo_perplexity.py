@@ -41,7 +41,7 @@ class PseudoPerplexityArguments:
         default=None,
         metadata={"help": "Files, glob patterns or folders: txt (one text a line), json(l), csv, tsv, parquet."},
     )
-    text_column: str = field(default="text", metadata={"help": "Column of the files that holds the text."})
+    text_column_names: str = field(default="text", metadata={"help": "Column of the files that holds the text."})
     pairs: str | None = field(
         default=None, metadata={"help": "File of minimal pairs: tsv, csv, json, jsonl or parquet, e.g. of BLiMP."}
     )
@@ -112,7 +112,7 @@ def texts_to_score(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]
         return [(f"--text, number {number}", text) for number, text in enumerate(arguments.text, 1)]
     files = find_files(arguments.file or [], TEXT_KINDS)
     with report_bad_data():
-        found = [(place, text) for place, text in read_texts(files, arguments.text_column) if text.strip()]
+        found = [(place, text) for place, text in read_texts(files, arguments.text_column_names) if text.strip()]
     if not found:
         raise UserError(f"the files {arguments.file} hold no text.")
     return found
@@ -142,13 +142,11 @@ def score_pairs(scorer: Scorer, arguments: PseudoPerplexityArguments) -> tuple[d
     """
     table = read_table(arguments.pairs or "")
 
-    def read(number: int, row: Row) -> list[str]:
-        return [
-            check_text(table.value(number, row, column)) for column in (arguments.good_column, arguments.bad_column)
-        ]
+    def read(number: int, row: Row) -> list[tuple[str, str]]:
+        columns = (arguments.good_column, arguments.bad_column)
+        return [(table.place(number), check_text(table.value(number, row, column))) for column in columns]
 
-    found = table.convert(read, can_skip=False)
-    texts = [(table.place(number), text) for number, both in found for text in both]
+    texts = [text for _, both in table.convert(read, can_skip=False) for text in both]
     groups = []
     if arguments.group_column is not None:
         groups = [str(table.value(number, row, arguments.group_column)) for number, row in table.rows]

@@ -19,8 +19,9 @@ import tokenmixers  # noqa: F401  (registers the models)
 from ..modeling.heads.losses import IGNORED_LABEL
 from ..modeling.inputs.token_layout import longest_sequence
 from .data.collators import pad_rows
-from .data.text_corpus import TextDataArguments
+from .data.text_corpus import BlockDataArguments
 from .training.language_modeling import Collator, LanguageModeling, perplexities
+from .training.model_loading import sequence_length
 from .training.run import Run
 
 
@@ -51,11 +52,15 @@ def _label(
 class CausalLanguageModeling(LanguageModeling):
     """Predict the next token."""
 
-    arguments = (TextDataArguments, CausalArguments)
+    arguments = (BlockDataArguments, CausalArguments)
     pipeline_tag = "text-generation"
     auto_class = AutoModelForCausalLM
     tokenizer_kind = "decoder"
     is_causal = True
+
+    def lengths(self, run: Run) -> dict[str, int]:
+        name = "--block_size"
+        return {name: sequence_length(run.data_args.block_size, run.config, run.tokenizer, name)}
 
     def build_model(self, run: Run, config: PreTrainedConfig) -> PreTrainedModel:
         """A model that writes to its longest sequence: a pipeline's default is 256 tokens after the prompt."""

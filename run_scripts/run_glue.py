@@ -27,10 +27,11 @@ from transformers.trainer_utils import PredictionOutput
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.errors import UserError
-from .base.reporting import print_table, write_label_sets, write_predictions
+from .base.reporting import class_columns, label_set_columns, print_table
 from .base.training_arguments import wanted_splits
 from .data.glue import GlueTask, TextTask, find_task
-from .data.loading import limited
+from .data.loading import INDEX
+from .data.table_files import Table
 from .data.text_classification import (
     ChoiceCollator,
     TextClassificationArguments,
@@ -98,11 +99,13 @@ class TextClassification(Task):
             self._refuse_single_labels(run)
         # Training labels have a column for each class of the model alone.
         tasks = {"train": dataclasses.replace(self.task, unseen=())}
+
+        def examples(split: str, table: Table) -> datasets.Dataset:
+            task = tasks.get(split, self.task)
+            return read_examples(table, task, split != "test", data_args.skip_empty_examples)
+
         return {
-            split: {
-                part: read_examples(table, tasks.get(split, self.task), split != "test", data_args.skip_empty_examples)
-                for part, table in sets.items()
-            }
+            split: {part: data_args.select(split, examples(split, table)) for part, table in sets.items()}
             for split, sets in tables.items()
         }
 
@@ -128,16 +131,10 @@ class TextClassification(Task):
             yield from row["texts"]
 
     def encode(self, run: Run) -> dict[str, Any]:
-        limits = {"train": run.data_args.max_train_samples, "validation": run.data_args.max_eval_samples}
         rows: dict[str, Any] = {}
         for split, sets in run.data.items():
             found = {
-                part: tokenize(
-                    limited(examples, limits.get(split), shuffle=True),
-                    run.tokenizer,
-                    run.max_seq_length,
-                    self.task.multiple_choice,
-                )
+                part: tokenize(examples, run.tokenizer, run.max_seq_length, self.task.multiple_choice)
                 for part, examples in sets.items()
             }
             rows[split] = found if len(found) > 1 else next(iter(found.values()))
@@ -195,17 +192,15 @@ class TextClassification(Task):
         return compute_scores(self.task.metrics, answers, labels, list(rows["group"]) if has_groups else None)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
-        """A csv file; for a benchmark's test set its submission file."""
-        folder = Path(run.args.output_dir)
+        """A table; for a benchmark's test set its submission file."""
+        index = list(sets_of(run.rows[split])[part][INDEX])
         if split == "test" and isinstance(self.task, GlueTask):
-            path = folder / self.task.submission(part)
-            index = (run.rows["test"][part] if part else run.rows["test"])["index"]
+            path = Path(run.args.output_dir) / self.task.submission(part)
             self.task.write_submission(self._answers(output.predictions), index, path)
-        else:
-            path = folder / f"{joined('predictions', 'test' if split == 'test' else '', part)}.csv"
-            write = write_label_sets if self.task.multi_label else write_predictions
-            write(path, output.predictions, output.label_ids, self.task.all_labels)
-        return path
+            return path
+        columns = label_set_columns if self.task.multi_label else class_columns
+        found = columns(output.predictions, output.label_ids, self.task.all_labels)
+        return run.write_predictions(split, part, {INDEX: index, **found})
 
     def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
         """Print the metrics next to those of the most frequent class."""

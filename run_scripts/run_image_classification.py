@@ -19,16 +19,17 @@ from transformers.utils import logging
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.errors import UserError
-from .base.reporting import write_predictions
+from .base.reporting import class_columns
 from .base.trained_model import label_names
 from .base.training_arguments import wanted_splits
 from .data.image_augmentation import AugmentationArguments, classification_loss
 from .data.images import ImageCollator, ImageDataArguments, image_files, load_images, processed_size
+from .data.loading import INDEX
 from .data.row_seeds import SeededCollator
 from .metrics import load_metric
 from .training.class_names import has_same_names, indices_by_name, some_names
 from .training.distillation import ImageDistillationArguments
-from .training.run import Run, Task, joined
+from .training.run import Run, Task
 
 
 logger = logging.get_logger(__name__)
@@ -120,10 +121,11 @@ class ImageClassification(Task):
         return load_metric("accuracy").compute(predictions=best, references=prediction.label_ids)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
-        path = Path(run.args.output_dir) / f"{joined('predictions', 'test' if split == 'test' else '')}.csv"
-        files = image_files(run.data[split], getattr(run.data_args, f"{split}_dir"))
-        write_predictions(path, output.predictions, output.label_ids, label_names(run.config), files)
-        return path
+        images = run.data[split]
+        files = image_files(images, getattr(run.data_args, f"{split}_dir"))
+        which = {INDEX: list(images[INDEX]), **({} if files is None else {"file": files})}
+        found = class_columns(output.predictions, output.label_ids, label_names(run.config))
+        return run.write_predictions(split, part, which | found)
 
 
 def check_classes(config: PreTrainedConfig, names: Sequence[str]) -> None:

@@ -4,8 +4,8 @@
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_qa ...
 
 Works for every checkpoint that `AutoModelForQuestionAnswering` loads, with a fast tokenizer. The output folder also
-gets `predictions.json`, which SQuAD's official script reads, `nbest_predictions.json` and, of SQuAD 2.0,
-`null_odds.json`.
+gets `predictions_validation.json`, which SQuAD's official script reads, `nbest_predictions_validation.json` and, for
+SQuAD 2.0, `null_odds_validation.json`.
 """
 
 import json
@@ -92,16 +92,12 @@ class SquadEvaluation:
         metrics = load_metric("squad_v2").compute(predictions=texts, references=right, no_answer_threshold=threshold)
         return {key: value for key, value in metrics.items() if not key.endswith("total")}  # they never change
 
-    def write(self, output: PredictionOutput, folder: str, suffix: str = "") -> Path:
-        """Write `predictions.json`, `nbest_predictions.json` and, of SQuAD 2.0, `null_odds.json`.
+    def write(self, output: PredictionOutput, path: Path) -> None:
+        """Write `predictions_<split>.json` and, next to it, `nbest_...` and for SQuAD 2.0 `null_odds_<split>.json`.
 
         Args:
             output: The scores of all windows.
-            folder: Where to.
-            suffix: Follows the names of the files.
-
-        Returns:
-            The path of the predictions.
+            path: The file of the predictions.
         """
         best, odds = self.answers(*output.predictions)
         files = {"predictions": {key: answers[0]["text"] for key, answers in best.items()}, "nbest_predictions": best}
@@ -111,8 +107,7 @@ class SquadEvaluation:
             files["predictions"] |= {key: "" for key in odds if odds[key] > threshold}
         for name, content in files.items():
             text = json.dumps(content, indent=1, ensure_ascii=False)
-            (Path(folder) / f"{name}{suffix}.json").write_text(text + "\n", encoding="utf-8")
-        return Path(folder) / f"predictions{suffix}.json"
+            path.with_name(path.name.replace("predictions", name)).write_text(text + "\n", encoding="utf-8")
 
 
 class QuestionAnswering(Task):
@@ -172,7 +167,10 @@ class QuestionAnswering(Task):
         return self._evaluation(run, split).metrics(prediction)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
-        return self._evaluation(run, split).write(output, run.args.output_dir, "_test" if split == "test" else "")
+        """SQuAD's format: an answer for each question's id."""
+        path = run.prediction_file(split, part, "json")
+        self._evaluation(run, split).write(output, path)
+        return path
 
     def _evaluation(self, run: Run, split: str) -> SquadEvaluation:
         return SquadEvaluation(run.data[split], run.rows[split], run.data_args)

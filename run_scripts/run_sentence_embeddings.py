@@ -263,7 +263,8 @@ class SentenceEmbeddings(Task):
 
         data_args, wanted = run.data_args, run[EmbeddingArguments]
         name, config = data_args.eval_dataset_name, data_args.eval_dataset_config_name
-        facts = describe_data(dataclasses.replace(data_args, dataset_name=name, dataset_config_name=config))
+        others = {} if data_args.train_val_split else {"dataset_name": name, "dataset_config_name": config}
+        facts = describe_data(dataclasses.replace(data_args, **others))
         return facts | {
             "train_data": describe_data(data_args)["train_data"],
             "notes": f"Made with sentence-transformers {version('sentence-transformers')}.",

@@ -4,8 +4,7 @@ r"""Train a sequence-to-sequence model, and report BLEU, ROUGE and perplexity.
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_seq2seq ...
 
 Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads. The output folder also gets
-`predictions.txt` and `references.txt`, one example a line, and with `--do_predict` the same of the test data, as
-`test_predictions.txt` and `test_references.txt`. New texts need no references:
+`predictions_validation.csv`, and with `--do_predict` `predictions_test.csv`. New texts need no references:
 
     tokenmixers run_seq2seq --model_name_or_path outputs/run --do_predict --test_source_file new.txt \
         --output_dir outputs/new
@@ -26,10 +25,11 @@ from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.reporting import print_table
 from .base.training_arguments import wanted_splits
+from .data.loading import INDEX
 from .data.text_pairs import Seq2SeqDataArguments, iterate_pair_texts, load_pairs, tokenize_pairs
 from .metrics import load_metric
 from .training.distillation import TokenDistillation, TokenDistillationArguments
-from .training.generation import TextGeneration, generated_texts, in_order, one_line, print_truncation
+from .training.generation import TextGeneration, generated_texts, in_order, print_truncation
 from .training.hyperparameter_grid import Comparison
 from .training.language_modeling import perplexity
 from .training.run import Run
@@ -75,6 +75,7 @@ class GenerationEvaluation:
     """
 
     def __init__(self, pairs: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: MetricArguments | None):
+        self.pairs = pairs
         self.references = list(pairs["references"])
         self.tokenizer = tokenizer
         self.arguments = arguments
@@ -98,26 +99,18 @@ class GenerationEvaluation:
             metrics |= score_texts(generated_texts(generated[0], self.tokenizer), self.references, self.arguments)[0]
         return metrics
 
-    def write(self, output: PredictionOutput, folder: str, prefix: str = "") -> Path | None:
-        """Write `predictions.txt` and `references.txt`, one example a line, several references with tabs between them.
+    def columns(self, output: PredictionOutput) -> dict[str, list[Any]] | None:
+        """The generated texts next to sources and references; `None` if no texts were generated.
 
         Args:
             output: From `GenerationTrainer.predict`.
-            folder: Where to write.
-            prefix: Of the names of the files.
-
-        Returns:
-            The file with the predictions; `None` if no texts were generated.
         """
         (_, *generated), _ = in_order(output, len(self.references))
         if not generated:
             return None
-        lines = {"predictions": generated_texts(generated[0], self.tokenizer)}
-        if any(self.references):
-            lines["references"] = ["\t".join(map(one_line, texts)) for texts in self.references]
-        for name, texts in lines.items():
-            Path(folder, f"{prefix}{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-        return Path(folder, f"{prefix}predictions.txt")
+        names = [INDEX, "source", *(["references"] if any(self.references) else [])]
+        columns = {name: list(self.pairs[name]) for name in names}
+        return columns | {"prediction": generated_texts(generated[0], self.tokenizer)}
 
 
 def score_texts(
@@ -203,7 +196,7 @@ class SequenceToSequence(TextGeneration):
         names = ("source_prefix", "max_source_length", "max_target_length", "max_history")
         settings = {name: getattr(run.data_args, name) for name in names if getattr(run.data_args, name)}
         settings |= {"generation_max_length": model.generation_config.max_length}
-        settings |= {"generation_num_beams": model.generation_config.num_beams or 1}
+        settings |= {"num_beams": model.generation_config.num_beams or 1}
         note = "BLEU is sacreBLEU's, its signature is in eval_results.json."
         return {"hyper_parameters": settings, "notes": note if "bleu" in self.metric_types(run) else ""}
 
@@ -215,8 +208,8 @@ class SequenceToSequence(TextGeneration):
         return self.evaluations[split].metrics(prediction)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path | None:
-        prefix = "test_" if split == "test" else ""
-        return self.evaluations[split].write(output, run.args.output_dir, prefix)
+        columns = self.evaluations[split].columns(output)
+        return None if columns is None else run.write_predictions(split, part, columns)
 
     def test_results(self, run: Run, trainer: Any) -> dict[str, Any]:
         """The metrics and sacreBLEU's signature. There is no loss of texts without a target."""

@@ -9,7 +9,7 @@ The tasks of GLUE and SuperGLUE and SQuAD 1.1, in the format of T5 (arXiv:1910.1
 examples. Works for every checkpoint that `AutoModelForSeq2SeqLM` loads. Metrics are of generated texts, in percent. A
 text that stands for no answer counts as wrong; there are `eval_<task>_unparseable` of them. Beside the last evaluation
 the best of each task is reported (`best_<metric>`, `best_<task>_step`). The output folder also gets
-`predictions_<task>.jsonl`, and with `--do_predict` the files for the servers of GLUE and SuperGLUE.
+`predictions_validation_<task>.csv`, and with `--do_predict` the files for the servers of GLUE and SuperGLUE.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,6 +25,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.errors import UserError
 from .base.reporting import print_table
+from .data.loading import drawn
 from .data.mixture import mix, mixing_rates
 from .data.text_pairs import iterate_pair_texts, tokenize_pairs
 from .data.text_to_text import (
@@ -83,16 +84,16 @@ def load_data(arguments: TextToTextArguments, args: Seq2SeqTrainingArguments, to
     for task in tasks:
         if args.do_train:
             table = load_table(task, "train", "", arguments, token)
-            examples = read_text_examples(task, table, True, arguments.max_train_samples, skip_empty)
-            data.train[task.name] = training_pairs(task, examples)
+            examples = read_text_examples(task, table, True, skip_empty)
+            data.train[task.name] = training_pairs(task, drawn(examples, arguments.max_train_samples))
         for part in task.sets:
             if args.do_eval:
                 table = load_table(task, "validation", part, arguments, token)
-                examples = read_text_examples(task, table, True, arguments.max_eval_samples, skip_empty)
-                data.validation.append(EvaluationSet(task, part, examples))
+                examples = read_text_examples(task, table, True, skip_empty)
+                data.validation.append(EvaluationSet(task, part, drawn(examples, arguments.max_eval_samples)))
             if args.do_predict and task.benchmark_task is not None:  # SQuAD's test set is not public
                 examples = read_text_examples(task, load_table(task, "test", part, arguments, token), False)
-                data.test.append(EvaluationSet(task, part, examples))
+                data.test.append(EvaluationSet(task, part, drawn(examples, arguments.max_predict_samples)))
     return data
 
 
@@ -225,8 +226,8 @@ class TextToText(TextGeneration):
         """
         evaluation = self.evaluations[split]
         if split == "validation":
-            evaluation.write(output, part, run.args.output_dir)
-            return None
+            columns = evaluation.columns(output, part)
+            return None if columns is None else run.write_predictions(split, part, columns)
         found = evaluation.sets[part]
         answers, _ = parse_texts(found.task, evaluation.texts(output, found), found.examples)
         path = Path(run.args.output_dir, found.task.benchmark_task.submission(found.part))

@@ -29,15 +29,15 @@ from ..modeling.heads.losses import IGNORED_LABEL
 from .base.errors import UserError
 from .base.trained_model import label_names
 from .base.training_arguments import wanted_splits
-from .data.loading import limited
+from .data.loading import INDEX
 from .data.token_classification import (
     TokenClassificationArguments,
     found_tags,
     load_sentences,
     marks_entities,
+    predicted_tags,
     tag_names,
     tokenize,
-    write_conll,
 )
 from .metrics import load_metric
 from .training.classification import ClassificationTrainer, unseen_labels
@@ -98,10 +98,7 @@ class TokenClassification(Task):
         return Comparison(METRICS, scale=100)
 
     def load(self, run: Run) -> dict[str, datasets.Dataset]:
-        data_args = run.data_args
-        sentences = load_sentences(data_args, wanted_splits(run.args), run.model_args.token)
-        limits = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
-        return {split: limited(found, limits.get(split), shuffle=True) for split, found in sentences.items()}
+        return load_sentences(run.data_args, wanted_splits(run.args), run.model_args.token)
 
     def labels(self, run: Run) -> list[str]:
         given, trains = run.data_args.tag_names, run.args.do_train
@@ -143,9 +140,10 @@ class TokenClassification(Task):
         return tag_metrics(prediction, self.names, run.rows[split]["sentence"])
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
-        path = Path(run.args.output_dir) / f"predictions_{split}.conll"
-        write_conll(path, run.data[split], run.rows[split], output.predictions, self.names)
-        return path
+        sentences, names = run.data[split], {INDEX: INDEX, "tokens": "tokens", "tags": "label"}
+        columns = {names[name]: list(sentences[name]) for name in names if name in sentences.column_names}
+        columns["prediction"] = predicted_tags(sentences, run.rows[split], output.predictions, self.names)
+        return run.write_predictions(split, part, columns)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

@@ -4,13 +4,12 @@ A command is called as `run_x [recipe.yaml] [--name value ...]`. The recipe (YAM
 defaults that the command line overrides. In `config_overrides`, each field is overridden separately.
 """
 
-import argparse
 import dataclasses
 import difflib
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,20 +140,26 @@ def check_new_folder(path: str) -> Path:
     return folder
 
 
-#: Arguments of Transformers' example scripts and its earlier versions -> equivalent arguments here. Commands may have
-#: only some of several names.
+#: Arguments of Transformers' example scripts, and earlier ones of Transformers and this package -> equivalent
+#: arguments here. Commands may have only some of several names.
 OTHER_NAMES = {
-    "text_column_name": ("text_column", "tokens_column"),
-    "text_column_names": ("text_column", "text_pair_column"),
-    "label_column_name": ("label_column", "tags_column"),
-    "image_column_name": ("image_column",),
+    "text_column_name": ("text_column_names",),
+    "text_column": ("text_column_names", "source_column"),
+    "text_pair_column": ("text_column_names",),
+    "tokens_column": ("text_column_names",),
+    "label_column": ("label_column_name",),
+    "tags_column": ("label_column_name",),
+    "image_column": ("image_column_name",),
+    "regression": ("do_regression",),
     "summary_column": ("target_column",),
     "source_lang": ("source_column",),
     "target_lang": ("target_column",),
     "val_max_target_length": ("max_target_length",),
+    "validation_split_percentage": ("train_val_split",),
     "block_size": ("max_seq_length",),
-    "max_length": ("max_seq_length",),
-    "num_beams": ("generation_num_beams",),
+    "max_seq_length": ("block_size",),
+    "max_length": ("max_seq_length", "block_size"),
+    "max_test_samples": ("max_predict_samples",),
     "model": ("model_name_or_path",),
     "model_name_or_path": ("model",),
     "batch_size": ("per_device_train_batch_size",),
@@ -187,10 +192,14 @@ REMOVED = {
 }
 
 
-def _hint(argument: str, parser: argparse.ArgumentParser) -> str:
-    """A hint for an unknown argument: its name here, or why it is missing; empty if no argument is similar."""
-    name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
-    known = {action.dest for action in parser._actions}
+def _hint(argument: str, known: Iterable[str]) -> str:
+    """A hint for an unknown argument: its name here, or why it is missing; empty if no argument is similar.
+
+    Args:
+        argument: As given, with or without `--` and a value.
+        known: Names of the existing arguments.
+    """
+    name, known = argument.removeprefix("--").partition("=")[0].replace("-", "_"), [*known]
     if name in REMOVED:
         return f" --{name} does not exist: {REMOVED[name]}."
     others = [other for other in OTHER_NAMES.get(name, ()) if other.split()[0] in known]
@@ -246,7 +255,8 @@ def parse_arguments(
     except (ValueError, TypeError, OSError, ImportError) as error:  # raised by TrainingArguments
         raise UserError(str(error)) from error
     if unknown:
-        hints = "".join(_hint(name, parser) for name in unknown if name.startswith("--"))
+        known = [action.dest for action in parser._actions]
+        hints = "".join(_hint(name, known) for name in unknown if name.startswith("--"))
         raise UserError(f"unknown arguments: {' '.join(unknown)}.{hints or ' See --help.'}")
     for given in parsed:
         if hasattr(given, "config_overrides"):
@@ -294,7 +304,6 @@ def read_recipe(path: str, allowed: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"the recipe {file} must be one mapping of argument names to values.")
     for key in recipe:
         if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else " See --help for the names."
+            hint = _hint(str(key), allowed) or " See --help for the names."
             raise UserError(f"the recipe {file} sets an unknown argument {key!r}.{hint}")
     return recipe

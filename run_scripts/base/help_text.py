@@ -69,7 +69,7 @@ def argument_classes(command: str) -> list[tuple[Path, str]]:
 def fields_of(path: Path, name: str) -> list[dict[str, Any]]:
     """The fields of an argument dataclass as arguments of `add_argument`; bases in this package come first."""
     node, found = _class(path, name), {}
-    for base in node.bases:
+    for base in reversed(node.bases):  # the first of several counts
         place = _find(path, base.id)
         if place is not None:
             found |= {field["dest"]: field for field in fields_of(*place)}

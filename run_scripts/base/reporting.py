@@ -121,68 +121,55 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(f"\n{markdown_table(head, rows)}\n", flush=True)
 
 
-def write_predictions(
-    path: Path,
-    predictions: np.ndarray,
-    labels: np.ndarray | None,
-    names: Sequence[str],
-    files: Sequence[str] | None = None,
-) -> None:
-    """Write a csv file with one line per row: label (if known), prediction, and probability of the predicted class.
+def class_columns(predictions: np.ndarray, labels: np.ndarray | None, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns of a file of predictions: the label if known, the prediction, and of a class its probability.
 
     Args:
-        path: The file.
         predictions: Logits, shape `(rows, classes)`; or numbers, shape `(rows,)` or `(rows, 1)`.
         labels: Class indices or numbers, shape `(rows,)`.
-        names: Class names; empty if numbers are predicted.
-        files: File of each row, if rows have files.
+        names: The classes; empty if numbers are predicted.
     """
-    table: dict[str, Sequence[Any]] = {"index": range(len(predictions))}
-    if files is not None:
-        table["file"] = files
-    if labels is not None:
-        table["label"] = [names[int(label)] if names else str(label) for label in labels]
-    if names:
-        logits = np.asarray(predictions, dtype=np.float64)
-        logits -= logits.max(axis=-1, keepdims=True)
-        scores = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-        table["prediction"] = [names[index] for index in scores.argmax(axis=-1)]
-        table["score"] = [f"{score:.6f}" for score in scores.max(axis=-1)]
-    else:
-        table["prediction"] = list(map(str, predictions.reshape(-1)))  # all digits, for metrics from the file
-    _write_csv(path, table)
+    known = {} if labels is None else {"label": [names[int(label)] if names else label for label in labels]}
+    if not names:
+        return {**known, "prediction": list(predictions.reshape(-1))}  # all digits: metrics can be computed from them
+    logits = np.asarray(predictions, dtype=np.float64)
+    logits -= logits.max(axis=-1, keepdims=True)
+    scores = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    best = [names[index] for index in scores.argmax(axis=-1)]
+    return {**known, "prediction": best, "score": [f"{score:.6f}" for score in scores.max(axis=-1)]}
 
 
-def write_label_sets(path: Path, logits: np.ndarray, labels: np.ndarray | None, names: Sequence[str]) -> None:
-    """Write a csv file with one line per row: classes (if known), predicted classes, and all probabilities.
+def label_set_columns(logits: np.ndarray, labels: np.ndarray | None, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns of a file of predictions: the classes if known, the predicted ones, and the probability of each.
 
-    Classes are written as a JSON list. Classes with a probability above 1/2 are predicted.
+    Classes with a probability above 1/2 are predicted.
 
     Args:
-        path: The file.
         logits: Shape `(rows, classes)`.
         labels: 0 or 1 for each name, shape `(rows, names)`.
         names: Class names, followed by names that only occur in labels.
     """
 
-    def listed(row: np.ndarray) -> str:
-        return json.dumps([names[index] for index in np.flatnonzero(row)], ensure_ascii=False)
+    def listed(rows: np.ndarray) -> list[list[str]]:
+        return [[names[index] for index in np.flatnonzero(row)] for row in rows]
 
     scores = 1 / (1 + np.exp(-np.asarray(logits, dtype=np.float64)))
-    table: dict[str, Sequence[Any]] = {"index": range(len(logits))}
-    if labels is not None:
-        table["label"] = list(map(listed, labels))
-    table["prediction"] = list(map(listed, scores > 0.5))
-    for name, column in zip(names, scores.T, strict=False):
-        table[f"score_{name}"] = [f"{score:.6f}" for score in column]
-    _write_csv(path, table)
+    known = {} if labels is None else {"label": listed(labels)}
+    columns = zip(names, scores.T, strict=False)
+    by_name = {f"score_{name}": [f"{score:.6f}" for score in column] for name, column in columns}
+    return {**known, "prediction": listed(scores > 0.5), **by_name}
 
 
-def _write_csv(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write a csv file. Lists and dictionaries become JSON, as the training commands read them."""
+
+    def cell(value: Any) -> Any:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | tuple | dict) else value
+
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(table)
-        writer.writerows(zip(*table.values(), strict=True))
+        writer.writerow(columns)
+        writer.writerows(map(cell, row) for row in zip(*columns.values(), strict=True))
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -31,7 +31,7 @@ RANGES = (
     ("-1 for no limit, or at least 1", "max_steps"),
     ("at least 1", "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps"),
     ("at least 1", "eval_accumulation_steps save_total_limit torch_empty_cache_steps dataloader_prefetch_factor"),
-    ("at least 1", "ddp_timeout ddp_bucket_cap_mb generation_num_beams"),
+    ("at least 1", "ddp_timeout ddp_bucket_cap_mb generation_num_beams num_beams"),
     ("at least 2", "generation_max_length"),  # the start token and one more
     ("at least 0", "dataloader_num_workers"),
     ("from 0 to 4294967295", "seed data_seed"),  # NumPy's
@@ -128,7 +128,7 @@ class ScriptTrainingArguments(TrainingArguments):
 
     @property
     def evaluation_seed(self) -> int:
-        """Seed of held-out documents and their masks: shared by all runs of a grid, otherwise `seed`."""
+        """Seed of the masks in validation data: shared by all runs of a grid, otherwise `seed`."""
         return self.seed if self.grid is None else self.grid.seed
 
     def _check_texts(self) -> None:
@@ -241,8 +241,13 @@ class GenerationTrainingArguments(ScriptTrainingArguments, Seq2SeqTrainingArgume
     predict_with_generate: bool = field(
         default=True, metadata={"help": "Generate texts in evaluations; otherwise they only report perplexity."}
     )
+    num_beams: int | None = field(default=None, metadata={"help": "Beams of the search for generated texts."})
 
     def __post_init__(self):
+        if self.num_beams is not None:
+            if self.generation_num_beams not in (None, self.num_beams):
+                raise UserError("--num_beams and --generation_num_beams are the same: give one of them.")
+            self.generation_num_beams = self.num_beams
         super().__post_init__()
         if self.generation_config is None:
             return

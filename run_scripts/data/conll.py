@@ -139,7 +139,9 @@ def _find_columns(
         for words in sentences:  # without ranges of words, and words that are not in the text
             words[:] = [(number, fields) for number, fields in words if fields[0].isdecimal()]
         name = tags_column.lower() if tags_column.lower() in _CONLLU else "upos"
-        print(f"{path}: CoNLL-U; the tags are those of the column {name} (--tags_column names another)", flush=True)
+        print(
+            f"{path}: CoNLL-U; the tags are those of the column {name} (--label_column_name names another)", flush=True
+        )
         return _Columns(1, _CONLLU.index(name))
     number, header = sentences[0][0]
     names = [name.strip().lower() for name in header]

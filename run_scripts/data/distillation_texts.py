@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base.errors import UserError
 from .files import ending, find_files
-from .loading import limited
+from .loading import drawn
 from .sentence_pairs import SentencePairArguments
 from .table_files import EmptyRowError, Row, Table, check_text, load_named_split, read_table
 from .text_corpus import TEXT_KINDS, load_texts
@@ -71,7 +71,7 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
     """Load the texts that a teacher embeds.
 
     Text files have a text in each line. Tables have pairs if they have the columns of training pairs, else texts in
-    the column `text_column`.
+    the column of `text_column_names`.
 
     Args:
         arguments: Names the data.
@@ -80,6 +80,8 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
     Raises:
         UserError: If data are missing, a table has neither column, or no text is left.
     """
+    if arguments.train_val_split is not None:
+        raise UserError("--train_val_split is for pairs without a --teacher: give --validation_file, or leave it out.")
     if (arguments.dataset_name is None) == (arguments.train_file is None):
         raise UserError("give the training texts as one of --dataset_name and --train_file.")
     texts, pairs, tables = [], [], []
@@ -109,9 +111,7 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
         raise UserError("the training data hold no text: every line is empty.")
     if arguments.max_train_samples is not None:
         share = min(1.0, arguments.max_train_samples / sum(map(len, splits.values())))
-        splits = {
-            name: limited(split, max(1, round(share * len(split))), shuffle=True) for name, split in splits.items()
-        }
+        splits = {name: drawn(split, max(1, round(share * len(split)))) for name, split in splits.items()}
     return DistillationTexts(splits, skipped)
 
 
@@ -123,7 +123,7 @@ def _rows_of(table: Table, arguments: SentencePairArguments) -> tuple[datasets.D
         if arguments.text_column not in table.columns:
             raise UserError(
                 f"{table.source} has neither the columns {', '.join(map(repr, columns))} of pairs nor one "
-                f"{arguments.text_column!r} with texts (--text_column); its columns are "
+                f"{arguments.text_column!r} with texts (--text_column_names); its columns are "
                 f"{', '.join(map(repr, table.columns))}."
             )
         columns, names = [arguments.text_column], ["text"]

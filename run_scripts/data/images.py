@@ -19,7 +19,7 @@ from transformers.utils import logging
 from ..base.arguments import ModelArguments
 from ..base.errors import BadDataError, UserError, report_bad_data
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
-from .loading import DatasetArguments, limited, load_named
+from .loading import SPLITS, PredictionDataArguments, indexed, load_named
 from .row_seeds import ROW_NUMBER, number_rows
 from .table_files import BadRowError, BadRows, EmptyRowError
 
@@ -28,7 +28,7 @@ logger = logging.get_logger(__name__)
 
 
 @dataclass
-class ImageDataArguments(DatasetArguments):
+class ImageDataArguments(PredictionDataArguments):
     """Where the images come from."""
 
     train_dir: str | None = field(default=None, metadata={"help": "Image folder with one sub-folder per class."})
@@ -40,9 +40,8 @@ class ImageDataArguments(DatasetArguments):
             "that are called like the model's classes."
         },
     )
-    test_split: str = field(default="test", metadata={"help": "Name of the test split of dataset_name."})
-    image_column: str = field(default="image", metadata={"help": "Column that holds the images."})
-    label_column: str = field(default="label", metadata={"help": "Column that holds the classes."})
+    image_column_name: str = field(default="image", metadata={"help": "Column that holds the images."})
+    label_column_name: str = field(default="label", metadata={"help": "Column that holds the classes."})
 
 
 def load_images(
@@ -51,7 +50,7 @@ def load_images(
     token: str | None = None,
     model_classes: Sequence[str] | None = None,
 ) -> dict[str, datasets.Dataset]:
-    """Images with columns `image` and `label`, the latter a `ClassLabel`. Test images may have no column `label`.
+    """Images with columns `index`, `image` and `label`, a `ClassLabel`. Test images may have no column `label`.
 
     Args:
         arguments: Names the data.
@@ -64,7 +63,8 @@ def load_images(
         UserError: If data or a column is missing, a folder holds no image, an image has no class, or validation images
             have a class that the training images lack.
     """
-    sources = {"train": arguments.train_dir, "validation": arguments.validation_dir, "test": arguments.test_dir}
+    names = {split: f"{arguments.source_of(split)}_dir" for split in SPLITS}
+    sources = {split: getattr(arguments, name) for split, name in names.items()}
     if (arguments.dataset_name is None) == (not any(sources.values())):
         raise UserError("give the images as either --dataset_name, or --train_dir and --validation_dir.")
     splits: dict[str, datasets.Dataset] = {}
@@ -72,23 +72,23 @@ def load_images(
         if arguments.dataset_name is not None:
             split = arguments.load(name, token)
         elif sources[name] is None:
-            raise UserError(f"--{name}_dir is missing.")
+            raise UserError(f"--{names[name]} is missing.")
         elif not Path(sources[name]).is_dir():
-            raise UserError(f"--{name}_dir: there is no folder {sources[name]!r}.")
+            raise UserError(f"--{names[name]}: there is no folder {sources[name]!r}.")
         elif name == "test":
             split = _read_test_folder(Path(sources[name]), _classes(splits, model_classes))
         else:
-            split = _read_folder(Path(sources[name]), f"--{name}_dir")
+            split = _read_folder(Path(sources[name]), f"--{names[name]}")
         if name == "test":
             splits[name] = _test_images(split, arguments)
             continue
-        for column in (arguments.image_column, arguments.label_column):
+        for column in (arguments.image_column_name, arguments.label_column_name):
             if column not in split.column_names:
                 raise UserError(f"the {name} images have no column {column!r}; there are {split.column_names}.")
-        split = split.select_columns([arguments.image_column, arguments.label_column])
-        split = split.rename_columns({arguments.image_column: "image", arguments.label_column: "label"})
+        split = split.select_columns([arguments.image_column_name, arguments.label_column_name])
+        split = split.rename_columns({arguments.image_column_name: "image", arguments.label_column_name: "label"})
         # The collator decodes the images, and can name a damaged one. It augments rows with a number.
-        split = split.cast_column("image", datasets.Image(decode=False))
+        split = indexed(split.cast_column("image", datasets.Image(decode=False)))
         split = _complete(split, f"the {name} images", arguments.skip_empty_examples)
         if not isinstance(split.features["label"], datasets.ClassLabel):
             split = split.class_encode_column("label")
@@ -99,10 +99,7 @@ def load_images(
     for name in others:
         if "label" in splits[name].features:
             splits[name] = _with_classes(splits[name], _classes(splits, None), name, refuse_others=True)
-    for name, limit in (("train", arguments.max_train_samples), ("validation", arguments.max_eval_samples)):
-        if name in splits:
-            splits[name] = limited(splits[name], limit, shuffle=True)
-    return splits
+    return {name: arguments.select(name, split) for name, split in splits.items()}
 
 
 def _classes(splits: dict[str, datasets.Dataset], model_classes: Sequence[str] | None) -> Sequence[str] | None:
@@ -159,7 +156,7 @@ def _test_images(images: datasets.Dataset, arguments: ImageDataArguments) -> dat
     Raises:
         UserError: If there is no column of images, or some are empty files.
     """
-    column, label = arguments.image_column, arguments.label_column
+    column, label = arguments.image_column_name, arguments.label_column_name
     if column not in images.column_names:
         raise UserError(f"the test images have no column {column!r}; there are {images.column_names}.")
     labels = images[label] if label in images.column_names else [None]
@@ -167,7 +164,7 @@ def _test_images(images: datasets.Dataset, arguments: ImageDataArguments) -> dat
     if all(value is not None and value != -1 for value in labels):
         names[label] = "label"
     images = images.select_columns([*names]).rename_columns(names)
-    images = _complete(images.cast_column("image", datasets.Image(decode=False)), "the test images")
+    images = _complete(indexed(images.cast_column("image", datasets.Image(decode=False))), "the test images")
     if "label" in images.column_names and not isinstance(images.features["label"], datasets.ClassLabel):
         images = images.class_encode_column("label")
     return images

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 from datasets.fingerprint import Hasher
 from datasets.packaged_modules.csv.csv import Csv
@@ -33,15 +34,16 @@ READ_ERRORS = (ValueError, OSError, EOFError, zlib.error, lzma.LZMAError, datase
 #: How csv is read: `NA` and `null` are texts, an empty cell alone is missing.
 CSV_OPTIONS = {"keep_default_na": False, "na_values": [""]}
 
-SKIP_EMPTY_HELP = (
-    "Leave out training and validation examples that lack a text or a label, and print how many, instead of refusing "
-    "them."
-)
+
+SPLITS = ("train", "validation", "test")
+
+#: Column with the place of a row in its file or split, from 0 on: predictions say which row they belong to.
+INDEX = "index"
 
 
 @dataclass
 class DatasetArguments:
-    """A data set on the Hub or in a local folder, and how many of its examples are used."""
+    """A data set on the Hub or in a local folder."""
 
     dataset_name: str | None = field(
         default=None, metadata={"help": "Data set on the Hub, or a local data set folder."}
@@ -49,17 +51,31 @@ class DatasetArguments:
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
     validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training examples only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many validation examples only."})
-    skip_empty_examples: bool = field(default=False, metadata={"help": SKIP_EMPTY_HELP})
+    train_val_split: float | None = field(
+        default=None,
+        metadata={
+            "help": "Hold out this share of the training data as validation data, e.g. 0.1: always the same rows."
+        },
+    )
 
-    def __post_init__(self):
-        check_ranges(
-            self, ("at least 1", "max_train_samples max_eval_samples max_seq_length preprocessing_num_workers")
-        )
+    def source_of(self, split: str) -> str:
+        """The split whose files hold the rows of a split: with `train_val_split` validation rows are training data.
+
+        Args:
+            split: `"train"`, `"validation"` or `"test"`.
+
+        Raises:
+            UserError: If there is `train_val_split` next to validation data.
+        """
+        if self.train_val_split is None or split == "test":
+            return split
+        for name in ("validation_file", "validation_source_file", "validation_dir"):
+            if getattr(self, name, None) is not None:
+                raise UserError(f"--train_val_split holds out training data, --{name} names others: give one of them.")
+        return "train"
 
     def load(self, split: str, token: str | None = None, streaming: bool = False) -> Split:
-        """Load a split of `dataset_name`.
+        """Load a split of `dataset_name`, all rows.
 
         Args:
             split: `"train"` or `"validation"`, or `"test"` where there is an argument `test_split`.
@@ -69,8 +85,123 @@ class DatasetArguments:
         Raises:
             UserError: If it cannot be loaded.
         """
-        name = getattr(self, f"{split}_split")
+        name = getattr(self, f"{self.source_of(split)}_split")
         return load_named(self.dataset_name, self.dataset_config_name, name, streaming, token)
+
+    def select(self, split: str, rows: Any) -> Any:
+        """The rows that a run uses: of training data without those held out, and as many as it asks for.
+
+        Args:
+            split: The split.
+            rows: All rows of `source_of` this split.
+
+        Raises:
+            UserError: If `train_val_split` leaves nothing to train or to evaluate on.
+        """
+        if split != self.source_of(split) or (split == "train" and self.train_val_split is not None):
+            rows = held_out(rows, self.train_val_split)[split]
+        name = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}[split]
+        return drawn(rows, getattr(self, name))
+
+
+@dataclass
+class SampleArguments:
+    """How many examples are used."""
+
+    max_train_samples: int | None = field(
+        default=None,
+        metadata={"help": "Use so many training examples, drawn at random: always the same. Of a stream the first."},
+    )
+    max_eval_samples: int | None = field(default=None, metadata={"help": "As max_train_samples, for evaluation."})
+    skip_empty_examples: bool = field(
+        default=False,
+        metadata={
+            "help": "Leave out training and validation examples that lack a text or a label, and print how many, "
+            "instead of refusing them."
+        },
+    )
+
+    def __post_init__(self):
+        counts = "max_train_samples max_eval_samples max_predict_samples max_seq_length block_size max_source_length"
+        check_ranges(self, ("at least 1", f"{counts} max_target_length preprocessing_num_workers"))
+        check_ranges(self, ("a share between 0 and 1", "train_val_split"))
+
+
+@dataclass
+class PredictionSampleArguments(SampleArguments):
+    """How many examples are used, those to predict among them."""
+
+    max_predict_samples: int | None = field(
+        default=None, metadata={"help": "As max_train_samples, for examples to predict."}
+    )
+
+
+@dataclass
+class PredictionDataArguments(PredictionSampleArguments, DatasetArguments):
+    """A data set on the Hub or in a local folder, with examples to predict."""
+
+    test_split: str = field(default="test", metadata={"help": "Name of its test split."})
+
+
+@dataclass
+class FileArguments(PredictionDataArguments):
+    """Files, or a data set on the Hub or in a local folder."""
+
+    train_file: list[str] | None = field(default=None, metadata={"help": "Files, glob patterns or folders."})
+    validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "As train_file, to predict; labels, tags and answers may be missing."}
+    )
+
+
+@dataclass
+class TextColumnArguments:
+    """Where the text is in tables and data sets."""
+
+    text_column_names: list[str] = field(
+        default_factory=lambda: ["text"], metadata={"help": "Column that holds the text."}
+    )
+
+    @property
+    def text_column(self) -> str:
+        """The name, where a row has one text.
+
+        Raises:
+            UserError: If several are given.
+        """
+        if len(self.text_column_names) != 1:
+            names = " ".join(self.text_column_names)
+            raise UserError(f"--text_column_names {names} gives {len(self.text_column_names)} columns: give one.")
+        return self.text_column_names[0]
+
+
+@dataclass
+class LengthArguments:
+    """How long a sequence may be."""
+
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Longer texts are cut to this many tokens, special ones included; the model's maximum by default."
+        },
+    )
+
+
+@dataclass
+class WorkerArguments:
+    """How many processes tokenize."""
+
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
+
+
+@dataclass
+class PairLengthArguments(WorkerArguments):
+    """How long sources and targets may be, and how many processes tokenize them."""
+
+    max_source_length: int | None = field(
+        default=None, metadata={"help": "Longer sources are cut to this many tokens; the model's maximum by default."}
+    )
+    max_target_length: int | None = field(default=None, metadata={"help": "Most tokens of a target."})
 
 
 @dataclass
@@ -207,20 +338,53 @@ def list_lengths(rows: datasets.Dataset, column: str) -> pa.ChunkedArray:
     return compute.list_value_length(rows.select_columns(column).with_format("arrow")[:][column])
 
 
-def limited(rows: Split, count: int | None, shuffle: bool = False) -> Split:
-    """A number of rows, or all if there are fewer.
+def drawn(rows: Any, count: int | None) -> Any:
+    """Some rows, drawn at random but always the same ones, in their order; of a stream the first.
+
+    A larger draw has all rows of a smaller one.
 
     Args:
-        rows: Rows of a data set, streamed or not.
-        count: Most rows; `None` for all, in their order.
-        shuffle: Whether to draw them at random, each time the same ones, instead of taking the first.
+        rows: A data set, a stream or a list.
+        count: How many; `None`, or more than there are, for all.
     """
     if count is None:
         return rows
-    if shuffle:
-        rows = rows.shuffle(seed=0)
-    # `Dataset.take` raises for more rows than there are before datasets 5.2.
-    return rows.take(min(count, len(rows)) if isinstance(rows, datasets.Dataset) else count)
+    if isinstance(rows, datasets.IterableDataset):
+        return rows.take(count)
+    if count >= len(rows):
+        return rows
+    places = np.sort(_shuffled(len(rows))[:count])
+    return rows.select(places) if isinstance(rows, datasets.Dataset) else [rows[place] for place in places]
+
+
+def held_out(rows: datasets.Dataset, share: float) -> dict[str, datasets.Dataset]:
+    """Rows to train on (`"train"`) and rows held out (`"validation"`), always the same ones, in their order.
+
+    Args:
+        rows: All rows.
+        share: Of the rows that are held out.
+
+    Raises:
+        UserError: If it leaves nothing to train or to evaluate on.
+    """
+    count = round(len(rows) * share)
+    if not 0 < count < len(rows):
+        raise UserError(
+            f"--train_val_split {share:g} of {len(rows)} examples leaves nothing to train or to evaluate on: give "
+            "validation data, or another share."
+        )
+    places = _shuffled(len(rows))
+    return {"train": rows.select(np.sort(places[count:])), "validation": rows.select(np.sort(places[:count]))}
+
+
+def _shuffled(count: int) -> np.ndarray:
+    """The numbers of some rows at random, independent of `--seed`."""
+    return np.random.default_rng(0).permutation(count)
+
+
+def indexed(rows: datasets.Dataset) -> datasets.Dataset:
+    """The rows with the column `INDEX`."""
+    return rows.add_column(INDEX, np.arange(len(rows)))
 
 
 def iterate_rows(rows: Iterable[Any], name: str) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 
 from ..base.errors import UserError
-from .loading import DatasetArguments, limited
+from .loading import FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -23,7 +23,7 @@ from .table_files import (
 
 
 @dataclass
-class SentencePairArguments(DatasetArguments):
+class SentencePairArguments(LengthArguments, TextColumnArguments, FileArguments):
     """Which pairs of texts to train on, and which to evaluate on."""
 
     dataset_name: str | None = field(
@@ -32,12 +32,14 @@ class SentencePairArguments(DatasetArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Instead of dataset_name: files or glob patterns with training pairs: tsv, csv, json(l), parquet. "
-            "With teacher also texts: txt with one in each line, or tables with text_column. They may be compressed."
+            "help": "Instead of dataset_name: files, glob patterns or folders with training pairs: tsv, csv, json(l), "
+            "parquet; also compressed. With teacher also texts: txt with one in each line, or tables with "
+            "text_column_names."
         },
     )
-    text_column: str = field(
-        default="text", metadata={"help": "With teacher: column with the texts of tables that have no pairs."}
+    text_column_names: list[str] = field(
+        default_factory=lambda: ["text"],
+        metadata={"help": "With teacher: column with the texts of tables that have no pairs."},
     )
     anchor_column: str = field(default="anchor", metadata={"help": "Column of the first text of a training pair."})
     positive_column: str = field(
@@ -46,7 +48,7 @@ class SentencePairArguments(DatasetArguments):
     negative_columns: list[str] | None = field(
         default=None, metadata={"help": "Columns of hard negatives: texts that are like the first, but do not match."}
     )
-    label_column: str | None = field(
+    label_column_name: str | None = field(
         default=None,
         metadata={"help": "Column that says whether a pair matches; positive_labels are kept, others left out."},
     )
@@ -58,27 +60,22 @@ class SentencePairArguments(DatasetArguments):
         metadata={"help": "Evaluation pairs: data set on the Hub, or a local folder of one; STS-B by default."},
     )
     eval_dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
-    test_split: str = field(default="test", metadata={"help": "Name of its test split."})
-    validation_file: str | None = field(
+    validation_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Instead of eval_dataset_name: file with pairs and their similarity, such as STS-B's dev.tsv, or "
+            "help": "Instead of eval_dataset_name: files with pairs and their similarity, such as STS-B's dev.tsv, or "
             "without one, held-out pairs in the columns of the training pairs, for retrieval."
         },
     )
-    test_file: str | None = field(default=None, metadata={"help": "As validation_file, for --do_predict."})
+    test_file: list[str] | None = field(default=None, metadata={"help": "As validation_file, for --do_predict."})
     sentence1_column: str = field(default="sentence1", metadata={"help": "First text of a pair with a similarity."})
     sentence2_column: str = field(default="sentence2", metadata={"help": "Its second text."})
     score_column: str = field(default="score", metadata={"help": "Its similarity: a number, on any scale."})
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={"help": "Longer texts are cut to this many tokens, special ones included; the model's maximum."},
-    )
 
     def __post_init__(self):
         super().__post_init__()
-        if (self.label_column is None) != (self.positive_labels is None):
-            raise UserError("--label_column and --positive_labels belong together: give both, or neither.")
+        if (self.label_column_name is None) != (self.positive_labels is None):
+            raise UserError("--label_column_name and --positive_labels belong together: give both, or neither.")
 
     @property
     def pair_columns(self) -> list[str]:
@@ -109,10 +106,12 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
     rows = _texts_of(table, columns, arguments, can_skip=True)
     if not rows:
         labels = ", ".join(map(repr, arguments.positive_labels))
-        raise UserError(f"no training pair has one of the --positive_labels {labels} in {arguments.label_column!r}.")
+        raise UserError(
+            f"no training pair has one of the --positive_labels {labels} in {arguments.label_column_name!r}."
+        )
     names = ["anchor", "positive", *(f"negative_{number}" for number in range(1, len(columns) - 1))]
     pairs = datasets.Dataset.from_dict(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-    return limited(pairs, arguments.max_train_samples, shuffle=True)
+    return arguments.select("train", pairs)
 
 
 def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: str | None = None) -> datasets.Dataset:
@@ -129,14 +128,17 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
     Raises:
         UserError: If data are missing, a text is empty, or a similarity is no number or equal in all rows.
     """
-    file = getattr(arguments, f"{split}_file")
+    source = arguments.source_of(split)
+    file = getattr(arguments, f"{source}_file")
     if file is not None:
         table = read_table(file)
+    elif source == "train":
+        table = load_named_split(arguments, split, token)
     else:
         name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
         table = load_split(name, config, getattr(arguments, f"{split}_split"), token)
     can_skip = split == "validation"
-    if arguments.score_column in table.columns:
+    if arguments.score_column in table.columns and source != "train":
         pairs = _scored_pairs(table, arguments, can_skip)
     elif arguments.anchor_column in table.columns and arguments.positive_column in table.columns:
         rows = _texts_of(table, arguments.pair_columns[:2], arguments, can_skip)
@@ -148,8 +150,7 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
             f"two texts, nor {arguments.anchor_column!r} and {arguments.positive_column!r} (--anchor_column and "
             f"--positive_column) with held-out pairs; its columns are {found}."
         )
-    if split == "validation":
-        pairs = limited(pairs, arguments.max_eval_samples, shuffle=True)
+    pairs = arguments.select(split, pairs)
     if not len(pairs) or len(set(pairs["score"] if "score" in pairs.column_names else (0, 1))) < 2:
         raise UserError(f"{table.source} has {len(pairs)} pairs without two different scores: nothing to correlate.")
     return pairs
@@ -184,8 +185,8 @@ def _texts_of(
     """The texts of the rows that match."""
 
     def read(number: int, row: Row) -> tuple[str, ...] | None:
-        if arguments.label_column is not None:
-            label = table.value(number, row, arguments.label_column)
+        if arguments.label_column_name is not None:
+            label = table.value(number, row, arguments.label_column_name)
             if str(label) not in arguments.positive_labels:
                 return None
         return tuple(check_text(table.value(number, row, column)) for column in columns)

@@ -11,7 +11,7 @@ from ...modeling.pipelines.question_answering import answer_tokens, encode_windo
 from ..base.errors import UserError, report_bad_data
 from ..base.ranges import check_ranges
 from .files import ending, find_files, read_text
-from .loading import DatasetArguments, limited
+from .loading import FileArguments, LengthArguments, WorkerArguments
 from .table_files import (
     KINDS,
     BadRowError,
@@ -39,7 +39,7 @@ FEATURES = datasets.Features(
 
 
 @dataclass
-class QuestionDataArguments(DatasetArguments):
+class QuestionDataArguments(WorkerArguments, LengthArguments, FileArguments):
     """Where the questions come from, how contexts are cut into windows, and which answers count."""
 
     train_file: list[str] | None = field(
@@ -49,11 +49,6 @@ class QuestionDataArguments(DatasetArguments):
             "columns id, context, question and answers (text, answer_start; in csv and tsv as JSON); also compressed."
         },
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
-    test_file: list[str] | None = field(
-        default=None, metadata={"help": "As train_file, to predict; answers may be missing."}
-    )
-    test_split: str = field(default="test", metadata={"help": "Name of the test split of dataset_name."})
     version_2_with_negative: bool = field(
         default=False, metadata={"help": "SQuAD 2.0: some questions have no answer, and the model may say so."}
     )
@@ -63,7 +58,7 @@ class QuestionDataArguments(DatasetArguments):
     doc_stride: int = field(default=128, metadata={"help": "Tokens that two windows of a longer context share."})
     max_question_length: int = field(default=64, metadata={"help": "Longer questions are cut to this many tokens."})
     max_answer_length: int = field(default=30, metadata={"help": "Most tokens of a predicted answer."})
-    n_best_size: int = field(default=20, metadata={"help": "Answers per question in nbest_predictions.json."})
+    n_best_size: int = field(default=20, metadata={"help": "Answers per question in nbest_predictions_<split>.json."})
     null_score_diff_threshold: float = field(
         default=0.0,
         metadata={
@@ -72,7 +67,6 @@ class QuestionDataArguments(DatasetArguments):
         },
     )
     align_to_words: bool = field(default=True, metadata={"help": "Answers begin and end with whole words."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
     def __post_init__(self):
         super().__post_init__()
@@ -97,12 +91,12 @@ def load_questions(
     Raises:
         UserError: If data is missing or wrong, see `check_questions`.
     """
-    limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
     splits = {}
     for name in wanted:
-        files = getattr(arguments, f"{name}_file")
+        source = arguments.source_of(name)
+        files = getattr(arguments, f"{source}_file")
         if (arguments.dataset_name is None) == (files is None):
-            raise UserError(f"give the {name} questions as either --dataset_name or --{name}_file.")
+            raise UserError(f"give the {name} questions as either --dataset_name or --{source}_file.")
         if files is not None:
             table = load_squad_files(files)
         else:
@@ -110,7 +104,7 @@ def load_questions(
         answered = name != "test" or any(_has_answer(row) for _, row in table.readable)
         skip_empty = arguments.skip_empty_examples and name != "test"
         questions = check_questions(table, arguments.version_2_with_negative, skip_empty, answered=answered)
-        splits[name] = limited(questions, limits.get(name), shuffle=True)  # neighbouring questions share their context
+        splits[name] = arguments.select(name, questions)
     return splits
 
 

@@ -187,7 +187,7 @@ class Table:
     def convert(
         self, read: Callable[[int, Row], Item], skip_empty: bool = False, can_skip: bool = True
     ) -> list[tuple[int, Item]]:
-        """What a function makes of each row, with the row's number.
+        """What a function makes of each row, with the row's place among all, from 0 on.
 
         Args:
             read: Given a row's number and the row. Raises `BadRowError` or `EmptyRowError` for what is wrong with it.
@@ -199,11 +199,11 @@ class Table:
         """
         bad, items = BadRows(skip_empty, can_skip), []
         found: list[Numbered] = sorted([*self.readable, *self.problems], key=lambda item: item[0])
-        for number, row in found:
+        for place, (number, row) in enumerate(found):
             try:
                 if isinstance(row, BadRowError):
                     raise row
-                items.append((number, read(number, row)))
+                items.append((place, read(number, row)))
             except BadRowError as problem:
                 bad.add(*self.origin(number), problem)
         with report_bad_data():
@@ -360,7 +360,7 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
 
 def load_named_split(arguments: DatasetArguments, split: str, token: str | None = None) -> Table:
     """The `"train"`, `"validation"` or `"test"` split of the arguments' data set, see `load_split`."""
-    name = getattr(arguments, f"{split}_split")
+    name = getattr(arguments, f"{arguments.source_of(split)}_split")
     return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
 
 

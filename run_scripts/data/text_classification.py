@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any
 
 import datasets
@@ -12,7 +11,7 @@ from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedTo
 from ..base.errors import UserError
 from ..base.trained_model import label_names
 from .glue import GlueTask, TextTask, columns, find_task
-from .loading import DatasetArguments
+from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -27,7 +26,7 @@ from .table_files import (
 
 
 @dataclass
-class TextClassificationArguments(DatasetArguments):
+class TextClassificationArguments(LengthArguments, TextColumnArguments, FileArguments):
     """Which task, or which texts and labels."""
 
     task_name: str | None = field(
@@ -51,14 +50,10 @@ class TextClassificationArguments(DatasetArguments):
             "parquet; also compressed."
         },
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
-    test_file: list[str] | None = field(
-        default=None, metadata={"help": "As train_file, to predict; labels may be missing."}
+    text_column_names: list[str] = field(
+        default_factory=lambda: ["text"], metadata={"help": "Column that holds the text, or the two of a pair."}
     )
-    test_split: str = field(default="test", metadata={"help": "Name of its test split."})
-    text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
-    text_pair_column: str | None = field(default=None, metadata={"help": "Column of the second text of a pair."})
-    label_column: str = field(
+    label_column_name: str = field(
         default="label",
         metadata={"help": "Column that holds the class, the number, or a list of classes (in csv and tsv as JSON)."},
     )
@@ -66,14 +61,7 @@ class TextClassificationArguments(DatasetArguments):
         default=None,
         metadata={"help": "Instead of a list of classes: columns that are named after classes and hold 0 or 1."},
     )
-    regression: bool = field(default=False, metadata={"help": "The labels of your own data are numbers, not classes."})
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens per text or pair, special ones included, of which the longer text loses its end first; "
-            "the model's maximum by default."
-        },
-    )
+    do_regression: bool = field(default=False, metadata={"help": "The labels of your data are numbers, not classes."})
 
 
 #: Split -> name of an evaluation set (`""` where there is one only) -> rows.
@@ -91,13 +79,15 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
     Raises:
         UserError: If the source is ambiguous, or something is missing.
     """
-    own = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
+    own = {split: getattr(arguments, f"{arguments.source_of(split)}_file") for split in SPLITS}
     sources = [arguments.task_name, arguments.dataset_name, next(filter(None, own.values()), None)]
     if sum(source is not None for source in sources) != 1:
         raise UserError("give the data as one of --task_name, --dataset_name, or --train_file and --validation_file.")
     if arguments.data_dir is not None and arguments.task_name is None:
         raise UserError("--data_dir holds the files of a benchmark: say which task with --task_name.")
     if arguments.task_name is not None:
+        if arguments.train_val_split is not None:
+            raise UserError("--train_val_split is for data of your own: the tasks of benchmarks have validation data.")
         task = find_task(arguments.task_name)
         parts = {split: task.sets if split != "train" else ("",) for split in splits}
         return {
@@ -107,7 +97,7 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
     tables: Tables = {}
     for split in splits:
         if arguments.dataset_name is None and own[split] is None:
-            raise UserError(f"--{split}_file is missing.")
+            raise UserError(f"--{arguments.source_of(split)}_file is missing.")
     for split in splits:
         if arguments.dataset_name is not None:
             table = load_named_split(arguments, split, token)
@@ -136,7 +126,7 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
     for number, row in table.readable:
         try:
             if columns is None:
-                label = read_list(row.get(arguments.label_column))
+                label = read_list(row.get(arguments.label_column_name))
             else:
                 values = {name: table.value(number, row, name) if labelled else row.get(name) for name in columns}
                 label = _marked(values)
@@ -144,7 +134,7 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
             problems.append((number, problem))
             continue
         replaced = columns is not None or isinstance(label, list)
-        readable.append((number, {**row, arguments.label_column: label} if replaced else row))
+        readable.append((number, {**row, arguments.label_column_name: label} if replaced else row))
     return replace(table, readable=readable, problems=tuple(problems))
 
 
@@ -177,29 +167,32 @@ def own_task(arguments: TextClassificationArguments, train: Table | None, config
     Raises:
         UserError: If a training row has no label, or there are fewer than two classes.
     """
-    texts = columns(*filter(None, (arguments.text_column, arguments.text_pair_column)))
-    if arguments.regression:
+    texts = columns(*arguments.text_column_names)
+    if len(arguments.text_column_names) > 2:
+        raise UserError(f"--text_column_names {' '.join(arguments.text_column_names)}: give one column, or two.")
+    if arguments.do_regression:
         if arguments.label_columns is not None:
-            raise UserError("--label_columns are those of classes: leave out --regression.")
-        return TextTask(texts, None, ("pearson", "spearman"), label_column=arguments.label_column)
-    several = arguments.label_columns is not None or _has_several(train, arguments.label_column, config)
+            raise UserError("--label_columns are those of classes: leave out --do_regression.")
+        return TextTask(texts, None, ("pearson", "spearman"), label_column=arguments.label_column_name)
+    several = arguments.label_columns is not None or _has_several(train, arguments.label_column_name, config)
     if train is None:
         names = label_names(config)
     else:
-        names = arguments.label_columns or _classes(train, arguments.label_column, several)
+        names = arguments.label_columns or _classes(train, arguments.label_column_name, several)
     # A file of numbers may mean the classes of a model whose labels have names.
     by_index = train is None and not any(name.isdecimal() for name in names)
     metrics = ("micro_f1", "macro_f1", "accuracy") if several else ("accuracy", "macro_f1")
     task = TextTask(
-        texts, tuple(names), metrics, label_column=arguments.label_column, by_index=by_index, multi_label=several
+        texts, tuple(names), metrics, label_column=arguments.label_column_name, by_index=by_index, multi_label=several
     )
     if len(names) < 2:
         if train is not None:
             read_examples(train, task, True, arguments.skip_empty_examples)  # bad rows, which may have the other label
         source = "the model" if train is None else train.source
         if not names:
-            raise UserError(f"{source} has no label: all lists in the column {arguments.label_column!r} are empty.")
-        raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --regression.")
+            column = arguments.label_column_name
+            raise UserError(f"{source} has no label: all lists in the column {column!r} are empty.")
+        raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --do_regression.")
     return task
 
 
@@ -232,7 +225,7 @@ def _classes(train: Table, column: str, several: bool) -> list[str]:
     found = {str(label) for label in labels if not (is_missing(label) or isinstance(label, list | dict))}
     if found and all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
         raise UserError(
-            f"{train.source} has numbers such as {min(found)} as labels: give --regression to predict numbers, or "
+            f"{train.source} has numbers such as {min(found)} as labels: give --do_regression to predict numbers, or "
             "names or whole numbers for classes."
         )
     return _in_order(found)
@@ -279,10 +272,8 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
     """
     can_skip = labelled
     labelled = labelled or (bool(table.readable) and task.has_label(table.readable[0][1]))
-    positions = count()
 
     def read(number: int, row: Row) -> Row:
-        position = next(positions)
         try:
             texts = task.texts(row)
             group = {} if task.group is None else {"group": task.group(row)}
@@ -311,11 +302,11 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
                 label["label"] = task.read_label(value)
             except ValueError as error:
                 raise BadRowError(str(error)) from error
-        index = row.get("idx", position) if isinstance(task, GlueTask) else position
-        return {"index": index, "texts": list(texts), **group, **label}
+        index = {INDEX: row["idx"]} if isinstance(task, GlueTask) and "idx" in row else {}
+        return {"texts": list(texts), **index, **group, **label}
 
     examples = table.convert(read, skip_empty and can_skip, can_skip)
-    return datasets.Dataset.from_list([example for _, example in examples])
+    return datasets.Dataset.from_list([{INDEX: place, **example} for place, example in examples])
 
 
 def tokenize(

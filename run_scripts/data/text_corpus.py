@@ -12,12 +12,26 @@ import datasets
 from ..base.errors import BadDataError, UserError, report_bad_data
 from ..base.ranges import check_ranges
 from .files import ending, find_files
-from .loading import DatasetArguments, Split, iterate_rows, limited, load_rows
+from .loading import (
+    DatasetArguments,
+    LengthArguments,
+    SampleArguments,
+    Split,
+    TextColumnArguments,
+    WorkerArguments,
+    drawn,
+    held_out,
+    iterate_rows,
+    load_rows,
+)
 from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, check_text, is_missing, open_rows
 
 
 #: Endings of files of texts.
 TEXT_KINDS = (".txt", *KINDS)
+
+#: Share of the documents that are held out if there are no validation data.
+HELD_OUT_SHARE = 0.05
 
 #: What a text is in a txt file.
 TEXT_UNITS = ("line", "paragraph", "document")
@@ -29,7 +43,7 @@ _FEATURES = datasets.Features({"text": datasets.Value("string")})
 
 
 @dataclass
-class TextDataArguments(DatasetArguments):
+class CorpusArguments(WorkerArguments, TextColumnArguments, SampleArguments, DatasetArguments):
     """Where the text comes from and how it is cut into sequences."""
 
     train_file: list[str] | None = field(
@@ -47,19 +61,19 @@ class TextDataArguments(DatasetArguments):
             "joined), or the whole file as a document."
         },
     )
-    validation_split_percentage: float = field(
-        default=5.0, metadata={"help": "Share of the training documents held out when there is no validation data."}
+    train_val_split: float | None = field(
+        default=None,
+        metadata={
+            "help": "Hold out this share of the training documents, always the same ones, as validation data; 0.05 by "
+            "default, if there are no others."
+        },
     )
-    text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
     streaming: bool = field(default=False, metadata={"help": "Read while training, for corpora larger than the disk."})
     shuffle_buffer_size: int = field(
         default=10_000,
         metadata={
             "help": "Documents that are shuffled together when streaming, in the memory of each reader; 1: none."
         },
-    )
-    max_seq_length: int | None = field(
-        default=None, metadata={"help": "Tokens per sequence, special ones included; the model's maximum by default."}
     )
     line_by_line: bool = field(
         default=False, metadata={"help": "One document per sequence, truncated, instead of packed documents."}
@@ -70,12 +84,10 @@ class TextDataArguments(DatasetArguments):
             "help": "Pack whole documents that do not see each other; longer ones are cut. Fewer padding tokens."
         },
     )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
     def __post_init__(self):
         super().__post_init__()
         check_ranges(self, ("at least 1", "shuffle_buffer_size"))
-        check_ranges(self, ("a percentage between 0 and 100", "validation_split_percentage"))
         if self.text_unit not in TEXT_UNITS:
             raise UserError(f"--text_unit {self.text_unit} is unknown; there are {', '.join(TEXT_UNITS)}.")
         if self.text_unit != "line" and self.dataset_name is not None:
@@ -83,16 +95,34 @@ class TextDataArguments(DatasetArguments):
                 f"--text_unit {self.text_unit} is for txt files: a row of a data set is a document. Give the files as "
                 "--train_file."
             )
+        if self.streaming and self.train_val_split is not None:
+            raise UserError(
+                "--train_val_split is not for --streaming, which holds out the first --max_eval_samples documents: "
+                "leave it out."
+            )
         if self.line_by_line and self.isolate_documents:
             raise UserError("--line_by_line gives each document a row, --isolate_documents packs them: give one.")
 
 
-def load_documents(arguments: TextDataArguments, seed: int, token: str | None = None) -> dict[str, Split]:
+@dataclass
+class TextDataArguments(LengthArguments, CorpusArguments):
+    """Where the text comes from and how it is cut into sequences."""
+
+
+@dataclass
+class BlockDataArguments(CorpusArguments):
+    """Where the text comes from and how it is cut into blocks."""
+
+    block_size: int | None = field(
+        default=None, metadata={"help": "Tokens per sequence, special ones included; the model's maximum by default."}
+    )
+
+
+def load_documents(arguments: CorpusArguments, token: str | None = None) -> dict[str, Split]:
     """Load the documents, one per row, in a single column `text`.
 
     Args:
         arguments: Names the data.
-        seed: Decides which documents are held out when there is no validation data.
         token: Hub token.
 
     Returns:
@@ -107,6 +137,7 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
         raise UserError("give text as either --dataset_name or --train_file, or --validation_file to evaluate only.")
     if arguments.streaming and arguments.max_eval_samples is None:
         raise UserError("--streaming needs --max_eval_samples, the number of documents to evaluate on.")
+    arguments.source_of("validation")  # refuses a share next to other validation data
     train = validation = None
     if arguments.train_file is not None:
         train = load_texts(
@@ -114,37 +145,31 @@ def load_documents(arguments: TextDataArguments, seed: int, token: str | None = 
         )
     elif arguments.dataset_name is not None:
         train = text_only(arguments.load("train", token, arguments.streaming), arguments.text_column, "train")
-        if arguments.validation_file is None and arguments.validation_split in _split_names(arguments, token):
+        without = arguments.validation_file is None and arguments.train_val_split is None
+        if without and arguments.validation_split in _split_names(arguments, token):
             validation = arguments.load("validation", token, arguments.streaming)
             validation = text_only(validation, arguments.text_column, "validation")
     if arguments.validation_file is not None:
         files, column = arguments.validation_file, arguments.text_column
         validation = load_texts(files, column, "validation", arguments.streaming, unit=arguments.text_unit)
-    if validation is None:
-        train, validation = _hold_out(train, arguments, seed)
     splits = {"train": train, "validation": validation}
+    if validation is None:
+        splits = _hold_out(train, arguments)
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
-    return {name: limited(split, limits[name]) for name, split in splits.items() if split is not None}
+    return {name: drawn(split, limits[name]) for name, split in splits.items() if split is not None}
 
 
-def _split_names(arguments: TextDataArguments, token: str | None) -> list[str]:
+def _split_names(arguments: CorpusArguments, token: str | None) -> list[str]:
     return datasets.get_dataset_split_names(arguments.dataset_name, arguments.dataset_config_name, token=token)
 
 
-def _hold_out(train: Split, arguments: TextDataArguments, seed: int) -> tuple[Split, Split]:
-    if arguments.streaming:
-        # By text: `skip` would leave out other documents where processes read different files.
-        validation = train.take(arguments.max_eval_samples)
-        held_out = {row["text"] for row in iterate_rows(validation, "train")}
-        return train.filter(_is_none_of, fn_kwargs={"texts": held_out}), validation
-    held_out = round(len(train) * arguments.validation_split_percentage / 100)
-    if not 0 < held_out < len(train):
-        raise UserError(
-            f"--validation_split_percentage {arguments.validation_split_percentage} of {len(train)} documents leaves "
-            "nothing to train or to evaluate on. Give --validation_file, or another percentage."
-        )
-    parts = train.train_test_split(test_size=held_out, seed=seed)
-    return parts["train"], parts["test"]
+def _hold_out(train: Split, arguments: CorpusArguments) -> dict[str, Split]:
+    if not arguments.streaming:
+        return held_out(train, arguments.train_val_split or HELD_OUT_SHARE)
+    # By text: `skip` would leave out other documents where processes read different files.
+    validation = train.take(arguments.max_eval_samples)
+    texts = {row["text"] for row in iterate_rows(validation, "train")}
+    return {"train": train.filter(_is_none_of, fn_kwargs={"texts": texts}), "validation": validation}
 
 
 def _is_none_of(row: dict[str, Any], texts: set[str]) -> bool:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any, Literal
 
 import datasets
@@ -14,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ..base.errors import BadDataError, UserError, report_bad_data
 from ..base.ranges import check_ranges
 from .files import ending, find_files, iterate_lines
-from .loading import DatasetArguments, limited, list_lengths, load_rows
+from .loading import FileArguments, PairLengthArguments, indexed, list_lengths, load_rows
 from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, Row, open_rows
 
 
@@ -30,10 +29,9 @@ _PERSONA = ("your persona:", "partner's persona:")
 
 
 @dataclass
-class Seq2SeqDataArguments(DatasetArguments):
+class Seq2SeqDataArguments(PairLengthArguments, FileArguments):
     """Where the pairs of texts come from, and how long they may be."""
 
-    test_split: str = field(default="test", metadata={"help": "Name of its test split."})
     train_file: list[str] | None = field(
         default=None,
         metadata={
@@ -42,8 +40,6 @@ class Seq2SeqDataArguments(DatasetArguments):
             "compressed."
         },
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for --do_eval."})
-    test_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for --do_predict."})
     train_source_file: list[str] | None = field(
         default=None,
         metadata={"help": "Text files, one source a line, with any ending; train_target_file has the targets."},
@@ -69,23 +65,14 @@ class Seq2SeqDataArguments(DatasetArguments):
     max_history: int | None = field(
         default=None, metadata={"help": "Utterances of a dialogue that the model reads, at most; all by default."}
     )
-    max_source_length: int | None = field(
-        default=None, metadata={"help": "Longer sources are cut to this many tokens; the model's maximum by default."}
-    )
-    max_target_length: int | None = field(default=None, metadata={"help": "Most tokens of a target."})
     source_truncation_side: Literal["left", "right"] | None = field(
         default=None,
         metadata={"help": "End at which sources are cut; by default left in ParlAI dialogues, else right."},
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first training examples only."})
-    max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Use the first validation and test examples only."}
-    )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
     def __post_init__(self):
         super().__post_init__()
-        check_ranges(self, ("at least 1", "max_history max_source_length max_target_length"))
+        check_ranges(self, ("at least 1", "max_history"))
 
 
 def load_pairs(
@@ -100,13 +87,14 @@ def load_pairs(
 
     Returns:
         The columns of `FEATURES` (`target` is the first reference; test data of `--test_source_file` alone have empty
-        targets and no references), and the side on which long sources are truncated.
+        targets and no references) and `index`, and the side on which long sources are truncated.
 
     Raises:
         UserError: If data are missing or invalid.
     """
-    limit = arguments.max_train_samples if split == "train" else arguments.max_eval_samples
-    files, sources, targets = (getattr(arguments, f"{split}_{kind}file") for kind in ("", "source_", "target_"))
+    files, sources, targets = (
+        getattr(arguments, f"{arguments.source_of(split)}_{kind}file") for kind in ("", "source_", "target_")
+    )
     given = [files is not None, sources is not None or targets is not None]
     if sum(given) != 1 and (any(given) or arguments.dataset_name is None):
         raise UserError(
@@ -131,10 +119,10 @@ def load_pairs(
     name = f"the {split} data"
     reader = PairReader(source, target, name, arguments.source_prefix, arguments.skip_empty_examples, split != "test")
     if not any(given):
-        pairs = reader.from_data_set(limited(arguments.load(split, token), limit))
+        pairs = reader.from_data_set(arguments.load(split, token))
     else:
-        pairs = load_rows(found, partial(reader.from_files, read=read, limit=limit), FEATURES)
-    return reader.kept(pairs), arguments.source_truncation_side or side
+        pairs = load_rows(found, partial(reader.from_files, read=read), FEATURES)
+    return arguments.select(split, reader.kept(pairs)), arguments.source_truncation_side or side
 
 
 #: A row's file or data set, its place there, and the row, or what is wrong with it.
@@ -238,19 +226,18 @@ class PairReader:
         self.missing = {column: "" for column in (self.source, self.target) if column is not None}
 
     def from_files(
-        self, files: Sequence[str], read: Callable[[Sequence[str]], Iterator[PlacedRow]], limit: int | None
+        self, files: Sequence[str], read: Callable[[Sequence[str]], Iterator[PlacedRow]]
     ) -> Iterator[dict[str, Any]]:
         """The pairs in files.
 
         Args:
             files: Names of files.
             read: Reads their rows.
-            limit: Most rows to read; `None` for all.
 
         Raises:
             BadDataError: If something is wrong with the files or rows; the message names the first rows.
         """
-        for placed in islice(read(files), limit):
+        for placed in read(files):
             yield self._pair(*placed)
         self._check()
 
@@ -286,6 +273,7 @@ class PairReader:
         """
         if not len(pairs):
             raise UserError(f"{self.name} has no rows.")
+        pairs = indexed(pairs)
         found = pairs.filter(bool, input_columns="source") if self.bad.skip_empty else pairs
         self.bad.skipped = len(pairs) - len(found)
         self.bad.print_skipped(self.name, len(pairs))

@@ -3,13 +3,10 @@
 The texts are those that T5's published code makes, without spaces at their ends, which tokenizers drop.
 """
 
-import dataclasses
 import math
-import random
 import re
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ from ..base.errors import UserError
 from ..base.ranges import check_ranges
 from .glue import TASKS as GLUE_TASKS
 from .glue import GlueTask, without_tags
-from .loading import SKIP_EMPTY_HELP, load_named
+from .loading import PairLengthArguments, PredictionSampleArguments, load_named
 from .squad import check_questions, load_squad_files
 from .table_files import BadRowError, EmptyRowError, Row, Table, check_text, is_missing
 
@@ -50,7 +47,7 @@ class Example:
         targets: The right texts; none if they are hidden.
         label: The class's index, or the number, to compare with; `None` where texts are compared, or if hidden.
         group: Rows with the same value belong together in the task's metric.
-        index: The benchmark's index of the row.
+        index: The benchmark's index of the row, or its place in the file or split.
     """
 
     source: str
@@ -118,12 +115,11 @@ class TextToTextTask:
         """Rows with the same value belong together."""
         return self.benchmark_task.group(row) if self.benchmark_task and self.benchmark_task.group else None
 
-    def convert(self, row: Row, position: int, labelled: bool) -> Example:
+    def convert(self, row: Row, labelled: bool) -> Example:
         """A row as texts.
 
         Args:
             row: With the Hub's column names.
-            position: Index of the row, unless the row has its own.
             labelled: Whether to read the label.
 
         Raises:
@@ -132,7 +128,7 @@ class TextToTextTask:
         """
         label = self.label(row) if labelled else None
         targets = self.targets(row, label) if labelled else ()
-        return Example(self.source(row), targets, label, self.group(row), row.get("idx", position))
+        return Example(self.source(row), targets, label, self.group(row), row.get("idx"))
 
     def training_targets(self, example: Example) -> tuple[str, ...]:
         """The texts to train on, each in an example of its own; none if the row is for evaluation alone."""
@@ -193,9 +189,9 @@ class ReferentTask(TextToTextTask):
     def training_targets(self, example: Example) -> tuple[str, ...]:
         return example.targets if example.label else ()
 
-    def convert(self, row: Row, position: int, labelled: bool) -> Example:
+    def convert(self, row: Row, labelled: bool) -> Example:
         """The noun is known without the label, too: predictions are compared with it."""
-        return dataclasses.replace(super().convert(row, position, labelled), targets=self.targets(row, None))
+        return replace(super().convert(row, labelled), targets=self.targets(row, None))
 
     def parse(self, text: str, example: Example) -> int | None:
         prediction, noun = (_without_determiners(words) for words in (text, example.targets[0]))
@@ -324,7 +320,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass
-class TextToTextArguments:
+class TextToTextArguments(PairLengthArguments, PredictionSampleArguments):
     """Which tasks, where their data are, how they are mixed, and how long texts may be."""
 
     tasks: list[str] = field(
@@ -357,22 +353,10 @@ class TextToTextArguments:
             "larger values are closer to equal rates."
         },
     )
-    max_source_length: int | None = field(
-        default=None, metadata={"help": "Longer sources are cut to this many tokens; the model's maximum by default."}
-    )
-    max_target_length: int | None = field(default=None, metadata={"help": "Most tokens of a target."})
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "Use this many training rows of each task only."}
-    )
-    max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Use this many rows of each evaluation set only."}
-    )
-    skip_empty_examples: bool = field(default=False, metadata={"help": SKIP_EMPTY_HELP})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenizing."})
 
     def __post_init__(self):
-        counts = "mixing_limit max_source_length max_target_length max_train_samples max_eval_samples"
-        check_ranges(self, ("at least 1", f"{counts} preprocessing_num_workers"))
+        super().__post_init__()
+        check_ranges(self, ("at least 1", "mixing_limit"))
         check_ranges(self, ("a finite number above 0", "mixing_temperature"))
 
 
@@ -440,25 +424,20 @@ def _load_questions(split: str, arguments: TextToTextArguments, token: str | Non
     return Table(table.source, list(enumerate(questions, start=1)), "question")
 
 
-def read_text_examples(
-    task: TextToTextTask, table: Table, labelled: bool, max_samples: int | None = None, skip_empty: bool = False
-) -> list[Example]:
+def read_text_examples(task: TextToTextTask, table: Table, labelled: bool, skip_empty: bool = False) -> list[Example]:
     """The rows of a table as texts.
 
     Args:
         task: The task.
         table: Its rows.
         labelled: Whether every row must have a label.
-        max_samples: Take as many of them, at random but always the same.
         skip_empty: Whether rows without a text or label are left out where every row must have a label.
 
     Raises:
         UserError: If a column or label is missing or does not fit; the message names the file and the first lines.
     """
-    positions = count()
 
     def read(number: int, row: Row) -> Example:
-        position = next(positions)
         try:
             texts = task.texts(row)
             if not any(isinstance(text, str) and text.strip() for text in texts):
@@ -469,7 +448,7 @@ def read_text_examples(
             if labelled and not task.compares_texts and is_missing(row["label"]):
                 raise EmptyRowError("the label is missing.")
             filled = row | {name: "" for name in task.columns if row[name] is None}
-            return task.convert(filled, position, labelled)
+            return task.convert(filled, labelled)
         except KeyError as error:
             column = error.args[0]
             table.value(number, row, column)  # raises if no row has it
@@ -479,10 +458,8 @@ def read_text_examples(
         except (TypeError, ValueError, AttributeError) as error:
             raise BadRowError(str(error)) from error
 
-    examples = [example for _, example in table.convert(read, skip_empty and labelled, labelled)]
-    if max_samples is not None and max_samples < len(examples):
-        examples = random.Random(0).sample(examples, max_samples)
-    return examples
+    examples = table.convert(read, skip_empty and labelled, labelled)
+    return [example if example.index is not None else replace(example, index=place) for place, example in examples]
 
 
 def training_pairs(task: TextToTextTask, examples: Iterable[Example]) -> datasets.Dataset:

@@ -1,9 +1,8 @@
-"""Sentences with a tag for each word: loading, checking, tokenizing, writing in CoNLL's format."""
+"""Sentences with a tag for each word: loading, checking, tokenizing."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -14,7 +13,7 @@ from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from .conll import CONLL_KINDS, marks_entities, read_conll
 from .files import ending, find_files
-from .loading import DatasetArguments
+from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -35,7 +34,7 @@ _TABLES = (".json", ".jsonl", ".parquet", ".csv")
 
 
 @dataclass
-class TokenClassificationArguments(DatasetArguments):
+class TokenClassificationArguments(LengthArguments, TextColumnArguments, FileArguments):
     """Where the tagged sentences come from."""
 
     train_file: list[str] | None = field(
@@ -47,17 +46,10 @@ class TokenClassificationArguments(DatasetArguments):
             "The tag -100 is ignored."
         },
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "As train_file, for evaluation."})
-    test_file: list[str] | None = field(
-        default=None, metadata={"help": "As train_file, to predict; tags may be missing."}
+    text_column_names: list[str] = field(
+        default_factory=lambda: ["tokens"], metadata={"help": "Column that holds the words."}
     )
-    test_split: str = field(default="test", metadata={"help": "Name of its test split."})
-    tokens_column: str = field(
-        default="tokens", metadata={"help": "Column that holds the words.", "aliases": ["--text_column_name"]}
-    )
-    tags_column: str = field(
-        default="ner_tags", metadata={"help": "Column that holds the tags.", "aliases": ["--label_column_name"]}
-    )
+    label_column_name: str = field(default="ner_tags", metadata={"help": "Column that holds the tags."})
     sentence_column: str | None = field(
         default=None,
         metadata={
@@ -71,20 +63,17 @@ class TokenClassificationArguments(DatasetArguments):
     label_all_tokens: bool = field(
         default=False, metadata={"help": "Train on all tokens of a word instead of its first one only."}
     )
-    max_seq_length: int | None = field(
-        default=None, metadata={"help": "Tokens per sequence, special ones included; the model's maximum by default."}
-    )
 
 
 def load_sentences(
     arguments: TokenClassificationArguments, splits: Sequence[str], token: str | None = None
 ) -> dict[str, datasets.Dataset]:
-    """Sentences with columns `tokens` and, but for untagged test sentences, `tags`, both lists of strings.
+    """Sentences with columns `index`, `tokens` and, but for untagged test sentences, `tags`, both lists of strings.
 
     Raises:
         UserError: If something is missing, or a row is invalid; the message names the row.
     """
-    files = {"train": arguments.train_file, "validation": arguments.validation_file, "test": arguments.test_file}
+    files = {split: getattr(arguments, f"{arguments.source_of(split)}_file") for split in SPLITS}
     if (arguments.dataset_name is None) == (not any(files.values())):
         raise UserError("give the data as either --dataset_name, or --train_file and --validation_file.")
     sentences = {}
@@ -93,10 +82,10 @@ def load_sentences(
             table = load_named_split(arguments, split, token)
             table = table if arguments.sentence_column is None else _by_sentence(table, arguments)
         elif files[split] is None:
-            raise UserError(f"--{split}_file is missing.")
+            raise UserError(f"--{arguments.source_of(split)}_file is missing.")
         else:
             table = _read_files(files[split], arguments)
-        sentences[split] = _check(table, arguments, tagged=split != "test")
+        sentences[split] = arguments.select(split, _check(table, arguments, tagged=split != "test"))
     return sentences
 
 
@@ -109,11 +98,11 @@ def _read_file(file: str, arguments: TokenClassificationArguments) -> Table:
     if arguments.sentence_column is not None:
         return _by_sentence(read_table(file), arguments)
     if ending(file) not in _TABLES:
-        return read_conll(file, arguments.tokens_column, arguments.tags_column)
+        return read_conll(file, arguments.text_column, arguments.label_column_name)
     table = read_table(file)
     if ending(file) != ".csv":
         return table
-    columns = (arguments.tokens_column, arguments.tags_column)
+    columns = (arguments.text_column, arguments.label_column_name)
     rows = [
         (number, {name: _words_of(cell) if name in columns else cell for name, cell in row.items()})
         for number, row in table.readable
@@ -136,9 +125,9 @@ def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table
     sentences: list[tuple[int, Row]] = []
     problems = list(table.problems)
     last, seen = None, set()
-    columns = [arguments.tokens_column]
-    if arguments.tags_column in table.columns:
-        columns.append(arguments.tags_column)
+    columns = [arguments.text_column]
+    if arguments.label_column_name in table.columns:
+        columns.append(arguments.label_column_name)
     for number, row in table.readable:
         cells = {column: table.value(number, row, column) for column in columns}
         key = table.value(number, row, arguments.sentence_column or "")
@@ -162,7 +151,7 @@ def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table
 
 
 def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:
-    tokens_column, tags_column = arguments.tokens_column, arguments.tags_column
+    tokens_column, tags_column = arguments.text_column, arguments.label_column_name
     can_skip = tagged
     tagged = tagged or any(tags_column in row for _, row in table.readable[:1])
 
@@ -184,7 +173,7 @@ def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) 
         return {"tokens": tokens, "tags": [_tag_name(tag, arguments.tag_names) for tag in tags]}
 
     found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
-    return datasets.Dataset.from_list([row for _, row in found])
+    return datasets.Dataset.from_list([{INDEX: place, **row} for place, row in found])
 
 
 def _tag_name(tag: Any, names: Sequence[str] | None) -> str:
@@ -302,24 +291,19 @@ def tokenize(
     )
 
 
-def write_conll(
-    path: Path, sentences: datasets.Dataset, rows: datasets.Dataset, predictions: np.ndarray, names: Sequence[str]
-) -> None:
-    """Write word, tag if known, and predicted tag in the format of CoNLL's scorer.
+def predicted_tags(
+    sentences: datasets.Dataset, rows: datasets.Dataset, predictions: np.ndarray, names: Sequence[str]
+) -> list[list[str]]:
+    """The predicted tag of each word of each sentence.
 
     Args:
-        path: The file.
         sentences: From `load_sentences`.
         rows: From `tokenize`.
         predictions: Tag numbers, shape `(rows, length)`.
         names: The tags. Words without a token, such as invisible characters, get the first one.
     """
-    columns = [list(sentences["tokens"]), *([list(sentences["tags"])] if "tags" in sentences.column_names else [])]
-    predicted = [[names[0]] * len(tokens) for tokens in columns[0]]
+    predicted = [[names[0]] * len(tokens) for tokens in sentences["tokens"]]
     for row, tags in zip(rows, predictions, strict=True):
         for position, word in zip(row["starts"], row["words"], strict=True):
             predicted[row["sentence"]][word] = names[tags[position]]
-    with path.open("w", encoding="utf-8") as file:
-        for sentence in zip(*columns, predicted, strict=True):
-            file.writelines(" ".join(word) + "\n" for word in zip(*sentence, strict=True))
-            file.write("\n")
+    return predicted

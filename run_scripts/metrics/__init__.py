@@ -35,7 +35,7 @@ Metrics that need data or programs which no well-kept package brings are left ou
   already words with spaces between them.
 - Embedding averages: word vectors, whose choice changes the result.
 
-They can be computed from `predictions.txt` and `references.txt`, which `run_seq2seq` writes.
+They can be computed from the predictions and references in the tables that `run_seq2seq` writes.
 
 In a distributed run every process computes with an instance of its own from the gathered predictions.
 """

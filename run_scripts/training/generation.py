@@ -164,7 +164,7 @@ def set_generation(
 ) -> None:
     """Set the generated length, of evaluations and of the saved checkpoint, to the length of the targets.
 
-    `--generation_max_length` and `--generation_num_beams` take precedence; with `--generation_config` nothing is set.
+    `--generation_max_length` and `--num_beams` take precedence; with `--generation_config` nothing is set.
 
     Args:
         model: Its `generation_config` is changed.

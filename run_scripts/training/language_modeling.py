@@ -168,12 +168,10 @@ class LanguageModeling(Task):
 
     def load(self, run: Run) -> dict[str, Split]:
         """Documents; those to train on only for a run that trains."""
-        args = run.args
-        seed = args.evaluation_seed if args.data_seed is None else args.data_seed
-        documents = load_documents(run.data_args, seed, run.model_args.token)
-        if "train" not in documents and args.do_train:
+        documents, trains = load_documents(run.data_args, run.model_args.token), run.args.do_train
+        if "train" not in documents and trains:
             raise UserError("--do_train needs training data: give --dataset_name or --train_file.")
-        return {name: split for name, split in documents.items() if name != "train" or args.do_train}
+        return {name: split for name, split in documents.items() if name != "train" or trains}
 
     def texts(self, run: Run) -> Iterable[str]:
         return iterate_texts(run.data["train"])

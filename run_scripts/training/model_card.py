@@ -223,20 +223,20 @@ def describe_data(arguments: Any) -> dict[str, str | None]:
     more than `train.txt`.
     """
     train, validation, test = (_files(arguments, split) for split in ("train", "validation", "test"))
-    name = getattr(arguments, "dataset_name", None)
+    name, held_out = getattr(arguments, "dataset_name", None), getattr(arguments, "train_val_split", None) is not None
     if name is not None:
         config = arguments.dataset_config_name
         known = None if Path(name).is_dir() else name
         data = f"{Path(name).name if known is None else name}{f' ({config})' if config else ''}"
         splits = {key: f"{data}, split {getattr(arguments, f'{key}_split', key)}" for key in ("train", "test")}
         return {
-            "data": validation or data,
+            "data": validation or (f"{splits['train']} (a part held out of training)" if held_out else data),
             "dataset_id": None if validation else known,
             "train_data": train or splits["train"],
             "test_data": test or splits["test"],
         }
-    held_out = f"{train} (a part held out of training)" if train else "unnamed data"
-    return {"data": validation or held_out, "dataset_id": None, "train_data": train, "test_data": test}
+    own = f"{train} (a part held out of training)" if train else "unnamed data"
+    return {"data": validation or own, "dataset_id": None, "train_data": train, "test_data": test}
 
 
 def _files(arguments: Any, split: str) -> str | None:

@@ -33,9 +33,10 @@ from transformers.trainer_utils import IntervalStrategy, PredictionOutput, has_l
 from ..base.arguments import ModelArguments, parse_arguments
 from ..base.errors import UserError, report_bad_data
 from ..base.memory import keep_freed_memory
-from ..base.reporting import plot_history, print_plan, print_table, training_speed, transformers_model
+from ..base.reporting import plot_history, print_plan, print_table, training_speed, transformers_model, write_table
 from ..base.training_arguments import ScriptTrainingArguments, check_has_work
 from ..data.fingerprint import fingerprint
+from ..data.loading import INDEX
 from ..data.text_stream import TextStream
 from .class_names import build_classifier, set_label_names
 from .distillation import Distillation
@@ -250,7 +251,8 @@ class Run:
     @property
     def max_seq_length(self) -> int:
         """Number of tokens per row, if there is one length."""
-        return self.lengths["--max_seq_length"]
+        (length,) = self.lengths.values()
+        return length
 
     def command(self) -> dict[str, Any]:
         """Run everything that the command line asks for.
@@ -407,6 +409,23 @@ class Run:
             if path is not None:
                 print(f"predictions for the test set: {path}", flush=True)
         return metrics
+
+    def prediction_file(self, split: str, part: str = "", ending: str = "csv") -> Path:
+        """The file of the predictions for a split, or for one of its sets: a name is given here alone."""
+        return Path(self.args.output_dir) / f"{joined('predictions', split, part)}.{ending}"
+
+    def write_predictions(self, split: str, part: str, columns: Mapping[str, Sequence[Any]]) -> Path:
+        """Write predictions as a table, whose column `index` says which rows of the data they belong to.
+
+        Args:
+            split: `"validation"` or `"test"`.
+            part: The name of one of several sets, else empty.
+            columns: Columns of the table. Without one called `index` the rows are those of the data, in their order.
+        """
+        path = self.prediction_file(split, part)
+        rows = range(len(next(iter(columns.values()))))
+        write_table(path, columns if INDEX in columns else {INDEX: rows, **columns})
+        return path
 
 
 def joined(*parts: str) -> str:

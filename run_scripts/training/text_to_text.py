@@ -1,9 +1,7 @@
 """Evaluation of a model that does several tasks as text in, text out: scores of generated texts, averages, bests."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -12,6 +10,7 @@ import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
+from ..data.loading import INDEX
 from ..data.text_to_text import GROUPS, Example, TextToTextTask
 from ..metrics.task_scores import UNPARSEABLE, answer_scores, compute_scores_with_unparseable, metric_type
 from .generation import GenerationTrainer, generated_texts, in_order
@@ -121,20 +120,22 @@ class MixtureEvaluation:
         (_, *generated), _ = in_order(output, len(found.examples))
         return generated_texts(generated[0], self.tokenizer) if generated else None
 
-    def write(self, output: PredictionOutput, name: str, folder: str) -> None:
-        """Write `predictions_<name>.jsonl`: of each example `source`, `prediction`, `targets` and `parsed`.
+    def columns(self, output: PredictionOutput, name: str) -> dict[str, list[Any]] | None:
+        """The generated texts of a set next to sources and references; `None` if no texts were generated.
 
         `parsed` is whether the prediction stands for an answer.
         """
         found = self.sets[name]
         texts = self.texts(output, found)
         if texts is None:
-            return
-        with Path(folder, f"predictions_{name}.jsonl").open("w", encoding="utf-8") as file:
-            for text, example in zip(texts, found.examples, strict=True):
-                parsed = found.task.parse(text, example) is not None
-                row = {"source": example.source, "prediction": text, "targets": example.targets, "parsed": parsed}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            return None
+        return {
+            INDEX: [example.index for example in found.examples],
+            "source": [example.source for example in found.examples],
+            "references": [example.targets for example in found.examples],
+            "prediction": texts,
+            "parsed": [found.task.parse(*pair) is not None for pair in zip(texts, found.examples, strict=True)],
+        }
 
     def averages(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The mean of all tasks, and of a benchmark's tasks, of those benchmarks all of whose tasks are there.

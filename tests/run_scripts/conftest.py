@@ -1,5 +1,6 @@
 """A tiny corpus, a command line that trains on it, and a Hub on loopback."""
 
+import csv
 import json
 import os
 import random
@@ -166,6 +167,17 @@ def arguments(corpus):
 def command(arguments, tmp_path):
     """The same, for a run in a folder of the test's own."""
     return lambda **changes: arguments(**{"output_dir": tmp_path / "run", **changes})
+
+
+@pytest.fixture(scope="session")
+def table_of():
+    """The rows of a csv file."""
+
+    def read(path):
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    return read
 
 
 @pytest.fixture

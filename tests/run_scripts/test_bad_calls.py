@@ -12,7 +12,6 @@ from tokenmixers.run_scripts.base.errors import UserError
 
 
 TRAINING = (*TRAINING_COMMANDS,)
-TEXT = ("run_mlm", "run_clm", "run_span_corruption")
 FINETUNE = ("run_glue", "run_token_classification")
 ONE = ("run_mlm",)  # what all training commands share
 DISTILLING = ("run_mlm", "run_glue", "run_qa", "run_seq2seq", "run_image_classification")
@@ -47,9 +46,10 @@ NUMBERS = [
         "0.5",
         "must be a finite number of at least 1, got ",
     ),
-    (TEXT, "max_seq_length", "0", AT_LEAST_1),
+    (("run_mlm", "run_span_corruption"), "max_seq_length", "0", AT_LEAST_1),
+    (("run_clm",), "block_size", "0", AT_LEAST_1),
     (ONE, "max_eval_samples", "-1", AT_LEAST_1),
-    (ONE, "validation_split_percentage", "0", "must be a percentage between 0 and 100, got "),
+    (ONE, "train_val_split", "0", "must be a share between 0 and 1, got "),
     (FINETUNE, "max_seq_length", "0", AT_LEAST_1),
     (TRAINING, "seeds", "-1", "must be from 0 to 4294967295, got "),
     (ONE, "learning_rates", "nan", AT_LEAST_0),
@@ -90,7 +90,13 @@ TEXTS = [
     (ONE, "--learning_rat 1", "unknown arguments: --learning_rat 1. For --learning_rat, did you mean --learning_rate"),
     (TRAINING, "--model x", "For --model, did you mean --model_name_or_path"),
     (("classify_images",), "--model_name_or_path x --model y", "For --model_name_or_path, did you mean --model"),
-    (("run_glue",), "--text_column_names a", "did you mean --text_column or --text_pair_column"),
+    (("run_glue",), "--text_pair_column a", "For --text_pair_column, did you mean --text_column_names"),
+    (("run_glue", "run_image_classification"), "--label_column a", "did you mean --label_column_name"),
+    (("run_token_classification",), "--tags_column a", "For --tags_column, did you mean --label_column_name"),
+    (("run_mlm", "run_token_classification"), "--text_column_name a", "did you mean --text_column_names"),
+    (("run_seq2seq",), "--text_column a", "For --text_column, did you mean --source_column"),
+    (("run_clm",), "--max_seq_length 8", "For --max_seq_length, did you mean --block_size"),
+    (ONE, "--validation_split_percentage 5", "did you mean --train_val_split"),
     (TRAINING, "--overwrite_output_dir", "--overwrite_output_dir does not exist: nothing is overwritten: give a new"),
     (ONE, "--evaluation-strategy steps", "For --evaluation_strategy, did you mean --eval_strategy"),
     (("run_image_classification",), "--do_train --train_tokenizer 9", "a model of images has no tokenizer, leave it"),
@@ -192,7 +198,7 @@ TEXTS = [
     (
         ("run_glue",),
         "--config_name gmlp-base --do_train --train_file floats.tsv",
-        "such as 0.5 .*--regression",
+        "such as 0.5 .*--do_regression",
     ),
     (
         ("run_glue",),
@@ -204,7 +210,7 @@ TEXTS = [
     (("run_glue",), "--config_name gmlp-base --do_train --train_file file.txt", "is of no known kind"),
     (
         ("run_glue",),
-        "--config_name gmlp-base --do_train --train_file same.tsv --regression",
+        "--config_name gmlp-base --do_train --train_file same.tsv --do_regression",
         "line 2: the label 'a' is not a finite number",
     ),
     (

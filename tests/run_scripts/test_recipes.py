@@ -35,7 +35,7 @@ from tokenmixers.run_scripts.base.training_arguments import GenerationTrainingAr
 from tokenmixers.run_scripts.data.span_corruption import span_corruption_lengths
 from tokenmixers.run_scripts.data.squad import FEATURES, load_squad_files
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
-from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
+from tokenmixers.run_scripts.data.text_corpus import BlockDataArguments, TextDataArguments
 from tokenmixers.run_scripts.data.text_to_text import TextToTextArguments
 from tokenmixers.run_scripts.run_seq2seq import MetricArguments, score_texts
 from tokenmixers.run_scripts.run_span_corruption import SpanCorruptionArguments
@@ -89,10 +89,11 @@ def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
 
 def texts_for(recipe: dict, corpus: Path) -> dict[str, str | int]:
     """Lines of text where the recipe expects a corpus of the Hub, and a model of that length but small."""
+    length = recipe.get("max_seq_length", recipe.get("block_size"))
     for split in ("train", "validation"):
         rows = datasets.Dataset.from_dict({"text": (corpus / f"{split}.txt").read_text().splitlines()})
         rows.to_parquet(Path(recipe["dataset_name"]) / f"{split}.parquet")
-    sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={recipe['max_seq_length']}"
+    sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={length}"
     if "model_type" in recipe:
         sizes += ",num_attention_heads=2"
     small = {"dataset_config_name": "default", "max_eval_samples": 5, "config_overrides": sizes}
@@ -275,7 +276,8 @@ def test_rows_of_papers_are_of_the_kinds_that_they_name():
 
 def arguments_of(recipe: str, *own: type, **changes: str) -> list:
     """A recipe of pretraining with a few changes: model, data, own, card and training arguments."""
-    types = (ModelArguments, TextDataArguments, *own, CardArguments, ScriptTrainingArguments)
+    text = BlockDataArguments if "lm1b" in recipe else TextDataArguments
+    types = (ModelArguments, text, *own, CardArguments, ScriptTrainingArguments)
     return list(parse_arguments(types, [recipe, *(part for key in changes for part in (f"--{key}", changes[key]))]))
 
 
@@ -350,8 +352,8 @@ def test_the_language_modelling_recipe_builds_every_row_of_the_papers_table():
         config = load_config(model)
         decoder = built(AutoModelForCausalLM, config)
         assert decoder.config.is_decoder and not decoder.config.is_encoder_decoder
-        ids = torch.zeros((1, data.max_seq_length), dtype=torch.long, device="meta")
-        assert decoder(ids).logits.shape == (1, data.max_seq_length, config.vocab_size)
+        ids = torch.zeros((1, data.block_size), dtype=torch.long, device="meta")
+        assert decoder(ids).logits.shape == (1, data.block_size, config.vocab_size)
         assert args.max_steps == 300_000
         text = (MODEL_CARDS / name / "README.md").read_text()
         figures = re.findall(r"^" + r"\| [^|]+ " * 5 + r"\| ([\d.]+) \|$", text, re.MULTILINE)  # of six columns

@@ -4,6 +4,7 @@ import logging
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -124,7 +125,7 @@ TRAINED = {"do_train": None, "config_name": None, "config_overrides": None, "tok
 LEARN = {"max_steps": 40, "per_device_train_batch_size": 30, "learning_rate": 3e-2}
 
 
-def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys):
+def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys, table_of):
     results = run_glue.main(command(**LEARN, do_predict=True))
     printed = capsys.readouterr().out
     assert "GMLPForSequenceClassification (gmlp)" in printed
@@ -135,8 +136,7 @@ def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys):
     expected = [label for _, label in sentences(6, start=4)]
     lines = ["index\tprediction", *(f"{index}\t{label}" for index, label in enumerate(expected))]
     assert (folder / "SST-2.tsv").read_text().splitlines() == lines
-    with (folder / "predictions.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = table_of(folder / "predictions_validation.csv")
     assert [row["label"] for row in rows] == [row["prediction"] for row in rows]
     assert "SST-2" in (folder / "README.md").read_text()
 
@@ -166,7 +166,7 @@ def test_mnli_has_two_evaluation_and_two_test_sets(command, tmp_path, capsys):
         assert len(lines) == 7 and lines[1].split("\t")[1] in ("entailment", "neutral", "contradiction")
     card = (tmp_path / "run" / "README.md").read_text()
     assert "matched accuracy" in card and "mismatched accuracy" in card
-    assert (tmp_path / "run" / "predictions_mismatched.csv").is_file()
+    assert (tmp_path / "run" / "predictions_validation_mismatched.csv").is_file()
 
 
 def test_an_unknown_metric_to_compare_by_is_found_before_training(command, tmp_path):
@@ -209,7 +209,7 @@ def test_copa_is_multiple_choice(command, tmp_path):
     assert [row["idx"] for row in rows] == list(range(100, 106)) and {row["label"] for row in rows} <= {0, 1}
 
 
-def test_multirc_is_scored_by_answer_and_by_question(command, tmp_path):
+def test_multirc_is_scored_by_answer_and_by_question(command, tmp_path, table_of):
     (tmp_path / "MultiRC").mkdir()
     for split in ("train", "val", "test"):
         lines = []
@@ -221,8 +221,8 @@ def test_multirc_is_scored_by_answer_and_by_question(command, tmp_path):
         (tmp_path / "MultiRC" / f"{split}.jsonl").write_text("\n".join(lines))
     options = {"task_name": "multirc", "data_dir": tmp_path, "do_predict": True}
     results = run_glue.main(command(**options, max_steps=1, learning_rate=0))
-    with (tmp_path / "run" / "predictions.csv").open() as file:
-        right = [row["label"] == row["prediction"] for row in csv.DictReader(file)]
+    rows = table_of(tmp_path / "run" / "predictions_validation.csv")
+    right = [row["label"] == row["prediction"] for row in rows]
     assert results["eval_exact_match"] == sum(a and b for a, b in zip(right[::2], right[1::2], strict=True)) / 6
     assert results["eval_f1"] in (0.0, pytest.approx(2 / 3))  # the same class for all, without training
     assert results["majority_exact_match"] == 0.0
@@ -254,11 +254,11 @@ def own_files(folder, suffix: str):
     return {f"{name}_file": folder / f"{name}.{suffix}" for name in ("train", "validation", "test")}
 
 
-OWN = {"task_name": None, "data_dir": None, "text_column": "body", "label_column": "kind"}
+OWN = {"task_name": None, "data_dir": None, "text_column_names": "body", "label_column_name": "kind"}
 
 
 def test_own_files(command, tmp_path):
-    options = {**OWN, **own_files(tmp_path, "csv"), "text_pair_column": "other", "do_predict": True}
+    options = {**OWN, **own_files(tmp_path, "csv"), "text_column_names": ["body", "other"], "do_predict": True}
     results = run_glue.main(command(**options, **LEARN))
     assert results["eval_accuracy"] == results["eval_macro_f1"] == results["test_accuracy"] == 1.0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -268,7 +268,7 @@ def test_own_files(command, tmp_path):
     assert run_glue.main(command(**{**options, **TRAINED}))["test_accuracy"] == 1.0
 
 
-def test_several_labels_per_text(command, tmp_path, capsys):
+def test_several_labels_per_text(command, tmp_path, capsys, table_of):
     """The Trainer, the pipeline, scikit-learn and binary cross entropy say the same."""
     from sklearn.metrics import f1_score
 
@@ -307,10 +307,9 @@ def test_several_labels_per_text(command, tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "eval_results.json").read_text())["eval_loss"] == pytest.approx(
         sum(losses) / len(losses), rel=1e-3
     )
-    for name in ("predictions.csv", "predictions_test.csv"):
-        with (tmp_path / "run" / name).open(newline="", encoding="utf-8") as file:
-            written = list(csv.DictReader(file))
-        assert ("label" in written[0]) == (name == "predictions.csv")
+    for name in ("predictions_validation.csv", "predictions_test.csv"):
+        written = table_of(tmp_path / "run" / name)
+        assert ("label" in written[0]) == (name == "predictions_validation.csv")
         assert [json.loads(row["prediction"]) for row in written] == [
             [name for name in names if score[name] > 0.5] for score in scores
         ]
@@ -328,7 +327,7 @@ def test_several_labels_per_text(command, tmp_path, capsys):
 
 
 def test_every_kind_of_file_is_the_same_data(command, tmp_path):
-    options = {**OWN, "text_pair_column": "other", "do_predict": True}
+    options = {**OWN, "text_column_names": ["body", "other"], "do_predict": True}
     found = []
     for suffix in ("csv", "tsv", "jsonl"):
         results = run_glue.main(command(**options, **own_files(tmp_path, suffix), output_dir=tmp_path / suffix))
@@ -336,7 +335,24 @@ def test_every_kind_of_file_is_the_same_data(command, tmp_path):
     assert found[0] == found[1] == found[2]
 
 
-def test_own_data_set_with_class_labels(command, tmp_path):
+def test_held_out_training_data_are_evaluated_and_found_again(command, tmp_path, table_of):
+    data = {"train_file": own_files(tmp_path, "csv")["train_file"], "validation_file": None, "train_val_split": 0.25}
+    found = run_glue.main(command(**OWN, **data, **LEARN))
+    rows = table_of(tmp_path / "run" / "predictions_validation.csv")
+    count = len(table_of(data["train_file"]))
+    assert [int(row["index"]) for row in rows] == sorted(
+        np.random.default_rng(0).permutation(count)[: round(count / 4)]
+    )
+    assert "(a part held out of training)" in (tmp_path / "run" / "README.md").read_text()
+    again = command(
+        **OWN, **data, **TRAINED, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "again", seed=9
+    )
+    assert run_glue.main(again)["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
+    with pytest.raises(SystemExit, match="--train_val_split is for data of your own"):
+        run_glue.main(command(train_val_split=0.1, output_dir=tmp_path / "benchmark"))
+
+
+def test_own_data_set_with_class_labels(command, tmp_path, table_of):
     import datasets
 
     labels = datasets.ClassLabel(names=["no", "yes"])
@@ -346,6 +362,10 @@ def test_own_data_set_with_class_labels(command, tmp_path):
         rows = datasets.Dataset.from_dict({"body": texts, "kind": numbers}, features=features)
         rows.to_parquet(tmp_path / "data" / f"{name}.parquet")
     run_glue.main(command(**OWN, dataset_name=tmp_path / "data", max_train_samples=9, max_eval_samples=5))
+    places = np.sort(np.random.default_rng(0).permutation(12)[:5])
+    written = table_of(tmp_path / "run" / "predictions_validation.csv")
+    right = [("no", "yes")[sentences(12)[place][1]] for place in places]
+    assert [(int(row["index"]), row["label"]) for row in written] == list(zip(places, right, strict=True))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["label2id"] == {"no": 0, "yes": 1}
 
 
@@ -369,7 +389,7 @@ def test_the_rows_of_a_head_follow_the_classes(command, tmp_path):
     run_glue.main(command(**LEARN, task_name="mnli"))
     before = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
     assert list(before.config.id2label.values()) == ["entailment", "neutral", "contradiction"]
-    own = {"text_column": "sentence1", "text_pair_column": "sentence2", "label_column": "gold_label"}
+    own = {"text_column_names": ["sentence1", "sentence2"], "label_column_name": "gold_label"}
     own |= {"task_name": None, "data_dir": None, **TRAINED, "model_name_or_path": tmp_path / "run", "do_train": True}
     files = {f"{name}_file": tmp_path / "mnli.jsonl" for name in ("train", "validation")}
     rows = [
@@ -390,7 +410,10 @@ def test_the_rows_of_a_head_follow_the_classes(command, tmp_path):
     for name in ("run", "next"):
         results = run_glue.main(command(**{**alone, "model_name_or_path": tmp_path / name}))
         losses.append(
-            (results["eval_matched_loss"], (tmp_path / "evaluation" / "predictions_matched.csv").read_text())
+            (
+                results["eval_matched_loss"],
+                (tmp_path / "evaluation" / "predictions_validation_matched.csv").read_text(),
+            )
         )
     assert losses[0] == losses[1]
 
@@ -487,7 +510,7 @@ def test_a_bad_row_is_named(row, message, command, tmp_path):
         (['{"body": "text", "kind": "no"}', '{"body": "text", "kind": NaN}'], "line 2: the label is missing"),
         (
             [f'{{"body": "text", "kind": {label}}}' for label in (0.5, 2)],
-            "has numbers such as 0.5 as labels: give --reg",
+            "has numbers such as 0.5 as labels: give --do_reg",
         ),
     ],
 )
@@ -498,7 +521,7 @@ def test_training_labels_must_say_what_classes_there_are(rows, message, command,
         run_glue.main(command(**OWN, **files))
 
 
-def test_labels_that_only_evaluation_data_have_are_misses(command, tmp_path, monkeypatch):
+def test_labels_that_only_evaluation_data_have_are_misses(command, tmp_path, monkeypatch, table_of):
     warnings: list[str] = []
     monkeypatch.setattr(classification.logger, "warning", warnings.append)
     files = own_files(tmp_path, "jsonl")
@@ -507,7 +530,13 @@ def test_labels_that_only_evaluation_data_have_are_misses(command, tmp_path, mon
         # As numbers, which are no indices of classes with names.
         others = "".join(json.dumps({"body": "the film", "other": "is", "kind": kind}) + "\n" for kind in ("maybe", 1))
         files[f"{name}_file"].write_text(known + others)
-    options = {**OWN, **files, "text_pair_column": "other", "do_predict": True, "per_device_eval_batch_size": 1}
+    options = {
+        **OWN,
+        **files,
+        "text_column_names": ["body", "other"],
+        "do_predict": True,
+        "per_device_eval_batch_size": 1,
+    }
     results = run_glue.main(command(**options, **LEARN))
     assert (
         len(warnings) == 1 and "2 labels of the validation and test data" in warnings[0] and "'maybe'" in warnings[0]
@@ -516,9 +545,8 @@ def test_labels_that_only_evaluation_data_have_are_misses(command, tmp_path, mon
     assert results["eval_accuracy"] == results["test_accuracy"] == pytest.approx(count / (count + 2))
     assert math.isfinite(results["eval_loss"]) and results["eval_loss"] < 1
     assert list(json.loads((tmp_path / "run" / "config.json").read_text())["id2label"].values()) == ["no", "yes"]
-    for name in ("predictions.csv", "predictions_test.csv"):
-        with (tmp_path / "run" / name).open() as file:
-            rows = list(csv.DictReader(file))
+    for name in ("predictions_validation.csv", "predictions_test.csv"):
+        rows = table_of(tmp_path / "run" / name)
         assert [row["label"] for row in rows[-2:]] == ["maybe", "1"]
         assert {row["prediction"] for row in rows} == {"no", "yes"}
 

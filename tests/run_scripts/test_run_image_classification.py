@@ -143,7 +143,7 @@ def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command
         run_image_classification.main(
             command(**alone, train_dir=None, validation_dir=folder, output_dir=tmp_path / "evaluation")
         )
-        with (tmp_path / "evaluation" / "predictions.csv").open(newline="") as file:
+        with (tmp_path / "evaluation" / "predictions_validation.csv").open(newline="") as file:
             return {row["label"] for row in csv.DictReader(file)}
 
     assert evaluate("bottom", "top") >= {"bottom", "top"}
@@ -172,8 +172,8 @@ def test_the_rows_of_a_head_follow_the_classes(command, pictures, tmp_path):
         again = run_image_classification.main(command(**options, **changes))
         assert again["eval_accuracy"] == metrics["eval_accuracy"] > 0.8
         assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
-        written = (changes["output_dir"] / "predictions.csv").read_text()
-        assert written == (tmp_path / "run" / "predictions.csv").read_text()
+        written = (changes["output_dir"] / "predictions_validation.csv").read_text()
+        assert written == (tmp_path / "run" / "predictions_validation.csv").read_text()
     tuned = AutoModelForImageClassification.from_pretrained(tmp_path / "tuned")
     assert list(tuned.config.id2label.values()) == ["bottom", "top"]
 
@@ -287,7 +287,7 @@ def test_evaluation_counts_hard_labels(command, pictures, tmp_path):
         ({"train_dir": None, "validation_dir": None}, "either --dataset_name, or --train_dir and --validation_dir"),
         ({"train_dir": None, "dataset_name": "digits"}, "either --dataset_name, or --train_dir and --validation_dir"),
         ({"validation_dir": "missing"}, "--validation_dir: there is no folder 'missing'"),
-        ({"label_column": "class"}, "no column 'class'"),
+        ({"label_column_name": "class"}, "no column 'class'"),
         ({"config_name": "gmlp-base", "config_overrides": None}, "set image_size"),
         ({"config_overrides": "image_size=9,patch_size=2"}, "multiple of"),
     ],
@@ -332,7 +332,7 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
         classify_images.main(["--model", str(tmp_path / "run"), "--images", "missing.png"])
 
 
-def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tmp_path, capsys):
+def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tmp_path, capsys, table_of):
     """Images in any folders have no classes; those in folders of classes do. Each agrees with the pipeline."""
     metrics = run_image_classification.main(command())
     mixed = tmp_path / "holiday"
@@ -349,8 +349,7 @@ def test_a_folder_is_predicted_with_the_names_of_its_files(command, pictures, tm
     out = capsys.readouterr().out
     assert "accuracy" not in out and "test_accuracy" not in found
     assert "3 images without classes" in out and "files that are not images are left out: 1 with .txt" in out
-    with (tmp_path / "unlabelled" / "predictions_test.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table_of(tmp_path / "unlabelled" / "predictions_test.csv")
     assert [(row["file"], row["prediction"]) for row in rows] == [
         (file, answer["label"]) for file, answer in expected.items()
     ]

@@ -77,7 +77,7 @@ def test_trains_saves_and_reports(command, tmp_path, capsys):
     [
         ({"train_file": "missing.txt"}, "no file 'missing.txt'"),
         ({"train_file": None}, "--do_train needs training data"),
-        ({"text_column": "body"}, "no column 'body'"),
+        ({"text_column_names": "body"}, "no column 'body'"),
         ({"max_seq_length": 17}, "--max_seq_length 17 does not fit the model, whose sequences have at most 16"),
         ({"max_seq_length": 2}, "leaves no room for text"),
         ({"config_name": "gmlp-huge"}, "no configuration can be loaded from 'gmlp-huge'"),

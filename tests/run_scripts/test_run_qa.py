@@ -184,15 +184,15 @@ def test_trains_and_answers_as_the_pipeline_does(command, tmp_path, capsys):
     history = read(run / "trainer_state.json")["log_history"]
     assert len([entry for entry in history if "eval_f1" in entry]) >= 2
     # One of the three places in the text, though perhaps not the right one.
-    predictions = read(run / "predictions.json")
+    predictions = read(run / "predictions_validation.json")
     assert sum(text.rstrip(".") in PLACES for text in predictions.values()) > 15
     assert squad(rows_of(predictions), right_answers(articles(1, 20))) == {
         "exact_match": metrics["eval_exact_match"],
         "f1": metrics["eval_f1"],
     }
-    assert not (run / "null_odds.json").exists()
+    assert not (run / "null_odds_validation.json").exists()
     answer = pipeline("question-answering", model=str(run), trust_remote_code=True)
-    n_best = read(run / "nbest_predictions.json")
+    n_best = read(run / "nbest_predictions_validation.json")
     for paragraph in articles(1, 20)[0]["paragraphs"]:
         (question,) = paragraph["qas"]
         found = answer(
@@ -213,8 +213,8 @@ def test_unanswerable_questions(command, questions, tmp_path):
     files = {name: questions / f"{name.split('_')[0]}_v2.json.gz" for name in ("train_file", "validation_file")}
     metrics = run_qa.main(command(**files, version_2_with_negative=True, max_steps=30))
     run, right = tmp_path / "run", right_answers(articles(1, 20, unanswerable=0.4))
-    predictions, odds = read(run / "predictions.json"), read(run / "null_odds.json")
-    n_best = read(run / "nbest_predictions.json")
+    predictions, odds = read(run / "predictions_validation.json"), read(run / "null_odds_validation.json")
+    n_best = read(run / "nbest_predictions_validation.json")
     texts = {key: answers[0]["text"] for key, answers in n_best.items()}
     assert predictions == {key: "" if odds[key] > 0 else texts[key] for key in texts}
     expected = squad_v2(rows_of(texts, odds), right, 0.0)
@@ -247,7 +247,7 @@ def test_a_test_file_is_answered_with_and_without_answers(command, questions, tr
         options["test_file"], options["output_dir"] = file, tmp_path / f"run_{file.stem}"
         found = run_qa.main(command(**evaluation_of(run, **options)))
         written = [read(tmp_path / f"run_{file.stem}" / f"{name}_test.json") for name in files]
-        assert written == [read(run / f"{name}.json") for name in files]
+        assert written == [read(run / f"{name}_validation.json") for name in files]
         return found
 
     files = ("predictions", "nbest_predictions")
@@ -291,7 +291,9 @@ def test_two_processes_report_what_one_does(command, trained, in_two_processes, 
     in_two_processes("run_qa", two)
     results = read(tmp_path / "two" / "all_results.json")
     assert results["eval_f1"] == one["eval_f1"]
-    assert read(tmp_path / "two" / "predictions.json") == read(tmp_path / "one" / "predictions.json")
+    assert read(tmp_path / "two" / "predictions_validation.json") == read(
+        tmp_path / "one" / "predictions_validation.json"
+    )
 
 
 # --- data --------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def command(data, tmp_path):
         ({"scale": 0}, "--scale must be a finite number above 0, got 0.0"),
         ({"matryoshka_dims": 0}, "--matryoshka_dims must be at least 1, got 0"),
         ({"pooling_mode": "sum"}, "invalid choice: 'sum' (choose from 'mean', 'cls', 'max')"),
-        ({"label_column": "label"}, "--label_column and --positive_labels belong together"),
+        ({"label_column_name": "label"}, "--label_column_name and --positive_labels belong together"),
         ({"do_train": None, "do_eval": None}, "there is nothing to do"),
         pytest.param(
             {"label_smoothing_factor": 0.1},

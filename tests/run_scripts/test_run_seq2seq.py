@@ -57,7 +57,7 @@ def lines_of(file):
 
 
 @pytest.mark.usefixtures("history_is_drawn")
-def test_trains_predicts_saves_and_reports(writing, texts, tmp_path, capsys):
+def test_trains_predicts_saves_and_reports(writing, texts, tmp_path, capsys, table_of):
     results = run_seq2seq.main(writing(max_steps=20, do_predict=True, per_device_eval_batch_size=5))
     run = tmp_path / "run"
     printed = capsys.readouterr().out
@@ -70,11 +70,14 @@ def test_trains_predicts_saves_and_reports(writing, texts, tmp_path, capsys):
     assert "validation.source" in card
     assert "perplexity" in card
     assert (run / "history.png").stat().st_size > 5000
-    for prefix, split in (("", "validation"), ("test_", "test")):
-        assert lines_of(run / f"{prefix}references.txt") == lines_of(texts / f"{split}.target")
-        predictions = lines_of(run / f"{prefix}predictions.txt")
-        expected = sacrebleu.corpus_bleu(predictions, [lines_of(texts / f"{split}.target")]).score
-        assert results[f"{'test' if prefix else 'eval'}_bleu"] == pytest.approx(expected)
+    for prefix, split in (("eval", "validation"), ("test", "test")):
+        rows = table_of(run / f"predictions_{split}.csv")
+        references = lines_of(texts / f"{split}.target")
+        assert [json.loads(row["references"]) for row in rows] == [[line] for line in references]
+        assert [row["source"] for row in rows] == lines_of(texts / f"{split}.source")
+        predictions = [row["prediction"] for row in rows]
+        expected = sacrebleu.corpus_bleu(predictions, [references]).score
+        assert results[f"{prefix}_bleu"] == pytest.approx(expected)
     # The saved checkpoint writes by itself what the script wrote.
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run).eval(), AutoTokenizer.from_pretrained(run)
     assert model.generation_config.max_length == 25
@@ -83,7 +86,7 @@ def test_trains_predicts_saves_and_reports(writing, texts, tmp_path, capsys):
         assert " ".join(tokenizer.decode(ids[0], skip_special_tokens=True).split()) == prediction
 
 
-def test_new_texts_need_no_references(writing, texts, tmp_path, capsys):
+def test_new_texts_need_no_references(writing, texts, tmp_path, capsys, table_of):
     run_seq2seq.main(writing(max_steps=20, do_predict=True))
     changes = {
         "do_train": None,
@@ -99,12 +102,16 @@ def test_new_texts_need_no_references(writing, texts, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
     capsys.readouterr()
     results = run_seq2seq.main(writing(**changes))
-    file = tmp_path / "new" / "test_predictions.txt"
-    assert lines_of(file) == lines_of(tmp_path / "run" / "test_predictions.txt")
-    assert not (tmp_path / "new" / "test_references.txt").exists()
+    file = tmp_path / "new" / "predictions_test.csv"
+    known = table_of(tmp_path / "run" / "predictions_test.csv")
+    assert table_of(file) == [{key: row[key] for key in row if key != "references"} for row in known]
     assert not any("loss" in name or "bleu" in name or "perplexity" in name for name in results)
     printed = capsys.readouterr().out
     assert f"predictions for the test set: {file}" in printed and "examples |" not in printed
+    run_seq2seq.main(writing(**changes | {"output_dir": tmp_path / "few"}, max_predict_samples=3))
+    few = table_of(tmp_path / "few" / "predictions_test.csv")
+    assert len(few) == 3 and [int(row["index"]) for row in few] == sorted(int(row["index"]) for row in few)
+    assert few == [row for row in table_of(file) if row["index"] in {row["index"] for row in few}]
 
 
 def test_perplexity_is_that_of_every_target_token(writing, texts, tmp_path):
@@ -123,25 +130,29 @@ def test_perplexity_is_that_of_every_target_token(writing, texts, tmp_path):
     assert results["eval_perplexity"] == pytest.approx(math.exp(total / tokens), rel=1e-5)
 
 
-def test_rows_sorted_by_length_keep_their_references(writing, texts, tmp_path):
+def test_rows_sorted_by_length_keep_their_references(writing, texts, tmp_path, table_of):
     plain = run_seq2seq.main(writing(do_train=True))
     checkpoint = {"model_name_or_path": tmp_path / "run", "config_name": None, "config_overrides": None}
     again = {**checkpoint, "train_tokenizer": None, "do_train": None, "per_device_eval_batch_size": 4}
     grouped = run_seq2seq.main(
         writing(**again, output_dir=tmp_path / "grouped", train_sampling_strategy="group_by_length")
     )
-    assert lines_of(tmp_path / "grouped" / "references.txt") == lines_of(texts / "validation.target")
-    assert lines_of(tmp_path / "grouped" / "predictions.txt") == lines_of(tmp_path / "run" / "predictions.txt")
+    rows = table_of(tmp_path / "grouped" / "predictions_validation.csv")
+    assert [json.loads(row["references"]) for row in rows] == [
+        [line] for line in lines_of(texts / "validation.target")
+    ]
+    assert rows == table_of(tmp_path / "run" / "predictions_validation.csv")
     for name in ("eval_bleu", "eval_perplexity"):
         assert grouped[name] == pytest.approx(plain[name], rel=1e-5)
 
 
-def test_summaries_with_several_references(writing, texts, tmp_path):
+def test_summaries_with_several_references(writing, texts, tmp_path, table_of):
     files = {"train_file": texts / "train.jsonl", "validation_file": texts / "validation.jsonl"}
-    results = run_seq2seq.main(writing(**files, metric="rouge", max_steps=20, generation_num_beams=2))
+    results = run_seq2seq.main(writing(**files, metric="rouge", max_steps=20, num_beams=2))
     rows = [json.loads(line) for line in lines_of(texts / "validation.jsonl")]
-    assert lines_of(tmp_path / "run" / "references.txt") == ["\t".join(row["target"]) for row in rows]
-    predictions = lines_of(tmp_path / "run" / "predictions.txt")
+    written = table_of(tmp_path / "run" / "predictions_validation.csv")
+    assert [json.loads(row["references"]) for row in written] == [row["target"] for row in rows]
+    predictions = [row["prediction"] for row in written]
     expected, _ = score_texts(predictions, [row["target"] for row in rows], MetricArguments(metric=["rouge"]))
     for name, value in expected.items():
         assert results[f"eval_{name}"] == pytest.approx(value)
@@ -181,7 +192,7 @@ def test_without_generation_there_is_perplexity_alone(writing, tmp_path):
     results = run_seq2seq.main(writing(predict_with_generate=False))
     assert math.isfinite(results["eval_perplexity"])
     assert "eval_bleu" not in results
-    assert not (tmp_path / "run" / "predictions.txt").exists()
+    assert not list((tmp_path / "run").glob("predictions*"))
 
 
 def test_models_of_transformers_itself(writing, tmp_path):

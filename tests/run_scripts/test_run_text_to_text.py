@@ -99,7 +99,7 @@ def mixture(command, data, tokenizer):
     return build
 
 
-def test_trains_one_model_for_all_and_reports_each(mixture, tmp_path, capsys):
+def test_trains_one_model_for_all_and_reports_each(mixture, tmp_path, capsys, table_of):
     tasks = "cb stsb multirc record wsc squad"
     options = {"eval_strategy": "steps", "eval_steps": 2, "do_predict": True, "train_tokenizer": 200}
     options |= {"generation_max_length": 5}
@@ -112,8 +112,8 @@ def test_trains_one_model_for_all_and_reports_each(mixture, tmp_path, capsys):
     history = json.loads((run / "trainer_state.json").read_text())["log_history"]
     for name in tasks.split():
         task = TEXT_TASKS[name]
-        texts = [json.loads(line) for line in (run / f"predictions_{name}.jsonl").read_text().splitlines()]
-        assert results[f"eval_{name}_unparseable"] == sum(not row["parsed"] for row in texts)
+        texts = table_of(run / f"predictions_validation_{name}.csv")
+        assert results[f"eval_{name}_unparseable"] == sum(row["parsed"] == "False" for row in texts)
         assert len(texts) == (12 if name == "multirc" else 6)
         for metric in task.metrics:
             found = [entry[f"eval_{name}_{metric}"] for entry in history if f"eval_{name}_{metric}" in entry]
@@ -132,13 +132,12 @@ def test_trains_one_model_for_all_and_reports_each(mixture, tmp_path, capsys):
     assert [len(row["passage"]["questions"][0]["answers"]) for row in submitted] == [2] * 4
 
 
-def test_the_saved_model_writes_what_was_scored(mixture, tmp_path):
+def test_the_saved_model_writes_what_was_scored(mixture, tmp_path, table_of):
     run_text_to_text.main(mixture("cb", max_steps=30))
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
     assert model.generation_config.max_length == 13
-    for line in (tmp_path / "run" / "predictions_cb.jsonl").read_text().splitlines():
-        row = json.loads(line)
+    for row in table_of(tmp_path / "run" / "predictions_validation_cb.csv"):
         ids = tokenizer(row["source"], truncation=True, max_length=48, return_tensors="pt")
         text = tokenizer.decode(model.generate(**ids)[0], skip_special_tokens=True)
         assert " ".join(text.split()) == row["prediction"]

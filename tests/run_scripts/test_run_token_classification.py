@@ -46,7 +46,7 @@ def command(data, tmp_path):
     return build
 
 
-def test_learns_entities_and_writes_conll(command, data, tmp_path, capsys):
+def test_learns_entities_and_writes_tags(command, data, tmp_path, capsys, table_of):
     results = run_token_classification.main(
         command(
             max_steps=30,
@@ -59,9 +59,12 @@ def test_learns_entities_and_writes_conll(command, data, tmp_path, capsys):
     )
     assert results["eval_f1"] == results["eval_f1_PER"] == results["test_f1"] == 1.0
     assert "| f1                                 | 100.00 |" in capsys.readouterr().out
-    lines = (tmp_path / "run" / "predictions_test.conll").read_text().splitlines()
+    row = table_of(tmp_path / "run" / "predictions_test.csv")[0]
     first = [("Ada", "B-PER"), ("Smith", "I-PER"), ("went", "O"), ("to", "O"), ("Rome", "B-LOC"), (".", "O")]
-    assert lines[:7] == [f"{word} {tag} {tag}" for word, tag in first] + [""]
+    words, tags = (list(part) for part in zip(*first, strict=True))
+    assert {name: json.loads(cell) for name, cell in row.items()} == {
+        "index": 0, "tokens": words, "label": tags, "prediction": tags
+    }  # fmt: skip
     find = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="first")
     text = "Kurt Smith went to Oslo ."
     found = [(entity["entity_group"], text[entity["start"] : entity["end"]].strip()) for entity in find(text)]
@@ -122,7 +125,11 @@ def rows(data):
 def test_tags_that_are_no_entities(command, tmp_path):
     rows = [{"tokens": ["dogs", "bark"], "pos": [0, 1]}] * 4
     (tmp_path / "pos.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    options = {"train_file": tmp_path / "pos.jsonl", "validation_file": tmp_path / "pos.jsonl", "tags_column": "pos"}
+    options = {
+        "train_file": tmp_path / "pos.jsonl",
+        "validation_file": tmp_path / "pos.jsonl",
+        "label_column_name": "pos",
+    }
     results = run_token_classification.main([*command(**options), "--tag_names", "NOUN", "VERB"])
     assert "eval_f1" not in results and 0 <= results["eval_accuracy"] <= 1
     assert json.loads((tmp_path / "run" / "config.json").read_text())["label2id"] == {"NOUN": 0, "VERB": 1}
@@ -166,7 +173,7 @@ def test_entities_of_one_word_and_last_words_have_scores():
     assert scores["f1"] == scores["f1_PER"] == pytest.approx(0.8)
 
 
-def test_entities_are_those_of_whole_sentences_where_these_are_cut(command, tmp_path, capsys):
+def test_entities_are_those_of_whole_sentences_where_these_are_cut(command, tmp_path, capsys, table_of):
     names = ("train", "validation", "test")
     for name in names:  # after training, "Smith" goes on with the name, where the other files end it
         tags = f"Ada B-PER\nSmith {'I-PER' if name == 'train' else 'O'}\nwent O\nto O\nRome B-LOC"
@@ -176,10 +183,11 @@ def test_entities_are_those_of_whole_sentences_where_these_are_cut(command, tmp_
         command(**files, max_seq_length=4, max_steps=60, per_device_train_batch_size=40, do_predict=True)
     )
     for split, prefix in (("validation", "eval"), ("test", "test")):
-        predicted = (tmp_path / "run" / f"predictions_{split}.conll").read_text()
-        assert predicted == "Ada B-PER B-PER\nSmith O I-PER\nwent O O\nto O O\nRome B-LOC B-LOC\n\n" * 8
+        rows = table_of(tmp_path / "run" / f"predictions_{split}.csv")
+        assert [json.loads(row["prediction"]) for row in rows] == [["B-PER", "I-PER", "O", "O", "B-LOC"]] * 8
+        assert [json.loads(row["label"]) for row in rows] == [["B-PER", "O", "O", "O", "B-LOC"]] * 8
         assert results[f"{prefix}_precision"] == results[f"{prefix}_recall"] == 0.5  # Rome, not Ada
-    assert f"test set: {tmp_path / 'run' / 'predictions_test.conll'}" in capsys.readouterr().out
+    assert f"test set: {tmp_path / 'run' / 'predictions_test.csv'}" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -190,7 +198,7 @@ def warnings_given(monkeypatch):
     return found
 
 
-def test_tags_that_only_evaluation_data_have_are_misses(command, data, tmp_path, warnings_given):
+def test_tags_that_only_evaluation_data_have_are_misses(command, data, tmp_path, warnings_given, table_of):
     known = (data / "train.conll").read_text().split("\n\n")[1:8]
     for name in ("validation", "test"):
         (tmp_path / f"{name}.conll").write_text("\n\n".join([*known, "Rex X B-DOG\nSmith X I-DOG\nwent X O"]))
@@ -204,22 +212,21 @@ def test_tags_that_only_evaluation_data_have_are_misses(command, data, tmp_path,
     labels = json.loads((tmp_path / "run" / "config.json").read_text())["label2id"]
     assert set(labels) == {"O", "B-PER", "I-PER", "B-LOC", "I-LOC"}
     for split, prefix in (("validation", "eval"), ("test", "test")):
-        lines = (tmp_path / "run" / f"predictions_{split}.conll").read_text().split("\n")
-        words = [line.split(" ") for line in lines if line]
-        assert results[f"{prefix}_accuracy"] == pytest.approx(
-            sum(tag == guess for _, tag, guess in words) / len(words)
-        )
+        rows = table_of(tmp_path / "run" / f"predictions_{split}.csv")
+        cells = [[json.loads(row[name]) for name in ("label", "prediction")] for row in rows]
+        pairs = [pair for row in cells for pair in zip(*row, strict=True)]
+        assert results[f"{prefix}_accuracy"] == pytest.approx(sum(tag == guess for tag, guess in pairs) / len(pairs))
         # Every entity of two people and places in seven sentences is found, the dog is not.
         assert results[f"{prefix}_recall"] == pytest.approx(14 / 15)
         assert results[f"{prefix}_accuracy"] <= 43 / 45
     assert results["eval_f1_DOG"] == 0 and math.isfinite(results["eval_loss"])
 
 
-def test_test_sentences_need_no_tags(command, tmp_path):
+def test_test_sentences_need_no_tags(command, tmp_path, table_of):
     (tmp_path / "words.txt").write_text("Ada\nwent\n\nKurt\n")
     run_token_classification.main(command(do_predict=True, test_file=tmp_path / "words.txt"))
-    lines = (tmp_path / "run" / "predictions_test.conll").read_text().splitlines()
-    assert [line.split(" ")[0] for line in lines] == ["Ada", "went", "", "Kurt", ""]
+    rows = table_of(tmp_path / "run" / "predictions_test.csv")
+    assert [json.loads(row["tokens"]) for row in rows] == [["Ada", "went"], ["Kurt"]] and "label" not in rows[0]
 
 
 def test_models_of_transformers_itself(command, data, tmp_path):

@@ -58,7 +58,7 @@ def test_a_model_on_the_command_line_replaces_that_of_a_recipe(tmp_path, given):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("step: 3", "unknown argument 'step'. Did you mean 'steps'?"),
+        ("step: 3", "unknown argument 'step'. For --step, did you mean --steps?"),
         ("- 3", "must be one mapping"),
         ("steps: [", "cannot be read"),
     ],

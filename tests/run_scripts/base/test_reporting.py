@@ -8,7 +8,8 @@ import torch
 
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base import reporting
-from tokenmixers.run_scripts.base.reporting import progress_line, versions, write_predictions
+from tokenmixers.run_scripts.base.reporting import class_columns, progress_line, versions, write_table
+from tokenmixers.run_scripts.data.table_files import read_list, read_table
 
 
 @pytest.mark.parametrize(
@@ -60,9 +61,16 @@ def test_the_device_that_was_used_is_named(monkeypatch):
 
 def test_written_numbers_have_all_digits(tmp_path):
     labels, predictions = np.float32([200006.94, 1e-7, 3]), np.float32([[200007.02], [1.25e-7], [0.1]])
-    write_predictions(tmp_path / "predictions.csv", predictions, labels, names=())
+    write_table(tmp_path / "predictions.csv", class_columns(predictions, labels, names=()))
     with (tmp_path / "predictions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [np.float32(row["label"]) for row in rows] == labels.tolist()
     assert [np.float32(row["prediction"]) for row in rows] == predictions[:, 0].tolist()
     assert rows[0]["label"] == "200006.94"
+
+
+def test_tables_are_read_back(tmp_path):
+    rows = [{"index": 3, "label": ["a", 'b"c'], "prediction": "x,\ny"}, {"index": 5, "label": [], "prediction": "ß"}]
+    write_table(tmp_path / "table.csv", {name: [row[name] for row in rows] for name in rows[0]})
+    found = [row for _, row in read_table(tmp_path / "table.csv").rows]
+    assert [{**row, "index": int(row["index"]), "label": read_list(row["label"])} for row in found] == rows

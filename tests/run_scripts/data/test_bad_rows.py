@@ -68,7 +68,7 @@ def questions(file, split="train", **options):
 def text_to_text(file, split="train", **options):
     arguments = TextToTextArguments(squad_train_file=file, squad_validation_file=file, **options)
     table = load_table(TEXT_TASKS["squad"], split, "", arguments)
-    return read_text_examples(TEXT_TASKS["squad"], table, True, None, arguments.skip_empty_examples)
+    return read_text_examples(TEXT_TASKS["squad"], table, True, arguments.skip_empty_examples)
 
 
 QUESTION = {"context": "It ran.", "question": "What?", "answers": {"text": ["It"], "answer_start": [0]}}
@@ -206,7 +206,7 @@ def test_what_is_no_text_in_a_data_set_is_named(values, tmp_path):
     for streaming in (False, True):
         arguments = TextDataArguments(dataset_name=str(tmp_path), streaming=streaming, max_eval_samples=1)
         with pytest.raises(UserError, match="the column 'text' of the train data must hold strings, got "):
-            load_documents(arguments, seed=0)
+            load_documents(arguments)
 
 
 def test_rows_without_text_are_counted(tmp_path, capsys):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from tokenmixers.run_scripts.data.files import find_files
-from tokenmixers.run_scripts.data.loading import limited
+from tokenmixers.run_scripts.data.loading import PredictionDataArguments, drawn
 from tokenmixers.run_scripts.data.text_corpus import load_texts
 
 
@@ -12,25 +12,32 @@ def rows() -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text": [str(number) for number in range(20)]})
 
 
-def test_a_limit_above_the_number_of_rows_is_none(rows, monkeypatch):
-    monkeypatch.setattr(datasets.Dataset, "take", lambda self, n: self.select(range(n)))  # before datasets 5.2
-    with pytest.raises(IndexError):
-        rows.take(21)
-    assert limited(rows, 21)["text"][:] == rows["text"][:]
-    assert sorted(limited(rows, 21, shuffle=True)["text"]) == sorted(rows["text"])
-    assert limited(rows, None, shuffle=True)["text"][:] == rows["text"][:]
+def test_a_draw_is_always_the_same_and_keeps_the_order(rows):
+    expected = sorted(np.random.default_rng(0).permutation(20)[:5].tolist())
+    for _ in range(2):
+        assert drawn(rows, 5)["text"][:] == list(map(str, expected))
+        np.random.seed(1)
+    assert drawn(list(range(20)), 5) == expected != list(range(5))
+    assert {*expected} < {*map(int, drawn(rows, 9)["text"])}
+    assert drawn(rows, 21)["text"][:] == drawn(rows, None)["text"][:] == rows["text"][:]
 
 
-def test_the_first_rows_or_always_the_same_ones(rows):
-    assert limited(rows, 3)["text"][:] == ["0", "1", "2"]
-    drawn = limited(rows, 3, shuffle=True)["text"]
-    assert drawn == [str(number) for number in np.random.default_rng(0).permutation(20)[:3]]
-    assert limited(rows, 9, shuffle=True)["text"][:3] == drawn
+def test_of_a_stream_the_first_rows(rows):
+    assert [row["text"] for row in drawn(rows.to_iterable_dataset(), 3)] == ["0", "1", "2"]
+    assert len(list(drawn(rows.to_iterable_dataset(), 21))) == 20
 
 
-def test_streamed_rows(rows):
-    assert [row["text"] for row in limited(rows.to_iterable_dataset(), 3)] == ["0", "1", "2"]
-    assert len(list(limited(rows.to_iterable_dataset(), 21))) == 20
+def test_every_split_has_its_limit_and_held_out_rows_are_in_one_alone(rows):
+    limits = {"max_train_samples": 3, "max_eval_samples": 4, "max_predict_samples": 5}
+    splits = ("train", "validation", "test")
+    arguments = PredictionDataArguments(**limits)
+    assert [len(arguments.select(split, rows)) for split in splits] == [3, 4, 5]
+    arguments = PredictionDataArguments(train_val_split=0.3)
+    train, validation, test = (arguments.select(split, rows)["text"][:] for split in splits)
+    assert [len(train), len(validation), len(test)] == [14, 6, 20]
+    assert sorted(train + validation, key=int) == test and train != test[:14]
+    drawn_too = PredictionDataArguments(**limits, train_val_split=0.3)
+    assert {*drawn_too.select("validation", rows)["text"]} < {*validation}
 
 
 @pytest.mark.parametrize("streaming", [False, True])

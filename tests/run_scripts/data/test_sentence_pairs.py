@@ -47,7 +47,7 @@ def test_training_pairs_of_every_kind_of_file(kind, files):
 
 def test_several_files_labels_and_limits(files):
     arguments = {"train_file": [files["tsv"], files["json"]], **COLUMNS}
-    kept = load_training_pairs(SentencePairArguments(**arguments, label_column="kind", positive_labels=["same"]))
+    kept = load_training_pairs(SentencePairArguments(**arguments, label_column_name="kind", positive_labels=["same"]))
     assert kept["anchor"][:] == ["Who?", "When?"] * 2
     few = load_training_pairs(SentencePairArguments(**arguments, max_train_samples=4))
     assert len(few) == 4 and {*few["anchor"]} <= {row["question"] for row in ROWS}
@@ -75,12 +75,15 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
         ({"train_file": ["tsv"]}, "line 2: there is no column 'anchor'; the columns are 'question', 'answer'"),
         ({"train_file": ["tsv"], **COLUMNS, "negative_columns": ["far", "near"]}, "there is no column 'near'"),
         (
-            {"train_file": ["tsv"], **COLUMNS, "label_column": "kind", "positive_labels": ["1"]},
+            {"train_file": ["tsv"], **COLUMNS, "label_column_name": "kind", "positive_labels": ["1"]},
             "no training pair has one of the --positive_labels '1' in 'kind'",
         ),
         ({"train_file": ["empty.jsonl"], **COLUMNS}, "line 1: the text is empty"),
         ({"train_file": ["number.jsonl"], **COLUMNS}, "line 1: the text must be a string, got 3"),
-        ({"train_file": ["tsv"], "label_column": "kind"}, "--label_column and --positive_labels belong together"),
+        (
+            {"train_file": ["tsv"], "label_column_name": "kind"},
+            "--label_column_name and --positive_labels belong",
+        ),
     ],
 )
 def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):

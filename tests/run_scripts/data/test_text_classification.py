@@ -30,7 +30,7 @@ def test_minus_one_may_be_a_class_of_ones_own(kind):
 
 @pytest.mark.parametrize("label", [-1, -1.0, "-1"])
 def test_minus_one_may_be_a_number_to_predict(label):
-    task = own_task(TextClassificationArguments(regression=True), None, GMLPConfig())
+    task = own_task(TextClassificationArguments(do_regression=True), None, GMLPConfig())
     assert read_examples(table(label, 2.5), task, labelled=False)["label"][:] == [-1.0, 2.5]
 
 

@@ -1,6 +1,7 @@
 import gzip
 
 import datasets
+import numpy as np
 import pytest
 
 from tokenmixers.run_scripts.data.text_corpus import (
@@ -35,7 +36,7 @@ def write(folder, kind, rows=DOCUMENTS, column="text"):
 def test_reads_every_kind_of_file(tmp_path, kind, streaming):
     file = write(tmp_path, kind)
     arguments = TextDataArguments(train_file=[file], streaming=streaming, max_eval_samples=4)
-    splits = load_documents(arguments, seed=0)
+    splits = load_documents(arguments)
     rows = {name: [row["text"] for row in split] for name, split in splits.items()}
     assert set(rows["train"]) | set(rows["validation"]) <= set(DOCUMENTS)
     assert not set(rows["train"]) & set(rows["validation"])
@@ -49,29 +50,42 @@ def test_reads_a_data_set_by_name(tmp_path):
     folder.mkdir()
     datasets.Dataset.from_dict({"text": DOCUMENTS[:30]}).to_parquet(folder / "train.parquet")
     datasets.Dataset.from_dict({"text": DOCUMENTS[30:]}).to_parquet(folder / "validation.parquet")
-    splits = load_documents(TextDataArguments(dataset_name=str(folder)), seed=0)
+    splits = load_documents(TextDataArguments(dataset_name=str(folder)))
     assert splits["train"]["text"] == DOCUMENTS[:30]
     assert splits["validation"]["text"] == DOCUMENTS[30:]
+
+
+@pytest.mark.parametrize(("share", "count"), [(None, 2), (0.25, 10)])
+def test_documents_are_held_out_of_training_files_and_data_sets(tmp_path, share, count):
+    """Always the same ones, in their order. A share that is given counts also if there is a validation split."""
+    (tmp_path / "hub").mkdir()
+    for name in ("train", "validation") if share else ("train",):
+        datasets.Dataset.from_dict({"text": DOCUMENTS}).to_parquet(tmp_path / "hub" / f"{name}.parquet")
+    expected = sorted(np.random.default_rng(0).permutation(40)[:count])
+    for source in ({"train_file": [write(tmp_path, "jsonl")]}, {"dataset_name": str(tmp_path / "hub")}):
+        splits = load_documents(TextDataArguments(**source, train_val_split=share))
+        assert splits["validation"]["text"][:] == [DOCUMENTS[place] for place in expected]
+        assert splits["train"]["text"][:] == [text for place, text in enumerate(DOCUMENTS) if place not in expected]
 
 
 def test_other_column_and_globs_and_limits(tmp_path):
     write(tmp_path, "jsonl", column="body")
     arguments = TextDataArguments(
-        train_file=[str(tmp_path / "*.jsonl")], text_column="body", max_train_samples=5, max_eval_samples=1
+        train_file=[str(tmp_path / "*.jsonl")], text_column_names=["body"], max_train_samples=5, max_eval_samples=1
     )
-    splits = load_documents(arguments, seed=0)
+    splits = load_documents(arguments)
     assert (len(splits["train"]), len(splits["validation"])) == (5, 1)
 
 
 def test_a_file_to_evaluate_on_is_enough(tmp_path):
-    splits = load_documents(TextDataArguments(validation_file=[write(tmp_path, "jsonl")]), seed=0)
+    splits = load_documents(TextDataArguments(validation_file=[write(tmp_path, "jsonl")]))
     assert list(splits) == ["validation"]
     assert splits["validation"]["text"] == DOCUMENTS
 
 
 def refusal(**arguments):
     with pytest.raises(SystemExit) as caught:
-        load_documents(TextDataArguments(**arguments), seed=0)
+        load_documents(TextDataArguments(**arguments))
     message = str(caught.value)
     assert message.startswith("error: ")
     assert "\n" not in message
@@ -86,12 +100,15 @@ def test_mistakes_are_named(tmp_path):
     file = write(tmp_path, "jsonl")
     assert "no file 'missing.txt'" in refusal(train_file=["missing.txt"])
     assert "data.docx" in refusal(train_file=[str(unknown)])
-    assert "no column 'body'; it has 'text', 'extra'" in refusal(train_file=[file], text_column="body")
+    assert "no column 'body'; it has 'text', 'extra'" in refusal(train_file=[file], text_column_names=["body"])
     assert "holds no text" in refusal(train_file=[str(empty)], validation_file=[file])
     assert "--dataset_name or --train_file" in refusal()
     assert "either --dataset_name or --train_file." in refusal(train_file=[file], dataset_name="corpus")
     assert "--max_eval_samples" in refusal(train_file=[file], streaming=True)
-    assert "percentage" in refusal(train_file=[file], validation_split_percentage=0.1)
+    assert "--train_val_split 0.001 of 40 examples leaves nothing" in refusal(train_file=[file], train_val_split=0.001)
+    both = {"train_file": [file], "train_val_split": 0.1}
+    assert "--validation_file names others" in refusal(**both, validation_file=[file])
+    assert "--train_val_split is not for --streaming" in refusal(**both, streaming=True, max_eval_samples=1)
     assert "nowhere" in refusal(dataset_name=str(tmp_path / "nowhere"))
 
 
@@ -131,5 +148,5 @@ def test_wrong_units_of_text(changes, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "jsonl")
     with pytest.raises(SystemExit) as caught:
-        load_documents(TextDataArguments(**{"train_file": ["data.txt"], **changes}), seed=0)
+        load_documents(TextDataArguments(**{"train_file": ["data.txt"], **changes}))
     assert message in str(caught.value)

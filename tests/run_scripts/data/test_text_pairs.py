@@ -86,7 +86,8 @@ def test_sentences_are_joined_and_several_targets_are_references(tmp_path):
     file = tmp_path / "data.jsonl"
     file.write_text(json.dumps({"source": ["One.", "Two."], "target": ["first", " ", "second"]}) + "\n")
     pairs, side = load_pairs(Seq2SeqDataArguments(train_file=[str(file)], source_prefix="summarize: "), "train")
-    assert pairs[0] == {"source": "summarize: One. Two.", "target": "first", "references": ["first", "second"]}
+    row = {"source": "summarize: One. Two.", "target": "first", "references": ["first", "second"], "index": 0}
+    assert pairs[0] == row
     assert side == "right"
     assert list(iterate_pair_texts(pairs)) == ["summarize: One. Two.", "first"]
 
@@ -105,13 +106,14 @@ def test_dialogues(tmp_path):
     assert load_pairs(cut_right, "train")[1] == "right"
 
 
-def test_limits_and_skipping_count_for_their_split(tmp_path):
+def test_skipping_counts_for_its_split_and_rows_keep_their_index(tmp_path):
     sources = write_lines(tmp_path, "source", ["one", "", "three", "four"])
     targets = write_lines(tmp_path, "target", ["1", "2", "3", " "])
     kinds = {"source": sources, "target": targets}
     files = {f"{split}_{kind}_file": names for split in ("train", "test") for kind, names in kinds.items()}
     assert loaded(**files, skip_empty_examples=True) == [("one", "1"), ("three", "3")]
-    assert loaded("test", **files, max_eval_samples=1, max_train_samples=4) == [("one", "1")]
+    kept, _ = load_pairs(Seq2SeqDataArguments(**files, skip_empty_examples=True, max_train_samples=1), "train")
+    assert [(row["source"], row["index"]) for row in kept] in ([("one", 0)], [("three", 2)])
     with pytest.raises(SystemExit, match=r"2 bad rows\. line 2: 'source' is empty; line 4: 'target' is empty\.$"):
         loaded("test", **files, skip_empty_examples=True)
     with pytest.raises(SystemExit, match=r"2 bad rows\. .* line 4: 'target' .* --skip_empty_examples"):

@@ -42,7 +42,7 @@ def documents(files, pattern="[0-9].txt", seen=None):
         streaming=True,
         max_eval_samples=1,
     )
-    split = load_documents(arguments, seed=0)["train"]
+    split = load_documents(arguments)["train"]
     return split if seen is None else split.map(lambda row: (seen.append(row["text"]), row)[1])
 
 
@@ -245,7 +245,7 @@ def test_more_readers_than_documents_are_refused(files):
 
 def test_held_out_documents_are_not_trained_on_by_any_reader(files):
     arguments = TextDataArguments(train_file=[str(files / "[0-9].txt")], streaming=True, max_eval_samples=12)
-    splits = load_documents(arguments, seed=0)
+    splits = load_documents(arguments)
     held_out = {int(row["text"]) for row in splits["validation"]}
     assert held_out == set(range(12))
     trained = set()

@@ -222,10 +222,10 @@ def test_test_data_are_predicted_again(run, whole, tmp_path, monkeypatch):
     command += ["--output_dir", tmp_path / "pairs", "--generation_max_length", 4, "--disable_tqdm", "True"]
     command = [str(part) for part in command]
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(run_seq2seq.GenerationEvaluation, "write", kill)
+        patch.setattr(run_seq2seq.GenerationEvaluation, "columns", kill)
         run_seq2seq.main(command)
     results = run_seq2seq.main(command)
-    assert len((tmp_path / "pairs" / "test_predictions.txt").read_text().splitlines()) == 4
+    assert len((tmp_path / "pairs" / "predictions_test.csv").read_text().splitlines()) == 5
     written = json.loads((tmp_path / "pairs" / "all_results.json").read_text())
     assert written["test_bleu"] == results["test_bleu"]
     tokenizer = json.loads((tmp_path / "pairs" / "tokenizer.json").read_text())

@@ -1,6 +1,5 @@
 """Scores of generated texts, averages of benchmarks, bests of runs, embeddings that do not train."""
 
-import json
 from statistics import fmean
 
 import numpy as np
@@ -122,12 +121,12 @@ def test_predictions_are_scored_with_their_own_task(evaluation):
         evaluation.metrics(predicted(EvalPrediction, [0, 1], ["?", "?"]))
 
 
-def test_predictions_are_written(evaluation, tmp_path):
-    evaluation.write(predicted(PredictionOutput, [3, 4], ["acceptable", "?"]), "cola", str(tmp_path))
-    lines = (tmp_path / "predictions_cola.jsonl").read_text().splitlines()
-    assert list(map(json.loads, lines)) == [
-        {"source": "cola 0", "prediction": "acceptable", "targets": ["acceptable"], "parsed": True},
-        {"source": "cola 1", "prediction": "?", "targets": ["unacceptable"], "parsed": False},
+def test_predictions_stand_next_to_the_references(evaluation):
+    columns = evaluation.columns(predicted(PredictionOutput, [3, 4], ["acceptable", "?"]), "cola")
+    assert columns.pop("index") == [example.index for example in evaluation.sets["cola"].examples]
+    assert [tuple(row) for row in zip(*columns.values(), strict=True)] == [
+        ("cola 0", ("acceptable",), "acceptable", True),
+        ("cola 1", ("unacceptable",), "?", False),
     ]
 
 

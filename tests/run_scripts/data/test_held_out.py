@@ -1,0 +1,125 @@
+"""`--train_val_split` and `--max_*_samples` in all commands that have data of their own."""
+
+import json
+
+import datasets
+import pytest
+from PIL import Image
+from transformers import GPT2Config
+
+from tokenmixers.run_scripts.data.images import ImageDataArguments, load_images
+from tokenmixers.run_scripts.data.sentence_pairs import (
+    SentencePairArguments,
+    load_evaluation_pairs,
+    load_training_pairs,
+)
+from tokenmixers.run_scripts.data.squad import QuestionDataArguments, load_questions
+from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
+from tokenmixers.run_scripts.data.text_pairs import Seq2SeqDataArguments, load_pairs
+from tokenmixers.run_scripts.data.token_classification import TokenClassificationArguments, load_sentences
+from tokenmixers.run_scripts.run_glue import TextClassification
+
+
+NUMBERS = list(range(20))
+
+
+@pytest.fixture(params=["file", "data set"])
+def source(request, tmp_path):
+    """Rows for every command, in which the text is a number: as arguments that name a file or a data set."""
+    rows = [
+        {
+            "text": str(number),
+            "label": number % 2,
+            "tokens": [str(number)],
+            "ner_tags": ["O"],
+            "id": str(number),
+            "question": "Which?",
+            "context": str(number),
+            "answers": {"text": [str(number)], "answer_start": [0]},
+            "source": str(number),
+            "target": "x",
+            "anchor": str(number),
+            "positive": "x",
+            "score": str(number),
+        }
+        for number in NUMBERS
+    ]
+    if request.param == "file":
+        (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        return {"train_file": [str(tmp_path / "train.jsonl")]}
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "data" / "train.parquet")
+    return {"dataset_name": str(tmp_path / "data")}
+
+
+class _Run(dict):
+    """As much of a run as loading needs."""
+
+    def __init__(self, data_args, wanted):
+        self.data_args, self.args = data_args, type("Args", (), _jobs(wanted))
+        self.config, self.model_args = GPT2Config(num_labels=2), type("ModelArgs", (), {"token": None})
+
+
+def _jobs(wanted):
+    return {
+        f"do_{job}": split in wanted
+        for job, split in (("train", "train"), ("eval", "validation"), ("predict", "test"))
+    }
+
+
+def _glue(wanted, **options):
+    found = TextClassification().load(_Run(TextClassificationArguments(**options), wanted))
+    return {split: [row[0] for row in sets[""]["texts"]] for split, sets in found.items()}
+
+
+def _tags(wanted, **options):
+    found = load_sentences(TokenClassificationArguments(**options), wanted)
+    return {split: [row[0] for row in rows["tokens"]] for split, rows in found.items()}
+
+
+def _questions(wanted, **options):
+    found = load_questions(QuestionDataArguments(**options), wanted)
+    return {split: rows["context"][:] for split, rows in found.items()}
+
+
+def _pairs(wanted, **options):
+    return {split: load_pairs(Seq2SeqDataArguments(**options), split)[0]["source"][:] for split in wanted}
+
+
+def _sentence_pairs(wanted, **options):
+    arguments = SentencePairArguments(**options)
+    load = {"train": load_training_pairs, "validation": lambda given: load_evaluation_pairs(given, "validation")}
+    return {split: load[split](arguments)["anchor"][:] for split in wanted}
+
+
+LOADERS = [_glue, _tags, _questions, _pairs, _sentence_pairs]
+
+
+@pytest.mark.parametrize("load", LOADERS)
+def test_every_command_holds_out_the_same_share_of_its_rows(load, source):
+    found = load(["train", "validation"], **source, train_val_split=0.3)
+    train, validation = ([int(text) for text in found[split]] for split in ("train", "validation"))
+    assert len(validation) == 6 and validation == sorted(validation) and train == sorted(train)
+    assert sorted(train + validation) == NUMBERS
+    alone = load(["validation"], **source, train_val_split=0.3)
+    assert [int(text) for text in alone["validation"]] == validation
+    few = load(["train", "validation"], **source, train_val_split=0.3, max_train_samples=5, max_eval_samples=2)
+    assert [len(few["train"]), len(few["validation"])] == [5, 2]
+    assert {*map(int, few["train"])} < {*train} and {*map(int, few["validation"])} < {*validation}
+
+
+@pytest.mark.parametrize("load", LOADERS)
+def test_other_validation_data_next_to_it_are_a_mistake(load, source, tmp_path):
+    files = {"validation_file": [str(tmp_path / "train.jsonl")]}
+    with pytest.raises(SystemExit, match="--validation_file names others: give one of them"):
+        load(["train", "validation"], **source, **files, train_val_split=0.3)
+
+
+def test_images_are_held_out(tmp_path):
+    for number in NUMBERS:
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        Image.new("RGB", (2, 2), (number, 0, 0)).save(tmp_path / "ab"[number % 2] / f"{number:02}.png")
+    splits = load_images(ImageDataArguments(train_dir=str(tmp_path), train_val_split=0.3), ["train", "validation"])
+    names = {split: [image["path"] for image in rows["image"]] for split, rows in splits.items()}
+    assert len(names["validation"]) == 6 and not {*names["train"]} & {*names["validation"]}
+    assert sorted(splits["train"]["index"][:] + splits["validation"]["index"][:]) == NUMBERS
+    assert "row_number" not in splits["validation"].column_names  # which would be augmented
