@@ -85,10 +85,6 @@ class EmbeddingEvaluationArguments:
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "batch_size max_seq_length speed_sentences threads rounds"))
-        for name, values in (("models", self.models), ("formats", self.formats)):
-            for value in values:
-                if values.count(value) > 1:
-                    raise UserError(f"--{name} has {value!r} twice: give each once.")
 
 
 def find_columns(arguments: EmbeddingEvaluationArguments) -> dict[str, tuple[str, str]]:
@@ -96,7 +92,7 @@ def find_columns(arguments: EmbeddingEvaluationArguments) -> dict[str, tuple[str
 
     That is the last part of its path, if no other model has it, and the format.
     """
-    models, formats = arguments.models, arguments.formats
+    models, formats = list(dict.fromkeys(arguments.models)), list(dict.fromkeys(arguments.formats))
     last = [Path(name).name or name for name in models]
     columns = {}
     for name, part in zip(models, last, strict=True):

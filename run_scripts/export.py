@@ -77,9 +77,6 @@ class ExportArguments:
 
     def __post_init__(self):
         check_ranges(self, ("a share from 0 to 1", "max_quality_loss"))
-        twice = [kind for kind in dict.fromkeys(self.formats) if self.formats.count(kind) > 1]
-        if twice:
-            raise UserError(f"--formats has {twice[0]!r} twice: give each once.")
         if self.max_quality_loss is not None and not self.measures:
             raise UserError("--max_quality_loss needs data to measure the quality on: give --validation_file.")
         check_opset(self.opset)
@@ -105,7 +102,7 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     graph = trace(checkpoint.model, batches[0], arguments.opset)
     results: list[dict[str, Any]] = []
     calls: dict[str, Callable[[], Any]] = {"PyTorch": partial(in_pytorch, checkpoint.model, batches[1])}
-    for kind in arguments.formats:
+    for kind in dict.fromkeys(arguments.formats):
         path = folder / FILES[kind]
         write(graph, kind, path)
         calls[kind] = partial(Program(path), batches[1])

@@ -284,7 +284,6 @@ TEXTS = [
     (("plot_spatial_weights",), "--model folder", "'folder' cannot be loaded: Unrecognized model"),
     (("plot_spatial_weights",), "--model bert --format gif", "argument --format: invalid choice: 'gif'"),
     (("export",), "--model bert --formats nope", "argument --formats: invalid choice: 'nope'"),
-    (("export",), "--model bert --formats onnx onnx", "--formats has 'onnx' twice"),
     (("export",), "--model bert --opset 11", "--opset 11 is too old: models are written with 18 to 23"),
     (("export",), "--model bert --max_quality_loss 0.1", "--max_quality_loss needs data .*: give --validation_file"),
     (("export",), "--model nope/nope", "cannot be loaded"),
@@ -313,7 +312,6 @@ TEXTS = [
         "the output folder full exists and",
     ),
     (("make_data idx_images",), "--input_dir folder", "there is neither train-images-idx3-ubyte nor"),
-    (("evaluate_embeddings",), "--models bert bert --data_dir folder", "--models has 'bert' twice: give each once"),
     (("evaluate_embeddings",), "--models bert --data_dir nope", "--data_dir: there is no folder 'nope'"),
 ]
 
