@@ -121,6 +121,7 @@ def load_metric(name: str, config_name: str | None = None) -> "LocalMetric":
         ValueError: If there is no such metric or configuration.
     """
     check_packages(name)
-    from .local_metric import local_metric
+    from .local_metric import LocalMetric
 
-    return local_metric(name, METRICS[name], config_name)
+    class_name = name.title().replace("_", "")  # from which `evaluate` takes the metric's name
+    return type(class_name, (LocalMetric,), {"definition": METRICS[name]})(config_name)

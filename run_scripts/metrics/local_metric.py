@@ -68,9 +68,3 @@ class LocalMetric(evaluate.Metric):
     def _build_data_dir(self) -> str:
         """Where files would be: `evaluate` would make the folder."""
         return os.path.join(self._data_dir_root, self.name, self.config_name)
-
-
-def local_metric(name: str, definition: "Definition", config_name: str | None = None) -> LocalMetric:
-    """A metric of this name: `evaluate` takes it from the class."""
-    class_name = "".join(part.capitalize() for part in name.split("_"))
-    return type(class_name, (LocalMetric,), {"definition": definition})(config_name)

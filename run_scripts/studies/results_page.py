@@ -149,11 +149,6 @@ def claim_rows(analysis: Analysis) -> list[tuple[str, str, str, str, str, str]]:
     return rows
 
 
-def claims_table(analysis: Analysis) -> str:
-    """The claims of one study with differences, intervals and verdicts."""
-    return markdown_table(("claim", *CLAIM_COLUMNS), claim_rows(analysis))
-
-
 def verdict_lines(analysis: Analysis) -> str:
     """The verdicts, one a line."""
     return "\n".join(f"{whole}: {claim.claim}" for claim, _, whole in analysis.verdicts())
@@ -176,7 +171,7 @@ def study_section(analysis: Analysis, conclusion: str = "", picture: str = "") -
 
 def study_report(analysis: Analysis) -> str:
     """The report on one study: its section and its claims."""
-    return f"{study_section(analysis)}\n\n{claims_table(analysis)}"
+    return f"{study_section(analysis)}\n\n{markdown_table(('claim', *CLAIM_COLUMNS), claim_rows(analysis))}"
 
 
 def command(study: Study) -> str:

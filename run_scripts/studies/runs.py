@@ -23,7 +23,7 @@ from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis, machine_name
 from .definition import Task
 from .step_times import step_seconds
-from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions, run_of
+from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions, read_report, run_of
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Executor:
         self.models, self.device = models, device
         self.records: dict[Run, dict[str, Any]] = {}
         self.active: list[Process] = []
-        self.earlier = workspace.earlier_report()
+        self.earlier = read_report(workspace.report_file) if workspace.report_file.is_file() else None
         dates = [_now()]
         if self.earlier is not None:
             dates += self.earlier["dates"]
@@ -60,7 +60,7 @@ class Executor:
         return {
             "study": self.study.name,
             "setting": self.study.setting,
-            "data": self._data(),
+            "data": "Hub" if self.workspace.data_dir is None else "files",
             "machine": self._machine(),
             "earlier_machines": self._earlier_machines(),
             "packages": self.machine["versions"],
@@ -70,9 +70,6 @@ class Executor:
             "models": self.models,
             "runs": list(self.records.values()),
         }
-
-    def _data(self) -> str:
-        return "Hub" if self.workspace.data_dir is None else "files"
 
     def _machine(self) -> dict[str, Any]:
         kept = ("processor", "instructions", "accelerator", "cores", "device")

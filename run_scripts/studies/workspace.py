@@ -120,10 +120,6 @@ class Workspace:
         """The file with the report on all finished runs."""
         return self.folder / f"{self.study.stem}.json"
 
-    def earlier_report(self) -> dict[str, Any] | None:
-        """The report of an earlier start; `None` if there is none."""
-        return read_report(self.report_file) if self.report_file.is_file() else None
-
     def run_folder(self, run: Run) -> Path:
         """The output folder of a run."""
         return self.folder / run.task / run.name
