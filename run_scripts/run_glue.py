@@ -36,7 +36,7 @@ from .data.text_classification import (
     ChoiceCollator,
     TextClassificationArguments,
     found_labels,
-    load_tables,
+    load_sets,
     own_task,
     read_examples,
     tokenize,
@@ -84,7 +84,7 @@ class TextClassification(Task):
         """Split -> set -> examples, see `read_examples`."""
         data_args, args = run.data_args, run.args
         check_packages(*(metric for metric, _ in SCORES.values()))
-        tables = load_tables(data_args, wanted_splits(args), run.model_args.token)
+        tables = load_sets(data_args, wanted_splits(args), run.model_args.token)
         if data_args.task_name is not None:
             self.task = find_task(data_args.task_name)
         else:

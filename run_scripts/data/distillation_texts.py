@@ -11,7 +11,7 @@ from ..base.errors import UserError
 from .files import ending, find_files
 from .loading import drawn
 from .sentence_pairs import SentencePairArguments
-from .table_files import EmptyRowError, Row, Table, check_text, load_named_split, read_table
+from .table_files import EmptyRowError, Row, Table, check_text, load_tables, read_table
 from .text_corpus import TEXT_KINDS, load_texts
 
 
@@ -82,11 +82,9 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
     """
     if arguments.train_val_split is not None:
         raise UserError("--train_val_split is for pairs without a --teacher: give --validation_file, or leave it out.")
-    if (arguments.dataset_name is None) == (arguments.train_file is None):
-        raise UserError("give the training texts as one of --dataset_name and --train_file.")
     texts, pairs, tables = [], [], []
     skipped = 0
-    if arguments.train_file is not None:
+    if arguments.train_file is not None and arguments.dataset_name is None:
         files = find_files(arguments.train_file, TEXT_KINDS)
         lines = [file for file in files if ending(file) == ".txt"]
         if lines:
@@ -98,7 +96,7 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
             texts.append(kept)
         tables = [read_table(file) for file in files if ending(file) != ".txt"]
     else:
-        tables = [load_named_split(arguments, "train", token)]
+        tables = [*load_tables(arguments, ["train"], token).values()]
     for table in tables:
         rows, left_out = _rows_of(table, arguments)
         skipped += left_out

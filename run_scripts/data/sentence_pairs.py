@@ -16,8 +16,8 @@ from .table_files import (
     Table,
     check_text,
     is_missing,
-    load_named_split,
     load_split,
+    load_tables,
     read_table,
 )
 
@@ -96,13 +96,7 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
     Raises:
         UserError: If data are missing, a text is empty, or no pair has one of the labels.
     """
-    if (arguments.dataset_name is None) == (arguments.train_file is None):
-        raise UserError("give the training pairs as one of --dataset_name and --train_file.")
-    if arguments.train_file is not None:
-        table = read_table(arguments.train_file)
-    else:
-        table = load_named_split(arguments, "train", token)
-    columns = arguments.pair_columns
+    (table,), columns = load_tables(arguments, ["train"], token).values(), arguments.pair_columns
     rows = _texts_of(table, columns, arguments, can_skip=True)
     if not rows:
         labels = ", ".join(map(repr, arguments.positive_labels))
@@ -128,12 +122,11 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
     Raises:
         UserError: If data are missing, a text is empty, or a similarity is no number or equal in all rows.
     """
-    source = arguments.source_of(split)
-    file = getattr(arguments, f"{source}_file")
-    if file is not None:
-        table = read_table(file)
-    elif source == "train":
-        table = load_named_split(arguments, split, token)
+    source, files = arguments.source_of(split), getattr(arguments, f"{split}_file")
+    if source == "train":
+        table = load_tables(arguments, [split], token)[split]
+    elif files is not None:
+        table = read_table(files)
     else:
         name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
         table = load_split(name, config, getattr(arguments, f"{split}_split"), token)

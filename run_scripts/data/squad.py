@@ -20,6 +20,7 @@ from .table_files import (
     Table,
     check_strings,
     join_tables,
+    load_tables,
     parse_json,
     read_table,
 )
@@ -92,15 +93,7 @@ def load_questions(
         UserError: If data is missing or wrong, see `check_questions`.
     """
     splits = {}
-    for name in wanted:
-        source = arguments.source_of(name)
-        files = getattr(arguments, f"{source}_file")
-        if (arguments.dataset_name is None) == (files is None):
-            raise UserError(f"give the {name} questions as either --dataset_name or --{source}_file.")
-        if files is not None:
-            table = load_squad_files(files)
-        else:
-            table = Table(f"the {name} data", list(enumerate(arguments.load(name, token), start=1)), "row")
+    for name, table in load_tables(arguments, wanted, token, load_squad_files).items():
         answered = name != "test" or any(_has_answer(row) for _, row in table.readable)
         skip_empty = arguments.skip_empty_examples and name != "test"
         questions = check_questions(table, arguments.version_2_with_negative, skip_empty, answered=answered)

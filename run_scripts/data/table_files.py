@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from ..base.errors import BadDataError, UserError, report_bad_data
 from .files import COMPRESSIONS, ending, find_files, iterate_lines, open_file, read_text
-from .loading import DatasetArguments, load_named
+from .loading import load_named
 
 
 Row = dict[str, Any]
@@ -358,10 +358,23 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
     return Table(f"{name}, {split}", list(_named_rows(rows, rows.features)), "row")
 
 
-def load_named_split(arguments: DatasetArguments, split: str, token: str | None = None) -> Table:
-    """The `"train"`, `"validation"` or `"test"` split of the arguments' data set, see `load_split`."""
-    name = getattr(arguments, f"{arguments.source_of(split)}_split")
-    return load_split(arguments.dataset_name, arguments.dataset_config_name, name, token)
+def load_tables(
+    arguments: Any, splits: Sequence[str], token: str | None = None, read: Callable[[list[str]], Table] = read_table
+) -> dict[str, Table]:
+    """All rows of some splits, from the files or the data set that `arguments`, `FileArguments`, name.
+
+    Raises:
+        UserError: If a split has neither a file nor a data set, or has both, or cannot be read.
+    """
+    name, sources = arguments.dataset_name, {split: arguments.source_of(split) for split in splits}
+    files = {split: getattr(arguments, f"{source}_file") for split, source in sources.items()}
+    for split, source in sources.items():
+        if (name is None) == (files[split] is None):
+            raise UserError(f"give the {split} data as either --dataset_name or --{source}_file.")
+    if name is None:
+        return {split: read(files[split]) for split in splits}
+    names = {split: getattr(arguments, f"{source}_split") for split, source in sources.items()}
+    return {split: load_split(name, arguments.dataset_config_name, names[split], token) for split in splits}
 
 
 def _named_rows(rows: Iterable[Row], features: datasets.Features) -> Iterator[tuple[int, Row]]:

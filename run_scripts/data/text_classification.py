@@ -19,9 +19,8 @@ from .table_files import (
     Table,
     check_text,
     is_missing,
-    load_named_split,
+    load_tables,
     read_list,
-    read_table,
 )
 
 
@@ -68,7 +67,7 @@ class TextClassificationArguments(LengthArguments, TextColumnArguments, FileArgu
 Tables = dict[str, dict[str, Table]]
 
 
-def load_tables(arguments: TextClassificationArguments, splits: list[str], token: str | None = None) -> Tables:
+def load_sets(arguments: TextClassificationArguments, splits: list[str], token: str | None = None) -> Tables:
     """Load the rows of some splits.
 
     Args:
@@ -79,8 +78,8 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
     Raises:
         UserError: If the source is ambiguous, or something is missing.
     """
-    own = {split: getattr(arguments, f"{arguments.source_of(split)}_file") for split in SPLITS}
-    sources = [arguments.task_name, arguments.dataset_name, next(filter(None, own.values()), None)]
+    own = next(filter(None, (getattr(arguments, f"{arguments.source_of(split)}_file") for split in SPLITS)), None)
+    sources = [arguments.task_name, arguments.dataset_name, own]
     if sum(source is not None for source in sources) != 1:
         raise UserError("give the data as one of --task_name, --dataset_name, or --train_file and --validation_file.")
     if arguments.data_dir is not None and arguments.task_name is None:
@@ -94,17 +93,8 @@ def load_tables(arguments: TextClassificationArguments, splits: list[str], token
             split: {part: task.read(split, part, arguments.data_dir, token) for part in parts[split]}
             for split in splits
         }
-    tables: Tables = {}
-    for split in splits:
-        if arguments.dataset_name is None and own[split] is None:
-            raise UserError(f"--{arguments.source_of(split)}_file is missing.")
-    for split in splits:
-        if arguments.dataset_name is not None:
-            table = load_named_split(arguments, split, token)
-        else:
-            table = read_table(own[split])
-        tables[split] = {"": _with_label_lists(table, arguments, labelled=split != "test")}
-    return tables
+    found = load_tables(arguments, splits, token)
+    return {split: {"": _with_label_lists(table, arguments, split != "test")} for split, table in found.items()}
 
 
 def _with_label_lists(table: Table, arguments: TextClassificationArguments, labelled: bool) -> Table:

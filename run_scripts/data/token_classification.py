@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import datasets
@@ -13,7 +14,7 @@ from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from .conll import CONLL_KINDS, marks_entities, read_conll
 from .files import ending, find_files
-from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments
+from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -21,7 +22,7 @@ from .table_files import (
     Table,
     is_missing,
     join_tables,
-    load_named_split,
+    load_tables,
     read_list,
     read_table,
 )
@@ -73,30 +74,21 @@ def load_sentences(
     Raises:
         UserError: If something is missing, or a row is invalid; the message names the row.
     """
-    files = {split: getattr(arguments, f"{arguments.source_of(split)}_file") for split in SPLITS}
-    if (arguments.dataset_name is None) == (not any(files.values())):
-        raise UserError("give the data as either --dataset_name, or --train_file and --validation_file.")
     sentences = {}
-    for split in splits:
-        if arguments.dataset_name is not None:
-            table = load_named_split(arguments, split, token)
-            table = table if arguments.sentence_column is None else _by_sentence(table, arguments)
-        elif files[split] is None:
-            raise UserError(f"--{arguments.source_of(split)}_file is missing.")
-        else:
-            table = _read_files(files[split], arguments)
+    for split, table in load_tables(arguments, splits, token, partial(_read_files, arguments=arguments)).items():
+        table = table if arguments.sentence_column is None else _by_sentence(table, arguments)
         sentences[split] = arguments.select(split, _check(table, arguments, tagged=split != "test"))
     return sentences
 
 
 def _read_files(patterns: Sequence[str], arguments: TokenClassificationArguments) -> Table:
+    if arguments.sentence_column is not None:
+        return read_table(patterns)
     files = find_files(patterns, (*_TABLES, *CONLL_KINDS))
     return join_tables([_read_file(file, arguments) for file in files])
 
 
 def _read_file(file: str, arguments: TokenClassificationArguments) -> Table:
-    if arguments.sentence_column is not None:
-        return _by_sentence(read_table(file), arguments)
     if ending(file) not in _TABLES:
         return read_conll(file, arguments.text_column, arguments.label_column_name)
     table = read_table(file)

@@ -173,7 +173,7 @@ TEXTS = [
         "--do_train --model_type bert --config_overrides hidden_sizes=3",
         "'hidden_sizes', which is no field of BertConfig",
     ),
-    (FINETUNE, "--do_train --config_name gmlp-base", "give the data as"),
+    (FINETUNE, "--do_train --config_name gmlp-base", "give the (train )?data as"),
     (("run_glue",), "--task_name nope --config_name gmlp-base --do_train", "--task_name 'nope' is not a task"),
     (ONE, "--seeds 1 1", "--seeds takes different numbers; got "),
     (ONE, "--seeds 1 2 --do_train", "--seeds, --learning_rates and --batch_sizes need --do_train and --do_eval"),

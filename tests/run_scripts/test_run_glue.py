@@ -469,7 +469,10 @@ def test_the_papers_recipe(command, tmp_path):
         ({"task_name": None}, "give the data as one of --task_name"),
         ({"task_name": None, "train_file": "x.csv"}, "--data_dir holds the files of a benchmark"),
         ({**OWN, "train_file": "missing.csv", "validation_file": "x"}, "there is no file 'missing.csv'"),
-        ({**OWN, "train_file": "missing.csv"}, "--validation_file is missing"),
+        (
+            {**OWN, "train_file": "missing.csv"},
+            "give the validation data as either --dataset_name or --validation_file",
+        ),
         ({"task_name": "cola"}, "there is no file"),
         ({"do_train": None, "do_eval": None}, "there is nothing to do"),
         ({"max_seq_length": 65}, "--max_seq_length 65 does not fit the model"),

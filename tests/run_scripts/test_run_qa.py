@@ -405,13 +405,13 @@ def test_kinds_of_json_may_be_mixed(questions, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_file": None}, "give the train questions as either --dataset_name or --train_file"),
+        ({"train_file": None}, "give the train data as either --dataset_name or --train_file"),
         ({"validation_file": "missing.json"}, "no file 'missing.json'"),
         ({"doc_stride": 30}, "must be more than `doc_stride=30`"),
         ({"max_seq_length": 33}, "--max_seq_length 33 does not fit the model"),
         ({"do_train": None, "do_eval": None}, "there is nothing to do"),
         ({"do_train": None}, "--train_tokenizer needs --do_train"),
-        ({"validation_file": None}, "give the validation questions as either --dataset_name or --validation_file"),
+        ({"validation_file": None}, "give the validation data as either --dataset_name or --validation_file"),
         ({"train_tokenizer": None}, "--tokenizer_name"),
         (
             {"label_smoothing_factor": 0.1},
@@ -504,7 +504,7 @@ def test_questions_about_docstrings(tmp_path, monkeypatch):
 
 
 def test_files_of_questions(library, tmp_path, capsys):
-    make_data.main(["python_docs_questions", "--output_dir", str(tmp_path / "made"), "--repeats", "1"])
+    make_data.main(["python_docs_questions", "--output_dir", str(tmp_path / "made")])
     assert "questions about" in capsys.readouterr().out
     arguments = QuestionDataArguments(
         train_file=[str(tmp_path / "made" / "train.json")],

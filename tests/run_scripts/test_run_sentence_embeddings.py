@@ -84,7 +84,7 @@ def command(data, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_file": None}, "give the training pairs as one of --dataset_name and --train_file"),
+        ({"train_file": None}, "give the train data as either --dataset_name or --train_file"),
         ({"anchor_column": "nope"}, "line 1: there is no column 'nope'; the columns are 'anchor', "),
         ({"validation_file": "nope.tsv"}, "there is no file 'nope.tsv'"),
         ({"per_device_train_batch_size": 1}, "in-batch negatives need --per_device_train_batch_size of at least 2"),

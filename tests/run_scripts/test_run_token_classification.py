@@ -266,8 +266,8 @@ def test_a_bad_row_is_named(content, message, command, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_file": None, "validation_file": None}, "either --dataset_name, or --train_file"),
-        ({"validation_file": None}, "--validation_file is missing"),
+        ({"train_file": None, "validation_file": None}, "either --dataset_name or --train_file"),
+        ({"validation_file": None}, "give the validation data as either --dataset_name or"),
         ({"validation_file": "missing.conll"}, "there is no file 'missing.conll'"),
         ({"do_train": None, "do_eval": None}, "there is nothing to do"),
         ({"do_train": None}, "is one of the model's ('LABEL_0', 'LABEL_1')"),

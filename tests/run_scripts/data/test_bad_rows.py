@@ -18,7 +18,7 @@ from tokenmixers.run_scripts.data.squad import QuestionDataArguments, load_quest
 from tokenmixers.run_scripts.data.table_files import read_table
 from tokenmixers.run_scripts.data.text_classification import (
     TextClassificationArguments,
-    load_tables,
+    load_sets,
     own_task,
     read_examples,
 )
@@ -41,7 +41,7 @@ def write(folder, rows, name="rows.jsonl"):
 
 def texts(file, split="train", **options):
     arguments = TextClassificationArguments(**{f"{split}_file": file}, **options)
-    table = load_tables(arguments, [split])[split][""]
+    table = load_sets(arguments, [split])[split][""]
     task = own_task(arguments, table, GMLPConfig())
     return read_examples(table, task, split != "test", arguments.skip_empty_examples)["index"][:]
 

@@ -13,7 +13,7 @@ from tokenmixers.run_scripts.data.loading import load_named
 from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, load_training_pairs
 from tokenmixers.run_scripts.data.squad import load_squad_files
 from tokenmixers.run_scripts.data.table_files import read_table
-from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments, load_tables
+from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments, load_sets
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments, load_texts, text_only
 from tokenmixers.run_scripts.data.text_pairs import Seq2SeqDataArguments, load_pairs
 from tokenmixers.run_scripts.lm_eval_tasks import local_files
@@ -98,7 +98,7 @@ def rows_of_every_reader(tmp_path, compression):
         yield f"sentence pairs {file}", pairs["anchor"][:]
         arguments = Seq2SeqDataArguments(train_file=[file], source_column="text", target_column="label")
         yield f"seq2seq {file}", load_pairs(arguments, "train")[0]["source"][:]
-        tables = load_tables(TextClassificationArguments(train_file=[file]), ["train"])
+        tables = load_sets(TextClassificationArguments(train_file=[file]), ["train"])
         yield f"glue {file}", [row["text"] for _, row in tables["train"][""].rows]
     txt, other = write("a.txt", "a\rb\nc\n"), write("a.de", "x\ny\n")
     yield "txt", load_texts([txt], "text", "train")["text"][:]
@@ -179,7 +179,7 @@ def test_words_for_nothing_are_texts_in_every_reader(ending, tmp_path):
     assert pairs["source"][:] == pairs["target"][:] == WORDS
     columns = SentencePairArguments(train_file=file, anchor_column="text", positive_column="label")
     assert load_training_pairs(columns)["positive"][:] == WORDS
-    tables = load_tables(TextClassificationArguments(train_file=file), ["train"])
+    tables = load_sets(TextClassificationArguments(train_file=file), ["train"])
     assert [row["label"] for _, row in tables["train"][""].rows] == WORDS
 
 

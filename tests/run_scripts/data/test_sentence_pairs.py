@@ -70,7 +70,7 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "give the training pairs as one of --dataset_name and --train_file"),
+        ({}, "give the train data as either --dataset_name or --train_file"),
         ({"train_file": ["nope.tsv"]}, "there is no file 'nope.tsv'"),
         ({"train_file": ["tsv"]}, "line 2: there is no column 'anchor'; the columns are 'question', 'answer'"),
         ({"train_file": ["tsv"], **COLUMNS, "negative_columns": ["far", "near"]}, "there is no column 'near'"),

@@ -10,7 +10,7 @@ from tokenmixers.run_scripts.data.table_files import Table
 from tokenmixers.run_scripts.data.text_classification import (
     TextClassificationArguments,
     found_labels,
-    load_tables,
+    load_sets,
     own_task,
     read_examples,
 )
@@ -70,7 +70,7 @@ def test_lists_of_labels_in_every_form(name, tmp_path):
     (tmp_path / name).write_text(FORMS[name])
     columns = ["a", "b", "c"] if name.startswith("columns") else None
     arguments = TextClassificationArguments(train_file=[str(tmp_path / name)], label_columns=columns)
-    train = load_tables(arguments, ["train"])["train"][""]
+    train = load_sets(arguments, ["train"])["train"][""]
     task = own_task(arguments, train, GMLPConfig())
     assert (task.labels, task.multi_label) == (("a", "b", "c"), True)
     assert read_examples(train, task, labelled=True)["label"][:] == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
@@ -78,7 +78,7 @@ def test_lists_of_labels_in_every_form(name, tmp_path):
     # A test file without labels.
     (tmp_path / "test.csv").write_text("text\nx")
     arguments.test_file = [str(tmp_path / "test.csv")]
-    test = load_tables(arguments, ["test"])["test"][""]
+    test = load_sets(arguments, ["test"])["test"][""]
     assert "label" not in read_examples(test, task, labelled=False).column_names
 
 
@@ -90,7 +90,7 @@ def test_the_lists_of_a_data_set_on_the_hub(tmp_path):
     )
     rows.to_parquet(tmp_path / "train.parquet")
     arguments = TextClassificationArguments(dataset_name=str(tmp_path))
-    train = load_tables(arguments, ["train"])["train"][""]
+    train = load_sets(arguments, ["train"])["train"][""]
     task = own_task(arguments, train, GMLPConfig())
     assert task.labels == ("a", "b", "c")
     assert read_examples(train, task, labelled=True)["label"][:] == [[1, 1, 0], [0, 0, 1]]
@@ -111,6 +111,6 @@ def test_wrong_lists_of_labels(content, columns, message, tmp_path):
     (tmp_path / "train.csv").write_text(content)
     arguments = TextClassificationArguments(train_file=[str(tmp_path / "train.csv")], label_columns=columns)
     with pytest.raises(SystemExit) as caught:
-        train = load_tables(arguments, ["train"])["train"][""]
+        train = load_sets(arguments, ["train"])["train"][""]
         read_examples(train, own_task(arguments, train, GMLPConfig()), labelled=True)
     assert message in str(caught.value)
