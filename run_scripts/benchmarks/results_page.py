@@ -77,13 +77,12 @@ MEASURES = (
 
 
 class SummaryRow(NamedTuple):
-    """A row of the README's table: one or several groups of an experiment, whose figures share a cell."""
+    """A row of the README's table, whose figures share a cell."""
 
     ours: str
     against: str
-    cell: int
-    groups: tuple[tuple[str, str], ...]
-    """Group and mode of each figure."""
+    groups: tuple[tuple[int, str, str], ...]
+    """Number of the experiment, group and mode of each figure."""
     models: tuple[str, str]
 
 
@@ -94,42 +93,41 @@ SUMMARY = (
     SummaryRow(
         "gMLP-S, images: inference / training",
         "timm, same weights",
-        1,
-        tuple(("gmlp-s16-224", mode) for mode in _BOTH),
+        tuple((1, "gmlp-s16-224", mode) for mode in _BOTH),
         ("tokenmixers", "timm"),
     ),
     SummaryRow(
         "gMLP-base, 128 tokens: inference / training",
         "g-mlp-pytorch, same weights",
-        2,
-        tuple(("gmlp-base, 128 tokens", mode) for mode in _BOTH),
+        tuple((2, "gmlp-base, 128 tokens", mode) for mode in _BOTH),
         ("tokenmixers, Toeplitz", "g-mlp-pytorch"),
     ),
     *(
         SummaryRow(
-            f"gMLP of MiniLM's shape, {what}", against, cell, ((group, mode),), (f"gMLP{program}", f"{peer}{program}")
+            "gMLP of MiniLM's shape: one sentence / finetuning",
+            against,
+            ((11, "one sentence at a time", "inference"), (12, "finetuning on sentences", "training")),
+            ("gMLP", peer),
         )
         for peer, against in zip(SENTENCE_PEERS, ("BERT, equal shape", "BERT, equal operations"), strict=True)
-        for what, cell, group, mode, program in (
-            ("10,000 sentences", 10, "10,000 sentences, all threads", "inference", ""),
-            ("one sentence", 11, "one sentence at a time", "inference", ""),
-            ("one sentence, ONNX Runtime", 11, "one sentence at a time", "inference", ", ONNX Runtime"),
-            ("finetuning", 12, "finetuning on sentences", "training", ""),
-        )
+    ),
+    SummaryRow(
+        "gMLP of MiniLM's shape: one sentence, ONNX Runtime",
+        "BERT, equal shape",
+        ((11, "one sentence at a time", "inference"),),
+        ("gMLP, ONNX Runtime", "BERT of equal shape, ONNX Runtime"),
     ),
     SummaryRow(
         "Synthesizer (random): encoding / decoding / training",
         "T5, equal shape",
-        4,
-        (("seq2seq encoding", "inference"), ("seq2seq decoding", "inference"), ("seq2seq step", "training")),
+        ((4, "seq2seq encoding", "inference"), (4, "seq2seq decoding", "inference"), (4, "seq2seq step", "training")),
         ("Synthesizer, random", "T5"),
     ),
     *(
         SummaryRow(
             f"{name}, {length} tokens: inference / training",
             "BERT, equal parameters",
-            3,
-            tuple((f"{name.lower()}, {length} tokens", mode) for mode in _BOTH),
+            tuple((3, f"{name.lower()}, {length} tokens", mode) for mode in _BOTH),
             ("tokenmixers", "BERT"),
         )
         for name, length in (("gMLP-base", 128), ("gMLP-base", 512), ("aMLP-base", 512))
@@ -342,11 +340,11 @@ def with_summary(readme: Path, folder: Path) -> str:
 def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
     """The figures of a row. Those of a mode are of one run: inference and training may be measured separately."""
     found: list[float | None] = []
-    for mode in dict.fromkeys(mode for _, mode in row.groups):
+    for mode in dict.fromkeys(mode for *_, mode in row.groups):
 
         def figures(report: Mapping[str, Any], mode: str = mode) -> list[float | None]:
-            groups = [group for group, of_mode in row.groups if of_mode == mode]
-            return [_figure(report, row.cell, group, mode, dtype, False, *row.models) for group in groups]
+            groups = [group for *group, of_mode in row.groups if of_mode == mode]
+            return [_figure(report, *group, mode, dtype, False, *row.models) for group in groups]
 
         found += _figures_of_one_run(reports, figures)
     return _format_figures(found)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -145,12 +146,20 @@ def adapted(drawn: Drawn, kind: str | None, layer: float, head: float, token: fl
     ]
 
 
+def _check_address(host: str) -> None:
+    """Raise OSError if this machine has no such address."""
+    family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
+    socket.create_server(address, family=family).close()
+
+
 def launch(checkpoint: Checkpoint, block: bool = True, **options: Any) -> Any:
     """Serve the page of a checkpoint, and return the running `gradio.Blocks`. `options` are those of its `launch`."""
     page = build_page(checkpoint)
     # Fonts that are there: Gradio's own come from the internet.
     theme = import_gradio().themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     try:
+        if options.get("server_name"):  # Gradio would try a hundred ports, five seconds each
+            _check_address(options["server_name"])
         page.launch(prevent_thread_lock=True, ssr_mode=False, theme=theme, **options)
     except (OSError, ValueError) as error:  # a port in use; an address of another machine
         page.close(verbose=False)

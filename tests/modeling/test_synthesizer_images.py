@@ -99,7 +99,7 @@ def test_image_models_refuse_what_does_not_fit(build, tiny_config):
         factorized.resize_position_embeddings(8)
     with pytest.raises(ValueError, match="multiple of `patch_size=2`"):
         model.resize_position_embeddings(9)
-    with pytest.raises(ValueError, match="need a model whose configuration has `image_size`"):
+    with pytest.raises(ValueError, match=r"need a model with `config\.image_size`, which is `None`"):
         build(SynthesizerModel)(pixel_values=torch.randn(1, 3, 4, 4))
     with pytest.raises(ValueError, match="needs a configuration with `image_size` set"):
         SynthesizerForImageClassification(tiny_config(SynthesizerConfig))

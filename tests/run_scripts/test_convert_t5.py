@@ -76,7 +76,7 @@ def test_a_sentencepiece_model_needs_its_package(source, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--config_overrides", "hidden_size=32"], r"shape \(9, 8\) in T5 and would have \(9, 32\): the shapes"),
-        (["--config_overrides", "num_hidden_layers=2"], "layers.1.* is not in T5: fields that add weights"),
+        (["--config_overrides", "num_hidden_layers=2"], "layers.1.* is not in T5: fields that add or remove weights"),
         (["--config_overrides", "position_embedding_type=none"], "bias.weight' is only in T5: fields that add"),
         (["--attention_components", "fixed_random", "vanilla"], "cannot start as the same function"),
         (["--max_length", "32", "--config_overrides", "max_position_embeddings=8"], "are one thing"),
