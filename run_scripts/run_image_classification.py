@@ -122,7 +122,7 @@ class ImageClassification(Task):
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
         images = run.data[split]
-        files = image_files(images, getattr(run.data_args, f"{split}_dir"))
+        files = image_files(images, getattr(run.data_args, f"{run.data_args.source_of(split)}_dir"))
         which = {INDEX: list(images[INDEX]), **({} if files is None else {"file": files})}
         found = class_columns(output.predictions, output.label_ids, label_names(run.config))
         return run.write_predictions(split, part, which | found)

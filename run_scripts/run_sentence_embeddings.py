@@ -67,7 +67,7 @@ class EmbeddingArguments:
     )
     matryoshka_dims: list[int] | None = field(
         default=None,
-        metadata={"help": "Train the first so many dimensions of the embeddings as well, e.g. 256 128 64."},
+        metadata={"help": "Also train the embeddings cut to this many dimensions, e.g. 256 128 64."},
     )
 
     def __post_init__(self):

@@ -91,7 +91,8 @@ class BenchmarkArguments:
         metadata={"help": "gMLP sizes for cell 1.", "choices": list(IMAGE_MODELS)},
     )
     minutes: float | None = field(
-        default=None, metadata={"help": "Begin no further group after so many minutes; eager mode comes first then."}
+        default=None,
+        metadata={"help": "Start no further group after this many minutes; eager mode is then measured first."},
     )
     gpu: bool = field(
         default=False,

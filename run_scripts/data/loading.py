@@ -110,7 +110,10 @@ class SampleArguments:
 
     max_train_samples: int | None = field(
         default=None,
-        metadata={"help": "Use so many training examples, drawn at random: always the same. Of a stream the first."},
+        metadata={
+            "help": "Use only this many training examples: a random draw that is always the same, or the first ones "
+            "of a stream."
+        },
     )
     max_eval_samples: int | None = field(default=None, metadata={"help": "As max_train_samples, for evaluation."})
     skip_empty_examples: bool = field(

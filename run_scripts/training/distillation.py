@@ -102,7 +102,7 @@ class TokenDistillationArguments(DistillationArguments):
     cache_top_k: int | None = field(
         default=None,
         metadata={
-            "help": "Keep only so many of a token's logits, the highest; the others count as probability 0. All by "
+            "help": "Keep only this many of a token's logits, the highest; the others count as probability 0. All by "
             "default, which needs 4 bytes per token to predict and entry of the vocabulary."
         },
     )
