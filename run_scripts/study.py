@@ -82,6 +82,7 @@ def main(argv: list[str] | None = None) -> None:
     setting = "quick" if arguments.quick else arguments.setting or "default"
     study = read_study(name, setting)
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     folder = check_output_folder(arguments.output_dir or f"outputs/studies/{study.stem}")
     if arguments.report_only:
         file = folder / f"{study.stem}.json"

@@ -7,8 +7,10 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
 - `setting`s: `quick` and others below `settings`: keys to replace, e.g. fewer steps; mappings are merged.
 - `command` (task): the training command. `arguments` (task): its arguments, as in a recipe.
 - `data` (task): `files`, arguments with `{data_dir}` in their paths; `hub`, the same data on the Hub; or `made_by`, a
-  data set of `make_data`, with `made_with`, its arguments, and `files`, with `{made}` in their paths.
-- `tokenizer` (task): number of ids of a tokenizer that is trained once for all contestants; none for images.
+  data set of `make_data`, with `made_with`, its arguments, and `files`, with `{made}`, a folder of the study, in their
+  paths; `measured_on`, folders of sets, for the measures of `measures.py` that read texts.
+- `tokenizer` (task): number of ids of a tokenizer that is trained once for all contestants; none for images, or if a
+  teacher gives it. The embeddings of a teacher are computed once too, if `files` have `cache_teacher`.
 - `example` (task): shapes of a model's inputs for one example, by name, to count operations.
 - `variants` (task): name -> arguments that are added to the task's; below `sizes`, more of them by name of the size.
   `contestants` (task): names of the variants that take part; all by default.
@@ -21,7 +23,7 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
   undecided.
 - `starts_from` (task): name of an earlier task: its models of the same contestant and seed are finetuned, with
   the best of its learning rates.
-- `measures` (task): what `measures.py` measures in the weights.
+- `measures` (task): what `measures.py` measures in the trained models.
 - `claims`: see `claims.py`.
 """
 
@@ -48,10 +50,7 @@ TASK_KEYS = (
     *("parameter_tolerance", "learning_rates", "metric", "better", "compared_as", "budgets", "plateau"),
     *("starts_from", "measures"),
 )
-DATA_KEYS = ("files", "hub", "made_by", "made_with")
-
-#: Commands that can be studied: those whose batches are single examples.
-COMMANDS = tuple(name for name in TRAINING_COMMANDS if name != "run_sentence_embeddings")
+DATA_KEYS = ("files", "hub", "made_by", "made_with", "measured_on")
 
 #: Arguments of the commands that the study itself sets.
 RESERVED = ("output_dir", "seed", "learning_rate", "seeds", "learning_rates", "tokenizer_name", "train_tokenizer")
@@ -84,6 +83,13 @@ class Task:
     def steps(self) -> int:
         """Training steps of every run."""
         return self.arguments["max_steps"]
+
+    @property
+    def prepared(self) -> str | None:
+        """What a first run of one step makes for all others: the tokenizer, the teacher's embeddings, or nothing."""
+        if self.tokenizer is not None:
+            return "tokenizer"
+        return "teacher" if "cache_teacher" in self.data.get("files", {}) else None
 
     @property
     def sign(self) -> int:
@@ -220,8 +226,8 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     for key in ("command", "arguments", "data", "variants", "learning_rates", "metric", "better", "example"):
         if key not in keys:
             raise UserError(f"{where} needs {key!r}.")
-    if keys["command"] not in COMMANDS:
-        raise UserError(f"{where}: {keys['command']!r} is unknown; there are {', '.join(COMMANDS)}.")
+    if keys["command"] not in TRAINING_COMMANDS:
+        raise UserError(f"{where}: {keys['command']!r} is unknown; there are {', '.join(TRAINING_COMMANDS)}.")
     if keys["better"] not in ("lower", "higher") or keys.get("compared_as", "value") not in ("log", "value"):
         raise UserError(f"{where}: `better` is lower or higher, and `compared_as` log or value.")
     keys["learning_rates"] = list(map(float, keys["learning_rates"]))  # YAML reads 1e-3 as a text

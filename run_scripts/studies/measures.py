@@ -1,7 +1,8 @@
-"""What a study measures in the weights of a run, at its end and in its checkpoints."""
+"""What a study measures in the model of a run: in its weights, also in the checkpoints, and in its embeddings."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from transformers import AutoModel, PreTrainedModel
@@ -12,6 +13,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 from ...modeling.layers.spatial_gating_unit import SpatialProjection
 from ...modeling.toeplitzness import toeplitzness
 from ..base.errors import UserError, report_unreadable
+from ..embeddings.tasks import load_tasks
 
 
 def spatial_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
@@ -37,24 +39,45 @@ MEASURES: dict[str, Callable[[PreTrainedModel], float]] = {
     "toeplitzness_of_random_matrices": _toeplitzness_of_random_matrices,
 }
 
+#: The mean nDCG@10 over the retrieval sets of `measured_on`.
+RETRIEVAL = "retrieval_ndcg@10"
+
+#: Texts that are embedded together.
+BATCH_SIZE = 128
+
 
 def check_measures(names: Sequence[str]) -> None:
     """Check names of measures."""
     for name in names:
-        if name not in MEASURES:
-            raise UserError(f"there is no measure {name!r}; there are {', '.join(MEASURES)}.")
+        if name not in (*MEASURES, RETRIEVAL):
+            raise UserError(f"there is no measure {name!r}; there are {', '.join((*MEASURES, RETRIEVAL))}.")
 
 
-def measure(names: Sequence[str], folder: Path, steps: int) -> dict[str, list[list[float]]]:
-    """Pairs of step and value by measure, in the weights of all checkpoints of a run and of its end."""
+def mean_ndcg(folder: Path, sets: Sequence[str]) -> float:
+    """The mean nDCG@10 of a model of sentence embeddings over folders with retrieval sets."""
+    from ..embeddings.models import load_embedder  # they need sentence-transformers
+    from ..embeddings.scores import evaluate
+
+    model = load_embedder(str(folder))
+    return fmean(evaluate(model, task, BATCH_SIZE)[0] for task in load_tasks(sets, ["retrieval"]))
+
+
+def measure(names: Sequence[str], folder: Path, steps: int, sets: Sequence[str] = ()) -> dict[str, list[list[float]]]:
+    """Pairs of step and value by measure.
+
+    Those of `MEASURES` are measured in all checkpoints of a run and at its end, `RETRIEVAL` at its end on `sets`.
+    """
     found: dict[str, list[list[float]]] = {name: [] for name in names}
     places = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")} | {steps: folder}
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # no warning about the weights of unused heads
-    for step in sorted(places) if names else ():
+    in_weights = [name for name in names if name in MEASURES]
+    for step in sorted(places) if in_weights else ():
         with report_unreadable(str(places[step])):
             model = AutoModel.from_pretrained(places[step])
-        for name in names:
+        for name in in_weights:
             found[name].append([step, MEASURES[name](model)])
+    if RETRIEVAL in names:
+        found[RETRIEVAL] = [[steps, mean_ndcg(folder, sets)]]
     logging.set_verbosity(verbosity)
     return found

@@ -25,6 +25,7 @@ AUTO_CLASSES = {
     "run_qa": "AutoModelForQuestionAnswering",
     "run_glue": "AutoModelForSequenceClassification",
     "run_token_classification": "AutoModelForTokenClassification",
+    "run_sentence_embeddings": "AutoModel",
     "run_image_classification": "AutoModelForImageClassification",
 }
 

@@ -23,7 +23,7 @@ from ..training.run_folder import finished_results, write_atomically
 from .analysis import Analysis, machine_name
 from .definition import Task
 from .step_times import step_seconds
-from .workspace import TOKENIZER, Run, Workspace, last_line, package_versions, read_report, run_of
+from .workspace import Run, Workspace, last_line, package_versions, read_report, run_of
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Process:
     """A run that was started."""
 
     run: Run | None
-    """`None` for the training of a tokenizer."""
+    """`None` for what is prepared for all runs."""
     task: str
     process: subprocess.Popen
     log: Path
@@ -179,17 +179,17 @@ class Executor:
     def _start_runs(self) -> bool:
         """Start processes while there are runs and free places. Whether there is anything to wait for."""
         busy = {active.run for active in self.active}
-        training_tokenizer = {active.task for active in self.active if active.run is None}
+        preparing = {active.task for active in self.active if active.run is None}
         for run in self.ready():
             if len(self.active) >= self.jobs:
                 break
-            if run in busy or run.task in training_tokenizer:
+            if run in busy or run.task in preparing:
                 continue
             task = self.study.tasks[run.task]
-            recipe = self.workspace.tokenizer_recipe(task)
+            recipe = self.workspace.preparation(task)
             if recipe is not None:
-                self._start(None, task, f"{run.task}/{TOKENIZER}", recipe)
-                training_tokenizer.add(run.task)
+                self._start(None, task, f"{run.task}/{task.prepared}", recipe)
+                preparing.add(run.task)
                 continue
             self._start(run, task, f"{run.task}/{run.name}", self._recipe(run))
         return bool(self.active)
@@ -212,7 +212,7 @@ class Executor:
                 pass_fds=() if self.lock is None else (self.lock.fileno(),),
             )
         self.active.append(Process(run, task.name, process, log))
-        self._print(f"started {run or f'{task.name}: tokenizer'}")
+        self._print(f"started {run or f'{task.name}: {task.prepared}'}")
 
     def _wait(self) -> None:
         """Wait until a process has ended, and read its results."""
@@ -225,9 +225,9 @@ class Executor:
 
     def _finish(self, ended: Process) -> None:
         if ended.run is None:
-            if finished_results(str(self.workspace.folder / ended.task / TOKENIZER)) is None:
+            if finished_results(str(ended.log.with_suffix(""))) is None:
                 text = last_line(ended.log.read_text(encoding="utf-8", errors="replace"))
-                raise UserError(f"{ended.task}: no tokenizer could be trained, see {ended.log}: {text}")
+                raise UserError(f"{ended.task}: the {ended.log.stem} could not be prepared, see {ended.log}: {text}")
             return
         if ended.process.returncode != 0:
             self.workspace.note_failure(ended.run, ended.log)

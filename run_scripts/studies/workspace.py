@@ -22,7 +22,6 @@ from .measures import measure
 
 
 SETTINGS = "study.json"
-TOKENIZER = "tokenizer"
 
 #: Packages whose versions must be the same for all runs.
 PACKAGES = ("tokenmixers", "torch", "transformers")
@@ -40,7 +39,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 #: Arguments that differ with the place of the folder.
-PLACES = ("output_dir", "tokenizer_name", "model_name_or_path")
+PLACES = ("output_dir", "tokenizer_name", "model_name_or_path", "cache_teacher")
 
 #: What every report has.
 _REPORT = {"study", "setting", "data", "machine", "versions", "dates", "definition", "models", "runs"}
@@ -129,13 +128,16 @@ class Workspace:
         data = task.data
         if data.get("hub") and (self.data_dir is None or not data.get("files")):
             return dict(data["hub"])
-        places = {"data_dir": str(self.data_dir), "made": str(self.folder / "data" / task.name)}
+        places = self._places(task)
         arguments = {**data["files"], **data.get("made_with", {})}
         if self.data_dir is None and "{data_dir}" in json.dumps(arguments):
             raise UserError(f"{task.name} has no data set on the Hub: give --data_dir.")
         if data.get("made_by") and not Path(places["made"]).is_dir():
             self._make_data(data, places)
         return _placed(data["files"], places)
+
+    def _places(self, task: Task) -> dict[str, str]:
+        return {"data_dir": str(self.data_dir), "made": str(self.folder / "data" / task.name)}
 
     def _make_data(self, data: Mapping[str, Any], places: Mapping[str, str]) -> None:
         partial = Path(f"{places['made']}_incomplete")
@@ -150,14 +152,18 @@ class Workspace:
             raise UserError(f"{data['made_by']} failed: {last_line(finished.stderr)}")
         os.rename(partial, places["made"])
 
-    def tokenizer_recipe(self, task: Task) -> dict[str, Any] | None:
-        """The recipe of a run of one step that trains the task's tokenizer, `None` if there is nothing to do."""
-        folder = self.folder / task.name / TOKENIZER
-        if task.tokenizer is None or finished_results(str(folder)) is not None:
+    def preparation(self, task: Task) -> dict[str, Any] | None:
+        """The recipe of the run of one step that makes what is `prepared`, `None` if there is nothing to do."""
+        if task.prepared is None:
+            return None
+        folder = self.folder / task.name / task.prepared
+        if finished_results(str(folder)) is not None:
             return None
         recipe = {**DEFAULTS, **task.recipe(next(iter(task.contestants))), **self.data_arguments(task)}
         evaluation = {"do_eval": False, "eval_strategy": "no", "save_strategy": "no", "save_total_limit": None}
-        short = {"max_steps": 1, "per_device_train_batch_size": 1, "train_tokenizer": task.tokenizer}
+        short = {"max_steps": 1, "per_device_train_batch_size": 1}
+        if task.tokenizer is not None:
+            short["train_tokenizer"] = task.tokenizer
         return {**recipe, **evaluation, **short, "output_dir": str(folder)}
 
     def recipe(self, run: Run, start_from: Run | None = None) -> dict[str, Any]:
@@ -165,7 +171,7 @@ class Workspace:
         task = self.study.tasks[run.task]
         recipe = {**DEFAULTS, **task.recipe(run.contestant), **self.data_arguments(task)}
         if task.tokenizer is not None:
-            tokenizer = self.folder / task.name / TOKENIZER
+            tokenizer = self.folder / task.name / "tokenizer"
             config = json.loads((tokenizer / "config.json").read_text(encoding="utf-8"))
             recipe["tokenizer_name"] = str(tokenizer)
             recipe["config_overrides"] = {**recipe.get("config_overrides", {}), "vocab_size": config["vocab_size"]}
@@ -231,7 +237,8 @@ class Workspace:
             return {}
         file = folder.with_name(f"{folder.name}.measures.json")
         if not file.is_file():
-            write_atomically(file, json.dumps(measure(task.measures, folder, steps)) + "\n")
+            sets = _placed({"sets": task.data.get("measured_on", [])}, self._places(task))["sets"]
+            write_atomically(file, json.dumps(measure(task.measures, folder, steps, sets)) + "\n")
         return json.loads(file.read_text(encoding="utf-8"))
 
     def _diverged(self, run: Run, record: dict[str, Any]) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ BELOW = {
     "exports": {"base", "training"},
     "benchmarks": {"base", "data", "metrics", "training", "exports", "small_data"},
     "embeddings": {"base", "data", "metrics", "training", "exports", "benchmarks"},
-    "studies": {"base", "data", "metrics", "training", "benchmarks"},
+    "studies": {"base", "data", "metrics", "training", "benchmarks", "embeddings"},
 }
 
 

@@ -49,12 +49,14 @@ def test_shipped_studies_can_be_read(name, setting):
     assert len(study.seeds) >= (2 if setting == "quick" else 3)
     assert study.claims and all(claim.source for claim in study.claims)
     for task in study.tasks.values():
-        assert task.baseline in map(variant_of, task.contestants)
+        if name == "embeddings":  # of equal shape; its texts are not on the Hub
+            assert task.baseline is None and task.prepared == "teacher"
+        else:
+            assert task.baseline in map(variant_of, task.contestants)
+            assert setting == "quick" or task.data.get("hub") or task.data.get("made_by")
         assert all(step % task.arguments["eval_steps"] == 0 for step in (task.steps, *task.budgets))
         if setting == "quick":
             assert "{data_dir}" not in str(task.data)
-        else:
-            assert task.data.get("hub") or task.data.get("made_by")
 
 
 def test_every_study_has_a_quick_setting():

@@ -1,9 +1,11 @@
+import math
+
 import pytest
 import torch
 
 from tokenmixers import GMLPConfig, GMLPModel
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.studies.measures import MEASURES, check_measures, measure
+from tokenmixers.run_scripts.studies.measures import MEASURES, RETRIEVAL, check_measures, measure
 
 
 @pytest.fixture
@@ -31,6 +33,26 @@ def test_the_measures_at_every_checkpoint(folder):
     assert random == pytest.approx(2 / 41, abs=0.02)
     controls = [value for _, value in found["toeplitzness_of_random_matrices"]]
     assert controls[0] == controls[1] == pytest.approx(2 / 41, abs=0.02)
+
+
+def test_retrieval_is_the_mean_over_sets(tmp_path):
+    """A relevant text that is ranked second counts 1 / log2(3)."""
+    library = pytest.importorskip("sentence_transformers", reason="needs the extra embeddings")
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer, models
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))
+    vectors = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    library.SentenceTransformer(modules=[StaticEmbedding(tokenizer, vectors)]).save(str(tmp_path / "run"))
+    for name, relevant in (("found", "a"), ("second", "b")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "corpus.jsonl").write_text("".join(f'{{"_id": "{word}", "text": "{word}"}}\n' for word in "abc"))
+        (folder / "queries.jsonl").write_text('{"_id": "q", "text": "a"}\n')
+        (folder / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\nq\t{relevant}\t1\n")
+    sets = [str(tmp_path / name) for name in ("found", "second")]
+    found = measure([RETRIEVAL], tmp_path / "run", 6, sets)
+    assert found == {RETRIEVAL: [[6, pytest.approx((1 + 1 / math.log2(3)) / 2)]]}
 
 
 def test_unknown_measures_are_refused(folder):

@@ -2,9 +2,9 @@ import pytest
 import yaml
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
+from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.studies.definition import (
-    COMMANDS,
     STUDIES,
     build_study,
     merge,
@@ -59,4 +59,4 @@ def test_a_wrong_override_names_the_contestant():
 
 
 def test_the_model_of_every_command_is_known():
-    assert AUTO_CLASSES.keys() == set(COMMANDS)
+    assert AUTO_CLASSES.keys() == set(TRAINING_COMMANDS)

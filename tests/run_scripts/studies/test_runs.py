@@ -38,6 +38,9 @@ folder.mkdir(parents=True)
 if "train_tokenizer" in recipe:
     (folder / "config.json").write_text(json.dumps({"vocab_size": recipe["train_tokenizer"] - 1}))
     result = 0
+elif recipe["max_steps"] == 1:
+    time.sleep(0.5)  # a run that did not wait would be called first, or at the same time
+    result = 0
 else:
     width = recipe["config_overrides"].get("hidden_size", 0)
     result = 20 - width + recipe["seed"] + recipe["learning_rate"] * 10
@@ -225,12 +228,22 @@ def test_a_learning_rate_that_diverges_is_the_worst(execute, tmp_path):
     assert again["runs"] == report["runs"]
 
 
+def test_a_teacher_reads_the_texts_before_other_runs_start(execute, trainer, tmp_path, capsys):
+    data = {"files": {"cache_teacher": "{made}"}}
+    assert len(execute({"data": data, "tokenizer": None}, jobs=3)["runs"]) == len(PLAN)
+    assert calls(trainer)[0] == "teacher" and len(calls(trainer)) == 1 + len(PLAN)
+    assert capsys.readouterr().out.splitlines()[1] == "0 runs done; started fake: plain, learning rate 0.1, seed 1"
+    recipes = [yaml.safe_load(file.read_text()) for file in (tmp_path / "out" / "fake").glob("*.yaml")]
+    assert {recipe["cache_teacher"] for recipe in recipes} == {str(tmp_path / "out" / "data" / "fake")}
+    assert sorted(recipe["max_steps"] for recipe in recipes) == [1] + len(PLAN) * [4]
+
+
 def test_other_failures_end_the_study(execute, trainer, tmp_path):
     with pytest.raises(UserError, match=r"learning rate 0.1, seed 1 failed, see .*log: there is no file 'x'"):
         execute({"arguments": {"weight_decay": 1}, "tokenizer": None})
     assert len(calls(trainer)) == 1
     assert keys(execute({"tokenizer": None})) == PLAN  # mended: nothing had come of it
-    with pytest.raises(UserError, match=r"fake: no tokenizer could be trained, see .*log: there is no file 'x'"):
+    with pytest.raises(UserError, match=r"fake: the tokenizer could not be prepared, see .*log: there is no file 'x'"):
         execute({"arguments": {"weight_decay": 1}}, folder=tmp_path / "other")
 
 

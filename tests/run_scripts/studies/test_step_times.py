@@ -37,3 +37,10 @@ def test_more_layers_take_longer():
     (task,) = study.tasks.values()
     seconds = step_seconds(study, task, torch.device("cpu"), rounds=3)
     assert 0 < seconds["full"] < seconds["toeplitz"]
+
+
+def test_encoders_without_a_loss_are_timed():
+    study = read_study("embeddings", "quick")
+    (task,) = study.tasks.values()
+    seconds = step_seconds(study, task, torch.device("cpu"), rounds=1)
+    assert seconds.keys() == task.contestants.keys() and min(seconds.values()) > 0
