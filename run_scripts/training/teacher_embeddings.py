@@ -151,19 +151,14 @@ class TeacherEmbeddings:
             BadDataError: If a file is missing or damaged.
         """
         result = torch.empty(len(places), self.dimension, dtype=torch.float16)
-        numbers = np.searchsorted(self._starts, places.cpu().numpy(), side="right") - 1
-        for row, (number, place) in enumerate(zip(numbers.tolist(), places.tolist(), strict=True)):
-            if number not in self._open:
-                self._open[number] = self._slices(self.files[number])
-            start = place - int(self._starts[number])
-            result[row] = self._open[number][start : start + 1][0]
+        places = places.cpu()
+        numbers = torch.from_numpy(np.searchsorted(self._starts, places.numpy(), side="right") - 1)
+        for number in numbers.unique().tolist():
+            if number not in self._open:  # mapped, not read
+                self._open[number] = self._read(self.files[number], "embeddings")
+            rows = numbers == number
+            result[rows] = self._open[number][places[rows] - int(self._starts[number])]
         return result.float()
-
-    def _slices(self, path: Path) -> Any:
-        try:
-            return safe_open(path, "pt").get_slice("embeddings")
-        except (OSError, SafetensorError) as error:
-            raise self._damaged(path, error) from error
 
     def _read(self, path: Path, name: str) -> torch.Tensor:
         try:
