@@ -129,15 +129,7 @@ class ImageClassification(Task):
 
 
 def check_classes(config: PreTrainedConfig, names: Sequence[str]) -> None:
-    """Check that a model that is not trained has the classes of the images. Other names give a warning.
-
-    Args:
-        config: The model's.
-        names: The classes of the images.
-
-    Raises:
-        UserError: If it has more or fewer classes, or some have the same names and others not.
-    """
+    """Check that a model that is not trained has the classes of the images. Other names give a warning."""
     known = label_names(config)
     if len(known) != len(names):
         raise UserError(

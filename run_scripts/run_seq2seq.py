@@ -69,9 +69,6 @@ class GenerationEvaluation:
 
     Attributes:
         signature: sacreBLEU's, if BLEU is asked for.
-
-    Raises:
-        UserError: If a package that a metric needs is missing: before training rather than at its end.
     """
 
     def __init__(self, pairs: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, arguments: MetricArguments | None):
@@ -100,11 +97,7 @@ class GenerationEvaluation:
         return metrics
 
     def columns(self, output: PredictionOutput) -> dict[str, list[Any]] | None:
-        """The generated texts next to sources and references; `None` if no texts were generated.
-
-        Args:
-            output: From `GenerationTrainer.predict`.
-        """
+        """The generated texts next to sources and references; `None` if no texts were generated."""
         (_, *generated), _ = in_order(output, len(self.references))
         if not generated:
             return None
@@ -119,9 +112,6 @@ def score_texts(
     """The scores of `--metric` in percent, and sacreBLEU's signature if BLEU is one of them.
 
     ROUGE compares words without their English endings. rougeLsum compares sentences, as in papers on CNN/DailyMail.
-
-    Raises:
-        UserError: If a package that a metric needs is missing, or sacreBLEU does not know `--bleu_tokenize`.
     """
     scores, signature = {}, None
     pairs = {"predictions": texts, "references": references}

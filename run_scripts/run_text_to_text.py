@@ -73,11 +73,7 @@ class Data:
 
 
 def load_data(arguments: TextToTextArguments, args: Seq2SeqTrainingArguments, token: str | None = None) -> Data:
-    """Load the examples that a run needs.
-
-    Raises:
-        UserError: If a task is unknown, or data are missing or invalid.
-    """
+    """Load the examples that a run needs."""
     tasks = find_tasks(arguments.tasks)
     check_packages(*{SCORES[name][0] for task in tasks for name in task.metrics if name in SCORES})
     data, skip_empty = Data(tasks, {}, [], []), arguments.skip_empty_examples

@@ -104,15 +104,7 @@ ALTERNATIVES = (("precision", "bf16", "fp16"), ("train_tokenizer", "tokenizer_na
 
 
 def check_output_folder(path: str, argument: str = "--output_dir") -> Path:
-    """Check that a command can write to a folder, without creating it.
-
-    Args:
-        path: The folder.
-        argument: Name of the command line argument, for messages.
-
-    Raises:
-        UserError: If the path is a file or lies under one, or the folder cannot be written.
-    """
+    """Check that a command can write to a folder, without creating it."""
     try:
         folder = existing = Path(path).expanduser()
         while not existing.exists():
@@ -129,11 +121,7 @@ def check_output_folder(path: str, argument: str = "--output_dir") -> Path:
 
 
 def check_new_folder(path: str) -> Path:
-    """Check that a command's output folder is new or empty, and writable.
-
-    Raises:
-        UserError: If it is not.
-    """
+    """Check that a command's output folder is new or empty, and writable."""
     folder = check_output_folder(path)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"the output folder {folder} exists and is not empty: give another one, or empty it first.")
@@ -221,9 +209,6 @@ def parse_arguments(
             file, or the name of a shipped recipe.
         usage: Text after the command's name in `--help`, which also shows the docstring of the command's module.
         epilog: The end of `--help`.
-
-    Raises:
-        UserError: If the recipe is missing, malformed, or has an unknown key, or if an argument is unknown or refused.
     """
     escape_unencodable()  # here for `python -m`, which does not run `__main__.py`
     command = called_command()
@@ -286,15 +271,7 @@ def _as_arguments(recipe: dict[str, Any], parser: HfArgumentParser) -> list[str]
 
 
 def read_recipe(path: str, allowed: Sequence[str]) -> dict[str, Any]:
-    """Read a recipe file and check its keys.
-
-    Args:
-        path: File, or name of a shipped recipe.
-        allowed: Argument names that the recipe may set.
-
-    Raises:
-        UserError: If the file is missing, is not a mapping, or has a key that is not in `allowed`.
-    """
+    """Read a recipe file and check its keys."""
     file = find_shipped(path, RECIPES, "recipe")
     try:
         recipe = yaml.safe_load(file.read_text(encoding="utf-8"))  # JSON is YAML

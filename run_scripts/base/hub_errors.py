@@ -81,12 +81,7 @@ def check_token(token: str | None, repo_id: str, argument: str = "--token") -> s
 
 
 def check_card(card: ModelCard | str, repo_type: str = "model") -> None:
-    """Validate the metadata of a card on the Hub.
-
-    Args:
-        card: The card, or its text.
-        repo_type: "model" or "space".
-    """
+    """Validate the metadata of a card on the Hub."""
     # Not `card.validate()`, because before huggingface_hub 2 it ignores HF_ENDPOINT.
     request = {"repoType": repo_type, "content": str(card)}
     response = get_session().post(f"{constants.ENDPOINT}/api/validate-yaml", json=request)

@@ -14,9 +14,6 @@ def new_checkpoint(output: Path) -> Iterator[Path]:
     """Temporary folder for a checkpoint; its files are moved to `output` when the context ends without an error.
 
     `config.json` is moved last, because a folder without it is not a checkpoint.
-
-    Args:
-        output: A new or empty folder.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=INCOMPLETE, dir=output.parent) as complete:

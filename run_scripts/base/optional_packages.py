@@ -19,13 +19,7 @@ def install_hint(extra: str) -> str:
 
 
 def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import a package that only some commands need.
-
-    Args:
-        module: Name of the module.
-        extra: The extra of this package that installs it.
-        purpose: What needs the module, for the message.
-    """
+    """Import a package that only some commands need."""
     try:
         return importlib.import_module(module)
     # A torchvision that was built for another torch raises a RuntimeError.

@@ -12,11 +12,6 @@ LONGEST_PLAUSIBLE = 10**6
 
 
 def longest_text(config: PreTrainedConfig, tokenizer: Any) -> int | None:
-    """Maximum number of tokens of a text, including special tokens; `None` if model and tokenizer have no limit.
-
-    Args:
-        config: Configuration of the model, or of the encoder or decoder in question.
-        tokenizer: Tokenizer, whose `model_max_length` counts if it has one.
-    """
+    """Maximum number of tokens of a text, including special tokens; `None` if model and tokenizer have no limit."""
     limits = [longest_sequence(config), getattr(tokenizer, "model_max_length", None)]
     return min((limit for limit in limits if limit is not None and limit <= LONGEST_PLAUSIBLE), default=None)

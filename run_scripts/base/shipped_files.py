@@ -14,13 +14,7 @@ LM_EVAL_TASKS = Path(__file__).parents[1] / "lm_eval_tasks"
 
 
 def find_shipped(path: str, folder: Path, kind: str) -> Path:
-    """Find a YAML file at a path, or among those shipped with this package.
-
-    Args:
-        path: File, or name of a shipped file.
-        folder: Folder of the shipped files.
-        kind: Kind of file, for the message.
-    """
+    """Find a YAML file at a path, or among those shipped with this package."""
     file = Path(path) if Path(path).is_file() else folder / path
     if not file.is_file():
         shipped = ", ".join(sorted(file.name for file in folder.glob("*.yaml")))

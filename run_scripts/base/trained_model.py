@@ -15,11 +15,7 @@ def label_names(config: PreTrainedConfig) -> list[str]:
 
 
 def check_folder(name: str) -> None:
-    """Reject the name of a missing folder, for which Transformers would query the Hub, repeatedly without a network.
-
-    Args:
-        name: Folder or Hub id.
-    """
+    """Reject the name of a missing folder: Transformers would look for it on the Hub, without a network repeatedly."""
     path = Path(name)
     if (name.count("/") > 1 or path.is_absolute() or name.startswith((".", "~"))) and not path.exists():
         raise UserError(f"there is no folder {name!r}.")
@@ -31,13 +27,7 @@ def check_folder(name: str) -> None:
 
 
 def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel:
-    """Load a checkpoint that has all weights of the class, in evaluation mode.
-
-    Args:
-        auto_class: E.g. `AutoModelForMaskedLM`.
-        name: Folder or Hub id.
-        options: Further arguments of `from_pretrained`.
-    """
+    """Load a checkpoint that has all weights of the class, in evaluation mode."""
     check_folder(name)
     with report_unreadable(name):
         model, report = auto_class.from_pretrained(name, output_loading_info=True, **options)
@@ -46,11 +36,6 @@ def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel
 
 
 def check_complete(name: str, missing: Iterable[str]) -> None:
-    """Check that a checkpoint lacks no weights.
-
-    Args:
-        name: Folder or Hub id.
-        missing: The `missing_keys` of Transformers' loading info.
-    """
+    """Check that a checkpoint lacks no weights."""
     if names := sorted(missing):
         raise UserError(f"{name!r} has no weights for {', '.join(names[:3])}: it was not trained for this task.")

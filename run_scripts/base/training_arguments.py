@@ -54,7 +54,6 @@ class ScriptTrainingArguments(TrainingArguments):
         grid: The `GridFolder` of a grid of runs; `None` for a single run.
 
     Raises:
-        UserError: If a number is out of range, or `output_dir` cannot be written.
         ValueError: If the arguments contradict each other, or ask for float16 without a GPU.
     """
 
@@ -192,9 +191,6 @@ def adafactor_options(args: TrainingArguments) -> dict[str, Any]:
         args: Arguments with `optim_args` such as `"scale_parameter=true,clip_threshold=1.0"`, or `None`.
             `scale_parameter=true` multiplies the learning rate by the root mean square of each parameter, as in the
             paper and in T5; Transformers' Trainer sets it to false.
-
-    Raises:
-        UserError: If Adafactor has no such argument, or does not accept the value.
     """
     options = {}
     for argument in filter(None, (args.optim_args or "").replace(" ", "").split(",")):

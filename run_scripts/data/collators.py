@@ -57,9 +57,6 @@ def precompute_labels(split: Split, collator: Callable[[list[dict[str, Any]]], d
 
     Returns:
         Rows with `input_ids`, `labels` (-100 = ignored by the loss) and, if the split has it, `seq_idx`.
-
-    Raises:
-        UserError: If not a single token is to be predicted.
     """
     rows, labelled = [], 0
     for number, row in enumerate(iterate_rows(split, "validation")):

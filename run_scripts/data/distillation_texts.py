@@ -72,13 +72,6 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
 
     Text files have a text in each line. Tables have pairs if they have the columns of training pairs, else texts in
     the column of `text_column_names`.
-
-    Args:
-        arguments: Names the data.
-        token: Hub token.
-
-    Raises:
-        UserError: If data are missing, a table has neither column, or no text is left.
     """
     if arguments.train_val_split is not None:
         raise UserError("--train_val_split is for pairs without a --teacher: give --validation_file, or leave it out.")

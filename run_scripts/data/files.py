@@ -52,9 +52,6 @@ def find_files(patterns: str | Sequence[str], endings: Sequence[str] | None = No
     Args:
         patterns: One or several.
         endings: Endings that the files of a folder must have, each also before one of `COMPRESSIONS`; all by default.
-
-    Raises:
-        UserError: If there is no file for one of them.
     """
     files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:

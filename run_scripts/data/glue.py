@@ -163,9 +163,6 @@ class GlueTask(TextTask):
             part: One of `sets`, for the latter two.
             data_dir: Folder with the benchmark's files, or with a folder of them for each task; `None` for the Hub.
             token: Hub token.
-
-        Raises:
-            UserError: If it cannot be read.
         """
         suffix = f"_{part}" if part and split != "train" else ""
         if data_dir is None:
@@ -476,11 +473,7 @@ CLASSIFIED = tuple(name for name, task in TASKS.items() if not task.varying_choi
 
 
 def find_task(name: str) -> GlueTask:
-    """The task of that name, of those for a classifier.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """The task of that name, of those for a classifier."""
     if name.lower() not in TASKS:
         raise UserError(f"--task_name {name!r} is not a task. Tasks: {', '.join(CLASSIFIED)}.")
     if TASKS[name.lower()].varying_choices:

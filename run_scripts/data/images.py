@@ -58,10 +58,6 @@ def load_images(
         token: Hub token.
         model_classes: The model's classes, for other images without training images: if these lack some of them, they
             get all.
-
-    Raises:
-        UserError: If data or a column is missing, a folder holds no image, an image has no class, or validation images
-            have a class that the training images lack.
     """
     names = {split: f"{arguments.source_of(split)}_dir" for split in SPLITS}
     sources = {split: getattr(arguments, name) for split, name in names.items()}
@@ -111,9 +107,6 @@ def find_images(folder: Path) -> list[Path]:
     """The images in a folder and in its folders, but for hidden ones, in alphabetical order.
 
     Other files are left out, with a message.
-
-    Raises:
-        UserError: If there is none.
     """
     found, others = [], Counter[str]()
     for parent, folders, names in os.walk(folder, followlinks=True):
@@ -151,11 +144,7 @@ def _read_test_folder(folder: Path, classes: Sequence[str] | None) -> datasets.D
 
 
 def _test_images(images: datasets.Dataset, arguments: ImageDataArguments) -> datasets.Dataset:
-    """Test images with the column `image` and, if all have a class, `label`.
-
-    Raises:
-        UserError: If there is no column of images, or some are empty files.
-    """
+    """Test images with the column `image` and, if all have a class, `label`."""
     column, label = arguments.image_column_name, arguments.label_column_name
     if column not in images.column_names:
         raise UserError(f"the test images have no column {column!r}; there are {images.column_names}.")
@@ -171,11 +160,7 @@ def _test_images(images: datasets.Dataset, arguments: ImageDataArguments) -> dat
 
 
 def _read_folder(folder: Path, argument: str) -> datasets.Dataset:
-    """The images of a folder: in a folder for each class, or as a metadata file names them.
-
-    Raises:
-        UserError: If an image is elsewhere, or a folder has none.
-    """
+    """The images of a folder: in a folder for each class, or as a metadata file names them."""
     names_classes = any(any(folder.rglob(name)) for name in ImageFolder.METADATA_FILENAMES)
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if names_classes or not classes:
@@ -233,9 +218,6 @@ def _complete(images: datasets.Dataset, name: str, skip_empty: bool | None = Non
         images: With a column `image` and perhaps `label`.
         name: What they are called in messages.
         skip_empty: Whether images without a class are left out; `None` for test images, which are all predicted.
-
-    Raises:
-        UserError: If some are empty files or have no class, and are not to be left out.
     """
     bad, kept = BadRows(bool(skip_empty), can_skip=skip_empty is not None), []
     labels = images["label"] if "label" in images.column_names else [0] * len(images)
@@ -316,11 +298,7 @@ def image_files(images: datasets.Dataset, folder: str | None) -> list[str] | Non
 
 
 def load_image_processor(arguments: ModelArguments, config: PreTrainedConfig) -> Any:
-    """The checkpoint's own, or one that crops the centre to the model's size and scales to [-1, 1].
-
-    Raises:
-        UserError: If the checkpoint has none, as those of text models.
-    """
+    """The checkpoint's own, or one that crops the centre to the model's size and scales to [-1, 1]."""
     if arguments.model_name_or_path is not None:
         try:
             return AutoImageProcessor.from_pretrained(arguments.model_name_or_path, **arguments.hub_arguments())

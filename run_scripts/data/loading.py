@@ -59,14 +59,7 @@ class DatasetArguments:
     )
 
     def source_of(self, split: str) -> str:
-        """The split whose files hold the rows of a split: with `train_val_split` validation rows are training data.
-
-        Args:
-            split: `"train"`, `"validation"` or `"test"`.
-
-        Raises:
-            UserError: If there is `train_val_split` next to validation data.
-        """
+        """The split whose files hold the rows of a split: with `train_val_split` validation rows are training data."""
         if self.train_val_split is None or split == "test":
             return split
         for name in ("validation_file", "validation_source_file", "validation_dir"):
@@ -75,29 +68,12 @@ class DatasetArguments:
         return "train"
 
     def load(self, split: str, token: str | None = None, streaming: bool = False) -> Split:
-        """Load a split of `dataset_name`, all rows.
-
-        Args:
-            split: `"train"` or `"validation"`, or `"test"` where there is an argument `test_split`.
-            token: Hub token.
-            streaming: Whether to read while iterating.
-
-        Raises:
-            UserError: If it cannot be loaded.
-        """
+        """Load a split of `dataset_name`, all rows."""
         name = getattr(self, f"{self.source_of(split)}_split")
         return load_named(self.dataset_name, self.dataset_config_name, name, streaming, token)
 
     def select(self, split: str, rows: Any) -> Any:
-        """The rows that a run uses: of training data without those held out, and as many as it asks for.
-
-        Args:
-            split: The split.
-            rows: All rows of `source_of` this split.
-
-        Raises:
-            UserError: If `train_val_split` leaves nothing to train or to evaluate on.
-        """
+        """The rows of `source_of` a split that a run uses: without those held out, and as many as it asks for."""
         if split != self.source_of(split) or (split == "train" and self.train_val_split is not None):
             rows = held_out(rows, self.train_val_split)[split]
         name = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}[split]
@@ -167,11 +143,7 @@ class TextColumnArguments:
 
     @property
     def text_column(self) -> str:
-        """The name, where a row has one text.
-
-        Raises:
-            UserError: If several are given.
-        """
+        """The name, where a row has one text."""
         if len(self.text_column_names) != 1:
             names = " ".join(self.text_column_names)
             raise UserError(f"--text_column_names {names} gives {len(self.text_column_names)} columns: give one.")
@@ -292,9 +264,6 @@ def load_named(
         streaming: Whether to read while iterating.
         token: Hub token.
         options: Further arguments of `datasets.load_dataset`.
-
-    Raises:
-        UserError: If it cannot be loaded.
     """
     is_here, features = Path(name).exists(), datasets.Features({"text": datasets.Value("string")})
     try:
@@ -361,15 +330,7 @@ def drawn(rows: Any, count: int | None) -> Any:
 
 
 def held_out(rows: datasets.Dataset, share: float) -> dict[str, datasets.Dataset]:
-    """Rows to train on (`"train"`) and rows held out (`"validation"`), always the same ones, in their order.
-
-    Args:
-        rows: All rows.
-        share: Of the rows that are held out.
-
-    Raises:
-        UserError: If it leaves nothing to train or to evaluate on.
-    """
+    """Rows to train on (`"train"`) and rows held out (`"validation"`), always the same ones, in their order."""
     count = round(len(rows) * share)
     if not 0 < count < len(rows):
         raise UserError(
@@ -392,10 +353,6 @@ def indexed(rows: datasets.Dataset) -> datasets.Dataset:
 
 def iterate_rows(rows: Iterable[Any], name: str) -> Iterator[Any]:
     """Iterate over rows, and name damaged data.
-
-    Args:
-        rows: Rows of a data set, streamed or not.
-        name: The split's name, for messages.
 
     Raises:
         BadDataError: If the data are damaged.

@@ -86,15 +86,8 @@ class SentencePairArguments(LengthArguments, TextColumnArguments, FileArguments)
 def load_training_pairs(arguments: SentencePairArguments, token: str | None = None) -> datasets.Dataset:
     """Load and check the training examples.
 
-    Args:
-        arguments: Names the data.
-        token: Hub token.
-
     Returns:
         Columns `anchor`, `positive`, and for each hard negative `negative_1` and so on.
-
-    Raises:
-        UserError: If data are missing, a text is empty, or no pair has one of the labels.
     """
     (table,), columns = load_tables(arguments, ["train"], token).values(), arguments.pair_columns
     rows = _texts_of(table, columns, arguments, can_skip=True)
@@ -111,16 +104,8 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
 def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: str | None = None) -> datasets.Dataset:
     """Load and check the pairs of a split to evaluate on.
 
-    Args:
-        arguments: Names the data.
-        split: `"validation"` or `"test"`.
-        token: Hub token.
-
     Returns:
         Columns `sentence1`, `sentence2` and `score` if the rows have a similarity, else `anchor` and `positive`.
-
-    Raises:
-        UserError: If data are missing, a text is empty, or a similarity is no number or equal in all rows.
     """
     source, files = arguments.source_of(split), getattr(arguments, f"{split}_file")
     if source == "train":

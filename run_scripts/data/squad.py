@@ -80,17 +80,9 @@ def load_questions(
 ) -> dict[str, datasets.Dataset]:
     """Load and check the questions that a run needs.
 
-    Args:
-        arguments: Names the data.
-        wanted: The splits to load: any of `"train"`, `"validation"` and `"test"`.
-        token: Hub token.
-
     Returns:
         The splits with the columns of `FEATURES`; test questions without any answer have no column `answers`. Answers
         have no spaces around them.
-
-    Raises:
-        UserError: If data is missing or wrong, see `check_questions`.
     """
     splits = {}
     for name, table in load_tables(arguments, wanted, token, load_squad_files).items():
@@ -110,11 +102,7 @@ def _has_answer(row: Row) -> bool:
 
 
 def load_squad_files(patterns: list[str]) -> Table:
-    """Questions from files: SQuAD's own nested JSON, or one question a row.
-
-    Raises:
-        UserError: If a file is missing, malformed, not in UTF-8, or without questions.
-    """
+    """Questions from files: SQuAD's own nested JSON, or one question a row."""
     tables = []
     for file in find_files(patterns, KINDS):
         with report_bad_data():
@@ -269,9 +257,6 @@ def make_windows(
         Windows in the order of the questions: the model's inputs, of questions with answers `start_positions` and
         `end_positions` (the null token where the window does not hold the answer whole), `offsets` and `null_position`
         as of `encode_windows`, and `example`, the index of the question.
-
-    Raises:
-        UserError: If the sizes do not fit, or the tokenizer is not fast.
     """
 
     def encode(rows: dict[str, list], indices: list[int]) -> dict[str, list]:

@@ -61,13 +61,7 @@ class BadRows:
         self.shown: list[tuple[str, str, str]] = []
 
     def add(self, source: str, place: str, problem: BadRowError) -> None:
-        """Count a bad row.
-
-        Args:
-            source: The file or split.
-            place: E.g. `"line 3"`.
-            problem: What is wrong.
-        """
+        """Count a bad row."""
         is_empty = isinstance(problem, EmptyRowError)
         if is_empty and self.skip_empty:
             self.skipped += 1
@@ -126,11 +120,7 @@ class Table:
 
     @property
     def rows(self) -> list[tuple[int, Row]]:
-        """The numbered rows.
-
-        Raises:
-            UserError: If there are rows that could not be read.
-        """
+        """The numbered rows."""
         if self.problems:
             self.convert(lambda number, row: row)
         return self.readable
@@ -156,11 +146,7 @@ class Table:
         return UserError(f"{self.place(number)}: {problem}")
 
     def value(self, number: int, row: Row, column: str) -> Any:
-        """The value of a column; `None` if this row does not have it, and others do.
-
-        Raises:
-            UserError: If no row has such a column.
-        """
+        """The value of a column; `None` if this row does not have it, and others do."""
         if column in row:
             return row[column]
         if column in self.columns:
@@ -170,11 +156,7 @@ class Table:
         )
 
     def check_texts(self, number: int, texts: Sequence[Any]) -> None:
-        """Check a row's texts; some may be empty.
-
-        Raises:
-            UserError: If one is no text, or all are empty.
-        """
+        """Check a row's texts; some may be empty."""
         try:
             for text in texts:
                 if not isinstance(text, str):
@@ -221,10 +203,6 @@ def is_missing(value: Any) -> bool:
 
 def check_text(value: Any, name: str = "the text") -> str:
     """A cell that must hold a text.
-
-    Args:
-        value: The cell.
-        name: What it is, for messages.
 
     Raises:
         EmptyRowError: If it is empty.
@@ -349,11 +327,7 @@ def _unknown_kind(path: str, known: Sequence[str]) -> str:
 
 
 def load_split(name: str, config_name: str | None, split: str, token: str | None = None, **options: Any) -> Table:
-    """One split of a data set, see `load_named`, with the names of classes for their numbers.
-
-    Raises:
-        UserError: If it cannot be loaded.
-    """
+    """One split of a data set, see `load_named`, with the names of classes for their numbers."""
     rows = load_named(name, config_name, split, token=token, **options)
     return Table(f"{name}, {split}", list(_named_rows(rows, rows.features)), "row")
 
@@ -361,11 +335,7 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
 def load_tables(
     arguments: Any, splits: Sequence[str], token: str | None = None, read: Callable[[list[str]], Table] = read_table
 ) -> dict[str, Table]:
-    """All rows of some splits, from the files or the data set that `arguments`, `FileArguments`, name.
-
-    Raises:
-        UserError: If a split has neither a file nor a data set, or has both, or cannot be read.
-    """
+    """All rows of some splits, from the files or the data set that `arguments`, `FileArguments`, name."""
     name, sources = arguments.dataset_name, {split: arguments.source_of(split) for split in splits}
     files = {split: getattr(arguments, f"{source}_file") for split, source in sources.items()}
     for split, source in sources.items():

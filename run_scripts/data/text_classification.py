@@ -68,16 +68,7 @@ Tables = dict[str, dict[str, Table]]
 
 
 def load_sets(arguments: TextClassificationArguments, splits: list[str], token: str | None = None) -> Tables:
-    """Load the rows of some splits.
-
-    Args:
-        arguments: The source of the data.
-        splits: Any of `"train"`, `"validation"` and `"test"`.
-        token: Hub token.
-
-    Raises:
-        UserError: If the source is ambiguous, or something is missing.
-    """
+    """Load the rows of some splits."""
     own = next(filter(None, (getattr(arguments, f"{arguments.source_of(split)}_file") for split in SPLITS)), None)
     sources = [arguments.task_name, arguments.dataset_name, own]
     if sum(source is not None for source in sources) != 1:
@@ -101,14 +92,6 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
     """The table with Python's lists in its column of labels, where a cell is the text of a list.
 
     With `--label_columns`, the column of labels is made from these.
-
-    Args:
-        table: The rows.
-        arguments: Names of the columns.
-        labelled: Whether every row must have a label.
-
-    Raises:
-        UserError: If `--label_columns` names a column that there is not.
     """
     columns, readable, problems = arguments.label_columns, [], list(table.problems)
     if columns is not None and len({*columns}) < len(columns):
@@ -153,9 +136,6 @@ def own_task(arguments: TextClassificationArguments, train: Table | None, config
         arguments: Names of the columns.
         train: Training rows, whose labels are the classes.
         config: The checkpoint's configuration, whose labels are the classes if there are no training rows.
-
-    Raises:
-        UserError: If a training row has no label, or there are fewer than two classes.
     """
     texts = columns(*arguments.text_column_names)
     if len(arguments.text_column_names) > 2:
@@ -197,16 +177,7 @@ def _has_several(train: Table | None, column: str, config: PreTrainedConfig) -> 
 
 
 def _classes(train: Table, column: str, several: bool) -> list[str]:
-    """The labels of training rows in order.
-
-    Args:
-        train: The rows.
-        column: That of the labels.
-        several: Whether they are lists.
-
-    Raises:
-        UserError: If all are numbers with fractions.
-    """
+    """The labels of training rows in order."""
     if several:
         lists = (row.get(column) for _, row in train.readable)
         return _in_order({str(label) for found in lists if isinstance(found, list) for label in found})
@@ -256,9 +227,6 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
         task: Reads texts and labels of a row.
         labelled: Whether every row must have a label. Otherwise labels are used if the first row has one.
         skip_empty: Whether rows without a text or label are left out where every row must have a label.
-
-    Raises:
-        UserError: If a column, a text or a label is missing or invalid; the message names the first rows.
     """
     can_skip = labelled
     labelled = labelled or (bool(table.readable) and task.has_label(table.readable[0][1]))

@@ -121,15 +121,8 @@ class BlockDataArguments(CorpusArguments):
 def load_documents(arguments: CorpusArguments, token: str | None = None) -> dict[str, Split]:
     """Load the documents, one per row, in a single column `text`.
 
-    Args:
-        arguments: Names the data.
-        token: Hub token.
-
     Returns:
         `{"train": ..., "validation": ...}`, rows without text removed; no "train" if only `validation_file` is given.
-
-    Raises:
-        UserError: If a file, data set or column is missing, or a split has no text.
     """
     if arguments.dataset_name is not None and arguments.train_file is not None:
         raise UserError("give the training data as either --dataset_name or --train_file.")
@@ -305,9 +298,6 @@ def text_only(split: Split, column: str, name: str) -> Split:
         split: Rows of a data set, streamed or not.
         column: Column of the text.
         name: The split's name, for messages.
-
-    Raises:
-        UserError: If the column is missing or holds no texts, or no row holds text.
     """
     with report_bad_data():
         columns = split.column_names or list(next(iterate_rows(split, name), {}))

@@ -80,17 +80,9 @@ def load_pairs(
 ) -> tuple[datasets.Dataset, Literal["left", "right"]]:
     """Load and check the examples of one split.
 
-    Args:
-        arguments: Names the data.
-        split: `"train"`, `"validation"` or `"test"`.
-        token: Hub token.
-
     Returns:
         The columns of `FEATURES` (`target` is the first reference; test data of `--test_source_file` alone have empty
         targets and no references) and `index`, and the side on which long sources are truncated.
-
-    Raises:
-        UserError: If data are missing or invalid.
     """
     files, sources, targets = (
         getattr(arguments, f"{arguments.source_of(split)}_{kind}file") for kind in ("", "source_", "target_")
@@ -230,10 +222,6 @@ class PairReader:
     ) -> Iterator[dict[str, Any]]:
         """The pairs in files.
 
-        Args:
-            files: Names of files.
-            read: Reads their rows.
-
         Raises:
             BadDataError: If something is wrong with the files or rows; the message names the first rows.
         """
@@ -242,11 +230,7 @@ class PairReader:
         self._check()
 
     def from_data_set(self, rows: datasets.Dataset) -> datasets.Dataset:
-        """The pairs in a data set.
-
-        Raises:
-            UserError: If something is wrong with the rows.
-        """
+        """The pairs in a data set."""
 
         def convert(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
             whole = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
@@ -266,11 +250,7 @@ class PairReader:
             )
 
     def kept(self, pairs: datasets.Dataset) -> datasets.Dataset:
-        """The pairs without those left out, whose number is printed.
-
-        Raises:
-            UserError: If there is no pair left.
-        """
+        """The pairs without those left out, whose number is printed."""
         if not len(pairs):
             raise UserError(f"{self.name} has no rows.")
         pairs = indexed(pairs)

@@ -361,14 +361,7 @@ class TextToTextArguments(PairLengthArguments, PredictionSampleArguments):
 
 
 def find_tasks(names: Sequence[str]) -> list[TextToTextTask]:
-    """The tasks of some names, each once.
-
-    Args:
-        names: Keys of `TEXT_TASKS` and `GROUPS`.
-
-    Raises:
-        UserError: If a name is unknown, or there is none.
-    """
+    """The tasks of some names, each once."""
     known = f"Groups: {', '.join(GROUPS)}. Tasks: {', '.join(TEXT_TASKS)}."
     if not names:
         raise UserError(f"give the tasks of the mixture with --tasks. {known}")
@@ -384,18 +377,7 @@ def find_tasks(names: Sequence[str]) -> list[TextToTextTask]:
 def load_table(
     task: TextToTextTask, split: str, part: str, arguments: TextToTextArguments, token: str | None = None
 ) -> Table:
-    """One split of a task.
-
-    Args:
-        task: The task.
-        split: `"train"`, `"validation"` or `"test"`.
-        part: One of the task's `sets`, for the latter two.
-        arguments: Say where the data are.
-        token: Hub token.
-
-    Raises:
-        UserError: If it cannot be read.
-    """
+    """One split of a task."""
     if task.benchmark_task is None:
         return _load_questions(split, arguments, token)
     folder = arguments.data_dir
@@ -432,9 +414,6 @@ def read_text_examples(task: TextToTextTask, table: Table, labelled: bool, skip_
         table: Its rows.
         labelled: Whether every row must have a label.
         skip_empty: Whether rows without a text or label are left out where every row must have a label.
-
-    Raises:
-        UserError: If a column or label is missing or does not fit; the message names the file and the first lines.
     """
 
     def read(number: int, row: Row) -> Example:
@@ -463,11 +442,7 @@ def read_text_examples(task: TextToTextTask, table: Table, labelled: bool, skip_
 
 
 def training_pairs(task: TextToTextTask, examples: Iterable[Example]) -> datasets.Dataset:
-    """The examples to train on: columns `source` and `target`.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """The examples to train on: columns `source` and `target`."""
     pairs = [(example.source, text) for example in examples for text in task.training_targets(example)]
     if not pairs:
         raise UserError(f"the task {task.name} has no example to train on.")

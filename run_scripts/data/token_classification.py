@@ -69,11 +69,7 @@ class TokenClassificationArguments(LengthArguments, TextColumnArguments, FileArg
 def load_sentences(
     arguments: TokenClassificationArguments, splits: Sequence[str], token: str | None = None
 ) -> dict[str, datasets.Dataset]:
-    """Sentences with columns `index`, `tokens` and, but for untagged test sentences, `tags`, both lists of strings.
-
-    Raises:
-        UserError: If something is missing, or a row is invalid; the message names the row.
-    """
+    """Sentences with columns `index`, `tokens` and, but for untagged test sentences, `tags`, both lists of strings."""
     sentences = {}
     for split, table in load_tables(arguments, splits, token, partial(_read_files, arguments=arguments)).items():
         table = table if arguments.sentence_column is None else _by_sentence(table, arguments)
@@ -109,11 +105,7 @@ def _words_of(cell: str) -> Any:
 
 
 def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table:
-    """The sentences of a table with a word a row, each under the number of its first row.
-
-    Raises:
-        UserError: If a column is missing.
-    """
+    """The sentences of a table with a word a row, each under the number of its first row."""
     sentences: list[tuple[int, Row]] = []
     problems = list(table.problems)
     last, seen = None, set()
@@ -192,11 +184,7 @@ def found_tags(sentences: datasets.Dataset) -> set[str]:
 
 
 def tag_names(sentences: datasets.Dataset) -> list[str]:
-    """All tags, `O` first. Tags of entities have `B-` and `I-` of each type, and the others of their scheme.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """All tags, `O` first. Tags of entities have `B-` and `I-` of each type, and the others of their scheme."""
     found = found_tags(sentences)
     if not found:
         raise UserError(f"the training data have no tag but {IGNORED_TAG}, which is ignored.")

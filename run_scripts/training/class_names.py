@@ -30,9 +30,6 @@ def set_label_names(config: PreTrainedConfig, names: Sequence[str], trained: boo
         config: Changed in place.
         names: Names of the classes, in order; a single name for regression.
         trained: Whether the model will be trained on them. Otherwise it must have these labels already, in any order.
-
-    Raises:
-        UserError: If the model has other labels and will not be trained.
     """
     known = label_names(config)
     if not trained and not has_same_names(names, known):
@@ -104,9 +101,6 @@ def build_classifier(
         config: The model's configuration, with the names of the data's classes.
         auto_class: E.g. `AutoModelForSequenceClassification`.
         trained: Whether the model will be trained. Otherwise the checkpoint must have the same classes.
-
-    Raises:
-        UserError: If the model cannot be loaded.
     """
     if arguments.model_name_or_path is None:
         return build_model(arguments, config, auto_class)

@@ -41,16 +41,7 @@ class ClassificationTrainer(ScriptTrainer):
 
 
 def unseen_labels(kind: str, known: Collection[str], found: Mapping[str, Collection[str]]) -> list[str]:
-    """The labels that evaluation data have and the model does not, in order, with a warning if there are any.
-
-    Args:
-        kind: What the labels are called in messages, e.g. "tags".
-        known: The labels of the training data, or of the model.
-        found: Split -> its labels; empty for a split without labels.
-
-    Raises:
-        UserError: If all labels of a split are unknown.
-    """
+    """The labels that evaluation data have and the model does not, in order, with a warning if there are any."""
     for split, labels in found.items():
         if labels and not {*labels} & {*known}:
             raise UserError(

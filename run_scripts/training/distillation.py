@@ -204,11 +204,7 @@ class Distillation:
         self.cache: CachePlan | None = None
 
     def prepare(self, trainer: Any) -> None:
-        """Move the teacher to the device; with a cache let it run over the training data, and forget it.
-
-        Raises:
-            UserError: If the cache cannot be written or read.
-        """
+        """Move the teacher to the device; with a cache let it run over the training data, and forget it."""
         self.teacher.to(trainer.args.device)
         if self.cache is not None:
             fill_cache(self, trainer, self.cache)

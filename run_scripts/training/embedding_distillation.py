@@ -44,9 +44,6 @@ class EmbeddingTeacher(NoTeacher):
         name: Folder or Hub id.
         model_args: The student's arguments, of which the Hub token and `trust_remote_code` count here too.
         copies_token_embeddings: Whether a student starts with the teacher's token embeddings.
-
-    Raises:
-        UserError: If it cannot be loaded or gives no embeddings of texts.
     """
 
     model: SentenceTransformer | None = None
@@ -100,15 +97,7 @@ class EmbeddingTeacher(NoTeacher):
         return dataclasses.replace(arguments, config_overrides=merge_overrides(size, overrides))
 
     def prepare_student(self, student: SentenceTransformer, arguments: ModelArguments) -> None:
-        """Give a student what it gets before training: token embeddings if asked for, and the teacher's dimension.
-
-        Args:
-            student: Changed in place.
-            arguments: The student's.
-
-        Raises:
-            UserError: If the token embeddings do not fit.
-        """
+        """Give a student what it gets before training: token embeddings if asked for, and the teacher's dimension."""
         if self.copies_token_embeddings:
             if arguments.model_name_or_path is not None:
                 raise UserError("--copy_token_embeddings is for a student from scratch, not for --model_name_or_path.")
@@ -128,15 +117,7 @@ class EmbeddingTeacher(NoTeacher):
 
     @torch.no_grad()
     def _give_token_embeddings(self, student: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Start a student with the teacher's token embeddings; a narrower one with their principal components.
-
-        Args:
-            student: Changed in place.
-            tokenizer: The student's.
-
-        Raises:
-            UserError: If the student has another vocabulary, or is wider than the teacher.
-        """
+        """Start a student with the teacher's token embeddings; a narrower one with their principal components."""
         if tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise UserError(
                 f"the teacher {self.name!r} has another vocabulary than the student's tokenizer: leave "
@@ -156,13 +137,7 @@ class EmbeddingTeacher(NoTeacher):
         target[:rows] = given[:rows].to(target.dtype)
 
     def embed(self, texts: DistillationTexts, folder: Path, args: TrainingArguments) -> TeacherEmbeddings:
-        """The embeddings of all texts, from the cache or computed now. The teacher is not kept.
-
-        Args:
-            texts: The training texts.
-            folder: For the caches of all teachers.
-            args: Device, number format and processes.
-        """
+        """The embeddings of all texts, from the cache or computed now. The teacher is not kept."""
         model = self.model.to(args.device)
         if args.bf16 or args.fp16:
             model = model.bfloat16() if args.bf16 else model.half()

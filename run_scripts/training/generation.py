@@ -116,10 +116,6 @@ def one_line(text: str) -> str:
 def in_order(output: EvalPrediction | PredictionOutput, count: int) -> tuple[list[np.ndarray], np.ndarray]:
     """Predictions of `GenerationTrainer` (without the column of examples) and labels: a row per example, in order.
 
-    Args:
-        output: What was predicted.
-        count: Number of examples.
-
     Raises:
         ValueError: If an example has no prediction.
     """
@@ -131,16 +127,7 @@ def in_order(output: EvalPrediction | PredictionOutput, count: int) -> tuple[lis
 
 
 def text_lengths(arguments: Any, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
-    """Most tokens of a source and of a target.
-
-    Args:
-        arguments: With `max_source_length` and `max_target_length`.
-        config: The model's configuration.
-        tokenizer: Must have a padding and an end token.
-
-    Raises:
-        UserError: If it has not, or a length does not fit the model.
-    """
+    """Most tokens of a source and of a target."""
     for role in ("pad", "eos"):
         if getattr(tokenizer, f"{role}_token_id") is None:
             raise UserError(f"the tokenizer has no {role}_token, which this command needs: set one and save it again.")
@@ -171,9 +158,6 @@ def set_generation(
         args: The Trainer's arguments.
         target_length: Most tokens of a target, without the decoder's start token.
         config: Configuration of the decoder.
-
-    Raises:
-        UserError: If the decoder has fewer positions.
     """
     longest = longest_sequence(config)
     if longest is not None and (args.generation_max_length or 0) > longest + 1:

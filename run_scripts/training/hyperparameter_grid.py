@@ -98,9 +98,6 @@ def plan(grid: GridArguments, args: TrainingArguments, shared: Sequence[Any] = (
         grid: The values to combine.
         args: All other arguments.
         shared: The command's other argument dataclasses, whose values must be equal in all runs.
-
-    Raises:
-        UserError: If a batch size is not possible with these processes, or an argument is for single runs.
     """
     if not (args.do_train and args.do_eval):
         raise UserError("--seeds, --learning_rates and --batch_sizes need --do_train and --do_eval.")

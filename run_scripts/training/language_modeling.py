@@ -119,9 +119,6 @@ def build_trainer(
         evaluation: Rows with `input_ids` and fixed `labels`, see `precompute_labels`.
         collator: Makes batches of training rows; evaluation rows are padded only.
         causal: Whether the logits at a token predict the next token.
-
-    Raises:
-        UserError: If the model does not support `seq_idx`, which the rows have.
     """
     if "seq_idx" in (evaluation.column_names or ()) and not supports_seq_idx(model):
         raise UserError(
@@ -181,14 +178,7 @@ class LanguageModeling(Task):
         return self.tokenize(run, run.max_seq_length)
 
     def tokenize(self, run: Run, length: int, shortest_row: int = 1, **options: Any) -> dict[str, Rows]:
-        """`run.data` as rows of tokens.
-
-        Args:
-            run: Its data, tokenizer and arguments.
-            length: Tokens per row.
-            shortest_row: Rows with fewer tokens are dropped.
-            options: Further arguments of `row_encoder`.
-        """
+        """`run.data` as rows of tokens."""
         data_args, args = run.data_args, run.args
         pack, isolate = not data_args.line_by_line, data_args.isolate_documents
         encode = row_encoder(run.tokenizer, length, pack=pack, isolate=isolate, **options)

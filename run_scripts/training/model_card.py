@@ -250,12 +250,7 @@ def _files(arguments: Any, split: str) -> str | None:
 
 
 def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
-    """The card of the model that a Trainer has trained.
-
-    Args:
-        trainer: After training and evaluation.
-        facts: Facts that the Trainer does not know.
-    """
+    """The card of the model that a Trainer has trained."""
     args, model = trainer.args, transformers_model(trainer.accelerator.unwrap_model(trainer.model))
     config = model.config
     repo_id = trainer.hub_model_id if args.push_to_hub else args.hub_model_id
@@ -317,15 +312,7 @@ def metadata(
     results: Mapping[str, float],
     test_results: Mapping[str, float] | None = None,
 ) -> ModelCardData:
-    """The metadata at the head of a card.
-
-    Args:
-        facts: Facts that the Trainer does not know.
-        model_type: The model's type.
-        name: The model's name on the card.
-        results: Metrics of the evaluation.
-        test_results: Metrics on the test data.
-    """
+    """The metadata at the head of a card."""
     from_hub = facts.base_model is not None and not Path(facts.base_model).is_dir()
     ours = model_type in FAMILIES
     task = HUB_TASKS.get(facts.task, facts.task)
@@ -368,11 +355,7 @@ def last_evaluation(history: Sequence[Mapping[str, float]], metrics: Mapping[str
 
 
 def history_table(history: Sequence[Mapping[str, float]]) -> str:
-    """The evaluations in a Trainer's history as a table, with the training loss logged last before each.
-
-    Args:
-        history: A Trainer's `state.log_history`.
-    """
+    """The evaluations in a Trainer's `log_history` as a table, each with the training loss logged last before it."""
     rows, loss = {}, ""
     for entry in history:
         if "loss" in entry:

@@ -259,10 +259,6 @@ class Run:
 
         Returns:
             The results of the run, as `execute`, or for a grid those of `hyperparameter_grid.run_all`.
-
-        Raises:
-            UserError: If the user's input is missing or invalid, the loss becomes NaN or infinite, the disk is full,
-                data are damaged, or the Hub rejects the model.
         """
         args, grid = self.args, self[GridArguments]
         check_has_work(args, *self.task.jobs)
@@ -289,9 +285,6 @@ class Run:
         `test_results.json`, the Trainer's history in `trainer_state.json` and as a plot in `history.png`, predictions,
         the card in `README.md`, and finally `all_results.json`. An interrupted run continues from its newest
         checkpoint and writes all other files again.
-
-        Args:
-            args: The Trainer's arguments.
 
         Returns:
             The metrics of the evaluation with the prefix `eval_`, of the test data with `test_`, before training with

@@ -36,10 +36,6 @@ def checkpoint_to_resume(arguments: TrainingArguments) -> str | None:
     The same command resumes an unfinished run in `output_dir` from its newest complete checkpoint, also with another
     number of processes; then with a warning, and if need be another batch size, see `keep_rows_per_step`. A finished
     run is extended from its last step if `max_steps` or `num_train_epochs` is larger than it was.
-
-    Raises:
-        UserError: If `output_dir` holds a finished run that was as long, or something else, or there is nothing to
-            resume.
     """
     found = _find_checkpoint(arguments)
     if found is not None and arguments.do_train:
@@ -71,16 +67,7 @@ def _find_checkpoint(arguments: TrainingArguments) -> str | None:
 
 
 def _checkpoint_to_extend(folder: Path, last: str | None, arguments: TrainingArguments) -> str:
-    """The checkpoint of a finished run's last step, from which a longer run goes on.
-
-    Args:
-        folder: The output folder.
-        last: Its last complete checkpoint, if there is one.
-        arguments: Those of this run.
-
-    Raises:
-        UserError: If this run is not longer, or there is no such checkpoint.
-    """
+    """The checkpoint of a finished run's last step, from which a longer run goes on."""
     finished = _read_state(folder)
     if finished is None or not is_longer(finished, arguments):
         raise UserError(
@@ -154,13 +141,7 @@ def _rank(file: Path) -> int:
 def mark_unfinished(
     folder: str, tokenizer: PreTrainedTokenizerBase | None = None, settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Make the folder of a run, if it is missing, and mark the run as unfinished.
-
-    Args:
-        folder: The output folder.
-        tokenizer: The run's tokenizer.
-        settings: What it depends on, if it is new: it is kept for later attempts.
-    """
+    """Make the folder of a run, if it is missing, and mark the run as unfinished."""
     mark = Path(folder) / UNFINISHED
     mark.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(Path(folder) / _FINISHED, ignore_errors=True)  # of a run that was killed when it had ended
@@ -169,12 +150,7 @@ def mark_unfinished(
 
 
 def forget_start(folder: str, grid: "GridFolder | None" = None) -> None:
-    """Remove what `mark_unfinished` and `GridFolder.start_run` have written for a run that has no step.
-
-    Args:
-        folder: The output folder of the run, which is removed if it is empty then.
-        grid: That of its grid, which other runs may use too.
-    """
+    """Remove what `mark_unfinished` and `GridFolder.start_run` have written for a run that has no step."""
     shutil.rmtree(Path(folder) / UNFINISHED, ignore_errors=True)
     with suppress(OSError):
         os.rmdir(folder)
@@ -185,13 +161,7 @@ def forget_start(folder: str, grid: "GridFolder | None" = None) -> None:
 
 
 def write_results(folder: str, results: Mapping[str, Any], update: bool = False) -> None:
-    """Write `all_results.json`.
-
-    Args:
-        folder: The output folder.
-        results: The results of everything that the command did.
-        update: Whether to keep other results that the file has.
-    """
+    """Write `all_results.json`."""
     file = Path(folder) / RESULTS
     before = json.loads(file.read_text(encoding="utf-8")) if update and file.is_file() else {}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -220,11 +190,7 @@ class GridFolder:
     seed: int
 
     def check(self) -> None:
-        """Check that the folder is new or belongs to the same grid.
-
-        Raises:
-            UserError: If it holds something else, or runs with other settings.
-        """
+        """Check that the folder is new or belongs to the same grid."""
         if not (self.path / GRID_SETTINGS).is_file():
             if self.path.is_dir() and not all(map(self._may_be_left_over, self.path.iterdir())):
                 raise UserError(f"{str(self.path)!r} is not empty and holds no runs of this kind. Choose another.")
@@ -280,12 +246,7 @@ def keep_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, settings: M
 
 
 def kept_tokenizer(folder: str, settings: Mapping[str, Any]) -> str | None:
-    """The folder with the tokenizer that an earlier attempt trained with the same settings, if there is one.
-
-    Args:
-        folder: The output folder.
-        settings: As for `keep_tokenizer`.
-    """
+    """The folder with the tokenizer that an earlier attempt trained with the same settings, if there is one."""
     found = Path(folder) / UNFINISHED / TOKENIZER
     record = found / _SETTINGS
     same = record.is_file() and record.read_text(encoding="utf-8") == _as_text(settings)

@@ -37,11 +37,7 @@ _CHANGES = re.compile(
 
 
 class RunRecord(TrainerCallback, ExportableState):
-    """Keeps the settings of a run in the `trainer_state.json` of its checkpoints.
-
-    Args:
-        settings: Name -> value.
-    """
+    """Keeps the settings of a run in the `trainer_state.json` of its checkpoints."""
 
     def __init__(self, settings: Mapping[str, Any]):
         self.settings = json.loads(json.dumps(settings, default=str))
@@ -67,14 +63,6 @@ def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, 
 
     The learning rate and what else belongs to the optimizer is read from the checkpoint: other arguments would not be
     used, and the model's card would name them. A longer run and another precision give a warning.
-
-    Args:
-        checkpoint: The checkpoint, for messages.
-        state: Its state.
-        settings: Those of this run.
-
-    Raises:
-        UserError: If another setting differs.
     """
     before, now = recorded_settings(state), RunRecord(settings).settings
     if not before:
@@ -107,12 +95,7 @@ def check_settings(checkpoint: str, state: TrainerState, settings: Mapping[str, 
 
 
 def extensions(state: TrainerState, settings: Mapping[str, Any]) -> list[int]:
-    """The steps from which a run was to be longer than before: those of earlier times, and the state's if it is now.
-
-    Args:
-        state: Of the checkpoint that the run goes on from.
-        settings: Those of this run.
-    """
+    """The steps from which a run was extended: those of earlier times, and the state's if it is extended now."""
     before = recorded_settings(state)
     longer = any(before.get(name) and settings.get(name) and settings[name] > before[name] for name in _LENGTHS)
     return [*before.get(EXTENDED, []), *([state.global_step] if longer else [])]
@@ -134,9 +117,6 @@ def keep_rows_per_step(checkpoint: str, state: TrainerState, processes: int, arg
         state: Its state.
         processes: How many wrote it.
         arguments: Those of this run. Their batch size is changed in place if the rows of a step would be others.
-
-    Raises:
-        UserError: If the processes cannot share the rows of a step, and the length of the run is in epochs.
     """
     if StreamState.__name__ in state.stateful_callbacks:
         return  # which `StreamState.restore` refuses
@@ -162,11 +142,7 @@ def keep_rows_per_step(checkpoint: str, state: TrainerState, processes: int, arg
 
 
 def check_model_of(checkpoint: str, config: PreTrainedConfig) -> None:
-    """Check that a checkpoint, whose weights are loaded as they are, has this run's model and classes in order.
-
-    Raises:
-        UserError: If it is not.
-    """
+    """Check that a checkpoint, whose weights are loaded as they are, has this run's model and classes in order."""
     file = Path(checkpoint) / CONFIG_NAME
     if not file.is_file():
         return

@@ -18,16 +18,7 @@ from ..base.training_arguments import ScriptTrainingArguments
 
 
 def adapt_schedule(scheduler: LRScheduler, args: ScriptTrainingArguments, num_training_steps: int) -> LRScheduler:
-    """The schedule with `constant_warmup` and `final_decay_steps`, or the schedule itself if neither is set.
-
-    Args:
-        scheduler: As Transformers makes it, at step 0.
-        args: The training arguments.
-        num_training_steps: Number of all steps.
-
-    Raises:
-        UserError: If the schedule is no function of the step, or the decay is longer than the training.
-    """
+    """The schedule with `constant_warmup` and `final_decay_steps`, or the schedule itself if neither is set."""
     warmup_steps = args.get_warmup_steps(num_training_steps) if args.constant_warmup else 0
     decay_steps = args.final_decay_steps or 0.0
     if not warmup_steps and not decay_steps:

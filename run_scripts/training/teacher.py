@@ -32,14 +32,7 @@ PROBES = ("A probe, with Cases: ÀÉ ß 12.5 and  two spaces!", "[MASK] won't �
 
 
 def find_teacher(run: Any) -> "NoTeacher":
-    """The teacher that the command line names, if any. Its weights are not loaded yet.
-
-    Args:
-        run: A `Run` that has its arguments.
-
-    Raises:
-        UserError: If it cannot be found, or this run cannot use it.
-    """
+    """The teacher that the command line names, if any. Its weights are not loaded yet."""
     settings = next((given for given in run.given if isinstance(given, DistillationArguments)), None)
     if settings is None or settings.teacher is None:
         return NoTeacher()
@@ -82,9 +75,6 @@ class Teacher(NoTeacher):
 
     Attributes:
         model: The model, between `load` and `teach`.
-
-    Raises:
-        UserError: If no configuration can be loaded.
     """
 
     model: PreTrainedModel
@@ -103,11 +93,7 @@ class Teacher(NoTeacher):
         return load_tokenizer(self.arguments, None, (), True)
 
     def student_arguments(self, arguments: ModelArguments) -> ModelArguments:
-        """The student's arguments; one from scratch gets the teacher's tokenizer and vocabulary size by default.
-
-        Raises:
-            UserError: If the student is to have a new tokenizer.
-        """
+        """The student's arguments; one from scratch gets the teacher's tokenizer and vocabulary size by default."""
         if isinstance(self.settings, ImageDistillationArguments):
             return arguments
         if arguments.train_tokenizer is not None:
@@ -133,9 +119,6 @@ class Teacher(NoTeacher):
         Args:
             tokenizer: The student's.
             lengths: Argument, such as `--max_seq_length` -> most tokens of a sequence.
-
-        Raises:
-            UserError: If it has another vocabulary, other rules for splitting texts, or fewer positions or embeddings.
         """
         if tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise UserError(
@@ -171,9 +154,6 @@ class Teacher(NoTeacher):
 
         Args:
             names: Of the classes; a single one for regression, whose name does not matter.
-
-        Raises:
-            UserError: If they are not.
         """
         known = label_names(self.config)
         if len(known) == len(names) == 1:
@@ -193,15 +173,7 @@ class Teacher(NoTeacher):
         )
 
     def image_processor(self, arguments: ModelArguments, config: PreTrainedConfig) -> Any:
-        """The student's image processor: its checkpoint's own, or for a student from scratch the teacher's.
-
-        Args:
-            arguments: The student's.
-            config: The student's configuration.
-
-        Raises:
-            UserError: If the teacher has none, takes images of another size, or with other colour values.
-        """
+        """The student's image processor: its checkpoint's own, or for a student from scratch the teacher's."""
         own = load_image_processor(self.arguments, self.config)
         used = own if arguments.model_name_or_path is None else load_image_processor(arguments, config)
         size = processed_size(used)
@@ -226,12 +198,7 @@ class Teacher(NoTeacher):
         return used
 
     def load(self, run: Any) -> None:
-        """Load the weights: in evaluation mode, without gradients.
-
-        Raises:
-            UserError: If the teacher cannot be loaded, has no weights for this task or does not support the rows, or
-                its logits cannot be cached.
-        """
+        """Load the weights: in evaluation mode, without gradients."""
         auto_class, rows = run.task.auto_class, run.rows["train"]
         if self.settings.cache_teacher is not None and not isinstance(rows, datasets.Dataset):
             raise UserError("--cache_teacher is not possible with --streaming: rows of a stream have no number.")

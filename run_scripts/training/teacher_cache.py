@@ -160,12 +160,7 @@ class LogitsFiles:
         return range(number * self.rows_per_file, min((number + 1) * self.rows_per_file, self.rows))
 
     def write(self, number: int, rows: Sequence[torch.Tensor]) -> None:
-        """Write a file: complete as soon as it exists.
-
-        Args:
-            number: Of the file.
-            rows: The logits of its rows, with two dimensions.
-        """
+        """Write a file: complete as soon as it exists."""
         tensors = {}
         if self.top_k is not None:
             found = [row.topk(self.top_k) for row in rows]
@@ -212,14 +207,6 @@ def fill_cache(distillation: Any, trainer: Trainer, plan: CachePlan) -> None:
     """Let the teacher run over all training rows that the cache lacks, and give the Trainer's batches its logits.
 
     The files are divided between the processes.
-
-    Args:
-        distillation: With the teacher, on its device.
-        trainer: Its data collator is replaced.
-        plan: Where the cache is.
-
-    Raises:
-        UserError: If there is no room, or the folder is not shared by all processes.
     """
     args, rows = trainer.args, trainer.train_dataset.add_column(TEACHER_ROW, np.arange(len(trainer.train_dataset)))
     trainer.train_dataset = rows
@@ -287,16 +274,7 @@ def _teacher_rows(distillation: Any, trainer: Trainer, rows: datasets.Dataset) -
 
 
 def check_room(folder: Path, needed: float, remedies: str = "") -> None:
-    """Check that a cache fits on its disk.
-
-    Args:
-        folder: Of the cache; it need not exist.
-        needed: Bytes.
-        remedies: What else the user can do, at the end of the sentence.
-
-    Raises:
-        UserError: If not.
-    """
+    """Check that a cache fits on its disk."""
     existing = folder
     while not existing.exists():
         existing = existing.parent

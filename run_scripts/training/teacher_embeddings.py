@@ -70,16 +70,8 @@ class TeacherEmbeddings:
 
         Several processes divide the texts; all of them have to call this.
 
-        Args:
-            texts: The texts, in any order.
-            rank: Number of this process.
-            processes: Number of processes.
-
         Returns:
             How many texts were missing.
-
-        Raises:
-            UserError: If there is no room, or the embeddings are no finite numbers.
         """
         known = set(self.keys.tolist())
         missing = {key: text for text in texts if (key := text_key(text)) not in known}

@@ -16,12 +16,7 @@ TARGETS = ("labels", "start_positions", "end_positions", "decoder_input_ids")
 
 
 def teacher_inputs(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The part of a student's batch that another model takes, without labels.
-
-    Args:
-        model: The teacher.
-        batch: The student's inputs.
-    """
+    """The part of a student's batch that another model takes, without labels."""
     names = {*inspect.signature(model.forward).parameters, *(["seq_idx"] if supports_seq_idx(model) else [])}
     return {name: tensor for name, tensor in batch.items() if name in names and name not in TARGETS}
 

@@ -83,12 +83,7 @@ def constant_scores(sets: Iterable[EvaluationSet], targets: Mapping[str, Sequenc
 
 
 class MixtureEvaluation:
-    """Turns what `GenerationTrainer` predicts for the sets of several tasks into texts and metrics.
-
-    Args:
-        sets: The evaluation sets.
-        tokenizer: Decodes.
-    """
+    """Turns what `GenerationTrainer` predicts for the sets of several tasks into texts and metrics."""
 
     def __init__(self, sets: Sequence[EvaluationSet], tokenizer: PreTrainedTokenizerBase):
         self.sets = {found.name: found for found in sets}
@@ -142,9 +137,6 @@ class MixtureEvaluation:
 
         As in papers: several metrics of a task, and the two sets of MNLI, are averaged first.
 
-        Args:
-            metrics: The metrics of all sets, under names that start with `eval_`.
-
         Returns:
             `eval_mean_of_tasks`, `eval_glue` and `eval_super_glue`.
         """
@@ -161,9 +153,6 @@ class MixtureEvaluation:
         """The best of the evaluations of a run, for each task and each average.
 
         The best has the highest mean of the task's metrics; the first of several.
-
-        Args:
-            history: A Trainer's `state.log_history`.
 
         Returns:
             `best_<metric>` for each metric of the task at that step, and `best_<task>_step`.

@@ -70,11 +70,7 @@ class StopOnNonFiniteLoss(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Check the loss and the norm of the gradient.
-
-        Raises:
-            UserError: If one of them is not finite.
-        """
+        """Check the loss and the norm of the gradient."""
         names = {"loss": "loss", "train_loss": "loss"}
         if not args.fp16:  # whose loss scaling overflows now and then by design
             names["grad_norm"] = "gradient"
@@ -106,11 +102,7 @@ class StopWithoutSteps(TrainerCallback):
         train_dataloader: DataLoader | None = None,
         **kwargs: Any,
     ) -> None:
-        """Check that the epoch had a step.
-
-        Raises:
-            UserError: If it had none.
-        """
+        """Check that the epoch had a step."""
         if state.global_step > self.start:
             return
         raise no_batch(args, train_dataloader)
@@ -154,11 +146,7 @@ class ScriptTrainerMixin(DistillationMixin):
             self.add_callback(self.stream_state)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Create the accelerator.
-
-        Raises:
-            UserError: If the arguments do not fit accelerate's configuration.
-        """
+        """Create the accelerator."""
         try:
             super().create_accelerator_and_postprocess()
         except ValueError as error:
@@ -308,11 +296,7 @@ class ScriptTrainerMixin(DistillationMixin):
             training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
 
     def init_hf_repo(self, token: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """Create the repository before training, so that a failure loses nothing.
-
-        Raises:
-            UserError: If the name or the token is refused, or the connection fails.
-        """
+        """Create the repository before training, so that a failure loses nothing."""
         if not self.is_world_process_zero():
             return
         repo_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
@@ -322,11 +306,7 @@ class ScriptTrainerMixin(DistillationMixin):
             super().init_hf_repo(token, *args, **kwargs)
 
     def check_card(self) -> None:
-        """Validate the card's metadata on the Hub before training.
-
-        Raises:
-            UserError: If the Hub refuses them or cannot be reached.
-        """
+        """Validate the card's metadata on the Hub before training."""
         if self.args.push_to_hub and self.card is not None and self.is_world_process_zero():
             with report_hub_errors(self.hub_model_id, "Nothing was trained."):
                 check_card(training_card(self, self.card))
@@ -360,11 +340,7 @@ class ScriptTrainerMixin(DistillationMixin):
             super().save_model(output_dir, _internal_call)
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Push the trained model.
-
-        Raises:
-            UserError: If that fails, with the command that does it later.
-        """
+        """Push the trained model."""
         repo_id, folder = self.hub_model_id or self.args.hub_model_id, self.args.output_dir
         script = f"tokenmixers push_to_hub --source {folder} --repo_id {repo_id} --update"
         ours = self.accelerator.unwrap_model(self.model).config.model_type in FAMILIES
@@ -389,16 +365,7 @@ def _logs_stay() -> Iterator[None]:
 def _check_label_smoothing(
     model: torch.nn.Module | None = None, args: TrainingArguments | None = None, **kwargs: Any
 ) -> None:
-    """Refuse `--label_smoothing_factor` where it has no effect or no meaning.
-
-    Args:
-        model: The model to train.
-        args: The training arguments.
-        kwargs: The Trainer's other arguments.
-
-    Raises:
-        UserError: If the model has other labels than classes.
-    """
+    """Refuse `--label_smoothing_factor` where it has no effect or no meaning."""
     if model is None or args is None or not args.label_smoothing_factor:
         return
     names = args.label_names or find_labels(type(model))
@@ -409,11 +376,7 @@ def _check_label_smoothing(
 
 
 def _check_optimizer_options(args: TrainingArguments, model: PreTrainedModel | None) -> None:
-    """Refuse names in `--optim_args` that the optimizer does not read: Transformers passes over them.
-
-    Raises:
-        UserError: If there is one.
-    """
+    """Refuse names in `--optim_args` that the optimizer does not read: Transformers passes over them."""
     plain = copy.copy(args)
     plain.optim_args = None
     for argument in filter(None, (args.optim_args or "").replace(" ", "").split(",")):
@@ -451,12 +414,7 @@ class ScriptSeq2SeqTrainer(ScriptTrainerMixin, Seq2SeqTrainer):
 
 
 def compare_by_first_set(args: TrainingArguments, names: Iterable[str]) -> None:
-    """Let the loss of the first of several evaluation sets decide which checkpoint is best, unless a metric is given.
-
-    Args:
-        args: Changed in place.
-        names: Names of the sets.
-    """
+    """Choose the best checkpoint by the loss on the first of several evaluation sets, unless a metric is given."""
     if args.metric_for_best_model == "loss":
         args.metric_for_best_model = f"{next(iter(names))}_loss"
 

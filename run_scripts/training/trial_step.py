@@ -84,15 +84,8 @@ WORKERS = {
 def try_arguments(args: TrainingArguments) -> None:
     """Train and evaluate a tiny model for one step each, as far as the command is to train and to evaluate.
 
-    That takes some hundredths of a second. Not tried are models in parts (FSDP in several processes, DeepSpeed), whose
-    settings may name layers of the real model.
-
-    Args:
-        args: The training arguments of the command; they stay as they are.
-
-    Raises:
-        UserError: If Transformers refuses the arguments, or fails with them. The message names the argument without
-            which it does not.
+    This takes some hundredths of a second, and the error names the argument that Transformers refuses. Models in parts
+    (FSDP in several processes, DeepSpeed) are not tried: their settings may name layers of the real model.
     """
     if not _can_be_tried(args):
         return
