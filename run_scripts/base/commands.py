@@ -8,7 +8,7 @@ from pathlib import Path
 RUN_SCRIPTS = Path(__file__).parents[1]
 PACKAGE = __package__.rpartition(".")[0]
 
-#: Commands that train a model; `launch` and `data_rate` accept these names.
+#: Commands that train a model; `launch` accepts these names.
 TRAINING_COMMANDS = (
     "run_mlm",
     "run_clm",
@@ -24,7 +24,7 @@ TRAINING_COMMANDS = (
 
 #: Title of a group -> its commands, in the order of `tokenmixers --help`.
 GROUPS = {
-    "Train": (*TRAINING_COMMANDS, "launch", "data_rate"),
+    "Train": (*TRAINING_COMMANDS, "launch"),
     "Evaluate and use": (
         "fill_mask",
         "classify_images",

@@ -168,7 +168,7 @@ def _take_steps(args: TrainingArguments) -> None:
 
 
 class _TrialMixin:
-    """Transformers' own steps, also where a program replaces them for its training, as `data_rate` does."""
+    """Transformers' own steps, also where a program replaces them for its own training."""
 
     train, training_step = Trainer.train, Trainer.training_step
 

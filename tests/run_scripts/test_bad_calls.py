@@ -65,14 +65,13 @@ NUMBERS = [
     (("classify_images",), "count", "0", AT_LEAST_1),
     (("evaluate_embeddings",), "threads", "0", AT_LEAST_1),
     (("plot_spatial_weights",), "columns", "0", AT_LEAST_1),
-    (("data_rate",), "seconds", "0", ABOVE_0),
     (("make_data associative_recall",), "values", "1", "must be at least 2, got "),
     (("make_data number_names",), "train_count", "0", AT_LEAST_1),
 ]
 
 WITH_OUTPUT = (*TRAINING, "convert_t5", "convert_timm", "plot_spatial_weights", "benchmark", "make_data idx_images")
 WITH_OUTPUT += ("evaluate_embeddings", "export")
-WITHOUT_OUTPUT = ("make_data", "data_rate", "launch", "benchmark_page", "push_to_hub", "fill_mask", "classify_images")
+WITHOUT_OUTPUT = ("make_data", "launch", "benchmark_page", "push_to_hub", "fill_mask", "classify_images")
 
 #: Commands, arguments (a value of several words is several arguments), the sentence.
 TEXTS = [
@@ -294,8 +293,6 @@ TEXTS = [
     (("convert_timm",), "--source folder", "'folder' holds no safetensors weights"),
     (("push_to_hub",), "--source folder --repo_id a/b", "'folder' is not a folder with a config.json"),
     (("push_to_hub",), "--source negative_size --repo_id a/b", "`hidden_size` must be at least 1, got -3"),
-    (("data_rate",), "nope", "argument command: invalid choice: 'nope'"),
-    (("data_rate",), "run_mlm", "there is nothing to do: give --do_train or --do_eval"),
     (("launch",), "nope.yaml run_mlm", "there is no configuration 'nope.yaml'. Shipped configurations: ddp.yaml"),
     (("launch",), "ddp.yaml", "there is nothing after the configuration"),
     (("launch",), "ddp.yaml nope", "there is no training command 'nope'"),
@@ -317,7 +314,6 @@ TEXTS = [
 
 #: What a command cannot do without.
 NEEDED = {
-    "data_rate": "run_mlm",
     "fill_mask": "--model bert --text x",
     "classify_images": "--model bert --data file.txt",
     "plot_spatial_weights": "--model bert",

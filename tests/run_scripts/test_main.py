@@ -112,7 +112,6 @@ def test_wrong_calls_end_in_one_sentence_and_status_1():
         ("run_mlm", "[recipe.yaml] [arguments]", ["tokenmixers run_mlm recipe.yaml --output_dir outputs/run"]),
         ("make_data", "NAME [arguments]", ["  number_names           Write pairs of lines for translation"]),
         ("study", "STUDY [arguments]", ["STUDY is the name of a study: ", "gates, "]),
-        ("data_rate", "COMMAND [recipe.yaml] [--seconds SECONDS]", ["How long to measure"]),
     ],
 )
 def test_help_says_how_a_command_is_called(command, usage, texts, monkeypatch, capsys):

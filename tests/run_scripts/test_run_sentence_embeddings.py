@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import tokenmixers
 from tokenmixers import GMLPConfig
-from tokenmixers.run_scripts import data_rate, push_to_hub, run_sentence_embeddings
+from tokenmixers.run_scripts import push_to_hub, run_sentence_embeddings
 from tokenmixers.run_scripts.base import optional_packages
 from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments
 from tokenmixers.run_scripts.training.run import Run
@@ -288,16 +288,6 @@ def test_a_checkpoint_that_normalizes_cannot_stop(command, tmp_path):
     run_sentence_embeddings.main(command(**kept))
     modules = [module["path"] for module in json.loads((tmp_path / "kept" / "modules.json").read_text())]
     assert modules == ["", "1_Pooling", "2_Normalize"]
-
-
-@library
-def test_the_data_rate(command):
-    arguments = command()
-    place = arguments.index("--output_dir")
-    figures = data_rate.main(
-        ["run_sentence_embeddings", "--seconds", "0.1", *arguments[:place], *arguments[place + 2 :]]
-    )
-    assert figures["rows_per_second"] > 0
 
 
 ALONE = """
