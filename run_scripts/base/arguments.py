@@ -156,6 +156,8 @@ OTHER_NAMES = {
     "evaluation_strategy": ("eval_strategy",),
     "group_by_length": ("train_sampling_strategy group_by_length",),
     "adafactor": ("optim adafactor",),
+    "dtype": ("precision",),
+    "torch_dtype": ("precision",),
     "no_cuda": ("use_cpu",),
     "warmup_ratio": ("warmup_steps",),
     "tokenizer": ("tokenizer_name",),

@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -52,7 +53,7 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         )
     config = _default_config(arguments.model_type) if arguments.model_type is not None else _named_config(arguments)
     overrides = parse_overrides(arguments.config_overrides or "")
-    fields = {*config.to_dict(), *config.attribute_map, "num_labels"} - {"model_type", "transformers_version"}
+    fields = {*config.to_dict(), *config.attribute_map, "num_labels"} - {"model_type", "transformers_version", "dtype"}
     for key in overrides:
         if arguments.model_name_or_path is not None and "drop" not in key:
             raise UserError(f"--config_overrides {key}: of a checkpoint only the dropout rates can be changed.")
@@ -295,11 +296,14 @@ def build_model(
 ) -> PreTrainedModel:
     """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
 
+    Its weights are float32, whatever type they were saved in: AdamW's updates get lost in half precision. Quantized
+    weights, which do not train, stay as they are.
+
     Args:
         arguments: Names the checkpoint, if any.
         config: The model's configuration.
         auto_class: E.g. `AutoModelForMaskedLM`.
-        options: Further arguments of `from_pretrained`.
+        options: Further arguments of `from_pretrained`, for example another `dtype`.
 
     Raises:
         UserError: If the checkpoint's files are missing or damaged, the configuration is for another kind of model,
@@ -311,13 +315,14 @@ def build_model(
         options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
     name = arguments.model_name_or_path or arguments.config_name or arguments.model_type
     with_report = options.pop("output_loading_info", False)
+    options.setdefault("dtype", "auto" if getattr(config, "quantization_config", None) else torch.float32)
     try:
         if arguments.model_name_or_path is not None:
             options |= {"output_loading_info": True, **arguments.hub_arguments()}
             model, report = auto_class.from_pretrained(name, config=config, **options)
             setattr(model, MISSING_WEIGHTS, sorted(report["missing_keys"]))
             return (model, report) if with_report else model
-        return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
+        return auto_class.from_config(config, dtype=options["dtype"], trust_remote_code=arguments.trust_remote_code)
     except SafetensorError as error:
         raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
     except (OSError, ValueError) as error:

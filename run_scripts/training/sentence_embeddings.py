@@ -50,6 +50,8 @@ def has_modules(model_args: ModelArguments) -> bool:
 def load_sentence_transformer(model_args: ModelArguments) -> SentenceTransformer:
     """A checkpoint of Sentence Transformers, with its own modules and tokenizer.
 
+    Weights are float32, see `build_model`.
+
     Args:
         model_args: Names the checkpoint; `config_overrides` can change its dropout rates.
 
@@ -65,6 +67,7 @@ def load_sentence_transformer(model_args: ModelArguments) -> SentenceTransformer
             revision=model_args.model_revision,
             token=model_args.token,
             trust_remote_code=model_args.trust_remote_code,
+            model_kwargs={"dtype": torch.float32},
             config_kwargs=parse_overrides(model_args.config_overrides or ""),
             device="cpu",  # the Trainer moves it
         )

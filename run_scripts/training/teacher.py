@@ -203,7 +203,8 @@ class Teacher(NoTeacher):
         if self.settings.cache_teacher is not None and not isinstance(rows, datasets.Dataset):
             raise UserError("--cache_teacher is not possible with --streaming: rows of a stream have no number.")
         with torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
-            model, info = build_model(self.arguments, self.config, auto_class, output_loading_info=True)
+            options = {"output_loading_info": True, "dtype": "auto"}  # it does not train
+            model, info = build_model(self.arguments, self.config, auto_class, **options)
         missing = sorted(info["missing_keys"])
         if missing:
             raise UserError(

@@ -88,6 +88,7 @@ TEXTS = [
     (ONE, "--seed 1 2", "unknown arguments: 2"),
     (ONE, "--learning_rat 1", "unknown arguments: --learning_rat 1. For --learning_rat, did you mean --learning_rate"),
     (TRAINING, "--model x", "For --model, did you mean --model_name_or_path"),
+    (TRAINING, "--torch_dtype float16", "For --torch_dtype, did you mean --precision"),
     (("classify_images",), "--model_name_or_path x --model y", "For --model_name_or_path, did you mean --model"),
     (("run_glue",), "--text_pair_column a", "For --text_pair_column, did you mean --text_column_names"),
     (("run_glue", "run_image_classification"), "--label_column a", "did you mean --label_column_name"),

@@ -384,6 +384,29 @@ def test_models_of_transformers_and_heads_of_other_tasks(command, tmp_path):
         run_glue.main(command(**{**options, "config_overrides": "hidden_size=9"}))
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_a_checkpoint_in_half_precision_trains_as_its_copy_in_float32(kind, command, tmp_path):
+    run_glue.main(command(max_steps=1))
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").to(kind)
+    states = {}
+    for name in ("half", "whole"):
+        model.to(kind if name == "half" else torch.float32).save_pretrained(
+            shutil.copytree(tmp_path / "run", tmp_path / name)
+        )
+        run_glue.main(
+            command(**{**TRAINED, "do_train": True}, model_name_or_path=tmp_path / name, output_dir=tmp_path / "next")
+        )
+        states[name] = load_file(tmp_path / "next" / "model.safetensors")
+        assert json.loads((tmp_path / "next" / "config.json").read_text())["dtype"] == "float32"
+        shutil.rmtree(tmp_path / "next")
+    before = load_file(tmp_path / "half" / "model.safetensors")
+    assert {value.dtype for value in before.values()} == {kind}
+    for name, value in states["whole"].items():
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(states["half"][name], value, rtol=0, atol=0)
+    assert not all(torch.equal(states["half"][name], before[name].float()) for name in before)
+
+
 def test_the_rows_of_a_head_follow_the_classes(command, tmp_path):
     """A model of MNLI, whose classes the benchmark orders, on the same rows as own files, which are sorted."""
     run_glue.main(command(**LEARN, task_name="mnli"))

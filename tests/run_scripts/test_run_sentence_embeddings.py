@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -273,6 +274,39 @@ def test_a_checkpoint_with_modules_keeps_them(command, tmp_path):
     assert json.loads((tmp_path / "again" / "1_Pooling" / "config.json").read_text())["pooling_mode"] == "cls"
     assert not (tmp_path / "again" / "2_Normalize").exists()
     assert "finetuned from run" in (tmp_path / "again" / "README.md").read_text()
+
+
+@library
+@pytest.mark.parametrize("has_modules", [False, True])
+def test_a_checkpoint_in_half_precision_trains_as_its_copy_in_float32(has_modules, command, data, tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    def files(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+        return {str(file.relative_to(folder)): load_file(file) for file in folder.rglob("*.safetensors")}
+
+    states, model = {}, SentenceTransformer(str(data / "gmlp"), device="cpu")
+    model.append(Dense(16, 12))
+    model.half()
+    for name in ("half", "whole"):
+        model.to(torch.float16 if name == "half" else torch.float32)
+        if has_modules:
+            model.save_pretrained(str(tmp_path / name))
+        else:
+            model[0].model.save_pretrained(tmp_path / name)
+            model.tokenizer.save_pretrained(tmp_path / name)
+        run_sentence_embeddings.main(command(model_name_or_path=tmp_path / name, output_dir=tmp_path / "next"))
+        states[name] = files(tmp_path / "next")
+        assert json.loads((tmp_path / "next" / "config.json").read_text())["dtype"] == "float32"
+        shutil.rmtree(tmp_path / "next")
+    before = files(tmp_path / "half")
+    assert before.keys() == states["half"].keys() == states["whole"].keys()
+    assert {value.dtype for found in before.values() for value in found.values()} == {torch.float16}
+    for file, found in states["whole"].items():
+        for name, value in found.items():
+            assert value.dtype == torch.float32
+            torch.testing.assert_close(states["half"][file][name], value, rtol=0, atol=0)
+            assert value.isfinite().all()
 
 
 @library

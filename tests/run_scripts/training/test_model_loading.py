@@ -1,13 +1,22 @@
 from types import SimpleNamespace
 
 import pytest
-from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast, T5Config
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForImageClassification,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    SiglipConfig,
+    T5Config,
+)
 
 from tokenmixers import GMLPConfig, SynthesizerConfig
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.training.generation import set_generation
-from tokenmixers.run_scripts.training.model_loading import load_config, load_tokenizer, sequence_length
+from tokenmixers.run_scripts.training.model_loading import build_model, load_config, load_tokenizer, sequence_length
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -67,3 +76,32 @@ def test_a_name_like_one_of_the_shipped_configurations(monkeypatch):
         load_config(ModelArguments(config_name="gmlp-bse"))
     with pytest.raises(UserError, match=r"'me/a-model': We couldn't connect to 'https://huggingface.co'\.$"):
         load_config(ModelArguments(config_name="me/a-model"))
+
+
+def test_weights_are_float32_whatever_the_configuration_says(tmp_path):
+    parts = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    nested = SiglipConfig(text_config=parts, vision_config={**parts, "image_size": 8, "patch_size": 4})
+    gmlp = GMLPConfig(hidden_size=8, intermediate_size=16, num_hidden_layers=1, vocab_size=20)
+    for config, auto_class in ((nested, AutoModelForImageClassification), (gmlp, AutoModel)):
+        auto_class.from_config(config, dtype=torch.bfloat16).save_pretrained(tmp_path / "start")
+        for source in ("config_name", "model_name_or_path"):
+            arguments = ModelArguments(**{source: str(tmp_path / "start")})
+            config = load_config(arguments)
+            assert config.dtype == torch.bfloat16
+            model = build_model(arguments, config, auto_class)
+            assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+            model.save_pretrained(tmp_path / "saved")
+            assert "bfloat16" not in (tmp_path / "saved" / "config.json").read_text()
+    with pytest.raises(UserError, match="names 'dtype', which is no field"):
+        load_config(ModelArguments(config_name="gmlp-tiny", config_overrides="dtype=float16"))
+
+
+def test_a_quantized_checkpoint_keeps_its_types():
+    class Loader:
+        @staticmethod
+        def from_pretrained(name, dtype, **options):
+            return SimpleNamespace(dtype=dtype), {"missing_keys": ()}
+
+    for quantization, dtype in ((None, torch.float32), ({"quant_method": "spqr"}, "auto")):
+        config = GMLPConfig() if quantization is None else GMLPConfig(quantization_config=quantization)
+        assert build_model(ModelArguments("a"), config, Loader).dtype == dtype
