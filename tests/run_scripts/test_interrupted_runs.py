@@ -1,4 +1,4 @@
-"""A command that is killed at any moment, and started again, ends as if it had not been."""
+"""What all training commands do alike: a run that is killed and started again ends as if it had not been."""
 
 import errno
 import importlib
@@ -280,8 +280,8 @@ def check_killed_at(script, numbers, start, arguments, whole):
     assert not failures, json.dumps(failures, indent=1)
 
 
-def run_here(script: str, arguments: list[str]) -> None:
-    importlib.import_module(module_of(script)).main(arguments)
+def run_here(script: str, arguments: list[str]) -> dict:
+    return importlib.import_module(module_of(script)).main(arguments)
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -295,6 +295,9 @@ def test_all_training_commands_are_in_the_table():
 #: Command and changes, for orders of the rows and evaluations that a resumed run has to repeat.
 RESUMED = [(script, {}) for script in SCRIPTS if script != "run_mlm"]  # whose test has all its kinds of data
 RESUMED += [(script, {"train_sampling_strategy": "group_by_length"}) for script in ("run_seq2seq", "run_text_to_text")]
+AUGMENTED = {"auto_augment": True, "random_resized_crop": True, "random_shift": 1, "horizontal_flip": True}
+AUGMENTED |= {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "label_smoothing_factor": 0.1}
+RESUMED += [("run_image_classification", AUGMENTED)]
 if "run_sentence_embeddings" in SCRIPTS:
     # Of six steps in an epoch: the first run ends in the second one.
     ending = {"eval_strategy": "epoch", "per_device_train_batch_size": 4, "max_steps": 8, "save_steps": 4}
@@ -339,6 +342,85 @@ def test_a_diverging_loss_and_a_full_disk_are_survived(script, arguments, tmp_pa
     with pytest.raises(UserError, match=r"disk of .* is full. Earlier checkpoints are untouched"):
         run_here(script, arguments(script, tmp_path / "full", **saving))
     assert before and contents(tmp_path / "full" / "checkpoint-1") == before
+
+
+#: A run without evaluations and checkpoints in between, and without a test set.
+PLAIN = dict.fromkeys(("do_predict", "load_best_model_at_end", "eval_strategy", "eval_steps")) | {
+    "save_strategy": "no"
+}
+
+
+@pytest.mark.parametrize("script", [script for script in SCRIPTS if script != "run_mlm"])  # which has its own test
+def test_a_grid_is_its_single_runs(script, arguments, data, tmp_path):
+    """Nothing of the first run is left in the second one."""
+    changes = {**PLAIN, "max_steps": 3, **(AUGMENTED if script == "run_image_classification" else {})}
+    if "train_tokenizer" in SCRIPTS[script]:
+        changes |= {"train_tokenizer": None, "tokenizer_name": data / "encoder"}
+    _, second = run_here(script, arguments(script, tmp_path / "grid", **changes, seeds=[1, 2]))["runs"]
+    run_here(script, arguments(script, tmp_path / "single", **changes, seed=second["seed"]))
+    single = json.loads((tmp_path / "single" / "all_results.json").read_text())
+    compared = {name: value for name, value in second.items() if name.startswith("eval_")}
+    assert compared and compared == {name: single[name] for name in compared}
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in (f"grid/{second['folder']}", "single")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+BERT = "hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1,max_position_embeddings=24"
+#: Command -> a model type of Transformers, and a small configuration of it; `bert` for all others.
+FOREIGN = {"run_clm": ("gpt2", "n_positions=24,n_embd=8,n_layer=1,n_head=2,vocab_size=60")}
+FOREIGN |= dict.fromkeys(
+    ("run_span_corruption", "run_seq2seq", "run_text_to_text"),
+    ("t5", "d_model=8,d_kv=4,d_ff=8,num_layers=1,num_decoder_layers=1,num_heads=2,vocab_size=160"),
+)
+FOREIGN["run_image_classification"] = ("vit", f"image_size=8,patch_size=4,{BERT.rpartition(',')[0]}")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_models_of_transformers_itself(script, arguments, tmp_path):
+    """From a model type, without a configuration file."""
+    model_type, sizes = FOREIGN.get(script, ("bert", f"{BERT},vocab_size=60"))
+    changes = {**PLAIN, "config_name": None, "model_type": model_type, "max_steps": 2}
+    if model_type == "t5":
+        names = ("max_seq_length",) if script == "run_span_corruption" else ("max_source_length", "max_target_length")
+        changes |= dict.fromkeys(names, 24)
+    command = arguments(script, tmp_path / "run", **changes)
+    command[command.index("--config_overrides") + 1] = sizes
+    results = run_here(script, command)
+    assert all(np.isfinite(value) for name, value in results.items() if not isinstance(value, str))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["model_type"] == model_type and "sparse_prediction" not in config
+    assert "trained from scratch" in (tmp_path / "run" / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["run_glue", "run_token_classification", "run_qa", "run_image_classification"])
+def test_two_processes_train_and_predict_as_one_with_twice_the_batch(
+    script, arguments, data, in_two_processes, table_of, tmp_path
+):
+    changes = {**PLAIN, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.1, "do_predict": True}
+    changes |= (
+        {} if script == "run_image_classification" else {"train_tokenizer": None, "tokenizer_name": data / "encoder"}
+    )
+
+    def command(folder, **others):
+        found = arguments(script, tmp_path / folder, **changes, **others)
+        return [part.replace("hidden_dropout_prob=0.1", "hidden_dropout_prob=0.0") for part in found]
+
+    run_here(script, command("one"))
+    in_two_processes(script, command("two", per_device_train_batch_size=2, per_device_eval_batch_size=2))
+    found = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+        numbers = [entry["loss"] for entry in history if "loss" in entry]
+        assert len(numbers) == 5
+        results = without_times(json.loads((folder / "all_results.json").read_text()))
+        numbers += [results[name] for name in sorted(results) if name.startswith(("eval_", "test_"))]
+        rows = [row for file in sorted(folder.glob("predictions*.csv")) for row in table_of(file)]
+        numbers += [float(row.pop("score")) for row in rows if "score" in row]
+        found.append((numbers, rows, [file.read_text() for file in sorted(folder.glob("predictions*.json"))]))
+    (one, *written), (two, *others) = found
+    assert one == pytest.approx(two, rel=1e-3, abs=2e-4)
+    assert written == others and any(written)
 
 
 #: Command -> the names of its classes.

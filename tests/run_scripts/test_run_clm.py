@@ -1,9 +1,8 @@
-import json
 import math
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from tokenmixers.run_scripts import run_clm
 
@@ -60,13 +59,6 @@ def test_separators_can_be_left_out(causal):
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def test_models_of_transformers_itself(causal, tmp_path):
-    GPT2Config(n_positions=16, n_embd=8, n_layer=1, n_head=2).save_pretrained(tmp_path / "gpt2")
-    results = run_clm.main(causal(config_name=tmp_path / "gpt2", config_overrides=None))
-    assert math.isfinite(results["trained"])
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "gpt2"
 
 
 def test_isolated_documents_are_asked_for_all_but_their_first_tokens(causal, corpus, tmp_path):

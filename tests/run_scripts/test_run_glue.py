@@ -584,28 +584,6 @@ def test_other_labels_altogether_are_a_mistake(command, tmp_path):
         run_glue.main(command(**OWN, **files))
 
 
-@pytest.mark.slow
-def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_processes, tmp_path):
-    options = {
-        "max_steps": 8,
-        "logging_steps": 1,
-        "optim": "sgd",
-        "max_grad_norm": 1e9,
-        "per_device_eval_batch_size": 9,
-    }
-    run_glue.main(command(**options))
-    arguments = command(**options, per_device_train_batch_size=3, output_dir=tmp_path / "launched")
-    in_two_processes("run_glue", arguments)
-    curves = []
-    for name in ("run", "launched"):
-        history = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
-        curves.append([entry["loss"] for entry in history if "loss" in entry])
-    assert len(curves[0]) == 8 and max(curves[0]) - min(curves[0]) > 1e-3
-    assert curves[0] == pytest.approx(curves[1], abs=2e-4)
-    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("run", "launched")]
-    assert results[0]["eval_loss"] == pytest.approx(results[1]["eval_loss"], rel=1e-3)
-
-
 @pytest.mark.parametrize("length", [{"max_steps": 2}, {"max_steps": None, "num_train_epochs": 1}])
 def test_data_without_a_batch_are_an_error(length, command, tmp_path):
     options = {"dataloader_drop_last": True, "per_device_train_batch_size": 61, "save_strategy": "epoch", **length}

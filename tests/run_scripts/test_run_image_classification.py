@@ -78,56 +78,6 @@ def test_trains_saves_and_classifies(command, pictures, tmp_path, capsys):
         assert classify(Image.open(pictures / "validation" / label / "3.png"))[0]["label"] == label
 
 
-def test_a_grid_is_its_single_runs(command, tmp_path, monkeypatch):
-    options = {"random_shift": 1, "max_steps": 6, **ALL_AUGMENTATION}
-    arguments = [*command(**options), "--seeds", "1", "2", "--learning_rates", "5e-3"]
-    once = Run.execute
-
-    def killed_second(run, args):
-        if args.seed == 2:
-            raise KeyboardInterrupt
-        return once(run, args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Run, "execute", killed_second)
-        run_image_classification.main(arguments)
-    first = tmp_path / "run" / "lr0.005_batch8_seed1" / "model.safetensors"
-    time = first.stat().st_mtime_ns
-    summary = run_image_classification.main(arguments)
-    assert first.stat().st_mtime_ns == time
-    for run in summary["runs"]:
-        single = run_image_classification.main(
-            command(**options, seed=run["seed"], output_dir=tmp_path / run["folder"])
-        )
-        assert run["score"] == run["eval_accuracy"] == single["eval_accuracy"]
-        weights = [load_file(path / run["folder"] / "model.safetensors") for path in (tmp_path, tmp_path / "run")]
-        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-
-
-def test_a_checkpoint_is_evaluated_and_resumed(command, tmp_path):
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "random_shift": 1, "horizontal_flip": True}
-    options |= {"label_smoothing_factor": 0.1, **ALL_AUGMENTATION}
-    run_image_classification.main(command(**options))
-    whole = load_file(tmp_path / "run" / "model.safetensors")
-    interrupted = tmp_path / "interrupted"
-    shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
-    resumed = run_image_classification.main(command(**options, output_dir=interrupted))
-    assert all(
-        torch.equal(whole[name], tensor) for name, tensor in load_file(interrupted / "model.safetensors").items()
-    )
-    evaluated = run_image_classification.main(
-        command(
-            do_train=None,
-            config_name=None,
-            config_overrides=None,
-            model_name_or_path=interrupted,
-            output_dir=tmp_path / "evaluation",
-        )
-    )
-    assert evaluated["eval_accuracy"] == resumed["eval_accuracy"]
-    assert evaluated["eval_loss"] == pytest.approx(resumed["eval_loss"], rel=1e-5)
-
-
 def test_evaluation_alone_needs_no_training_images_and_keeps_the_classes(command, pictures, tmp_path, monkeypatch):
     run_image_classification.main(command(max_steps=2))
     warnings: list[str] = []
@@ -176,15 +126,6 @@ def test_the_rows_of_a_head_follow_the_classes(command, pictures, tmp_path):
         assert written == (tmp_path / "run" / "predictions_validation.csv").read_text()
     tuned = AutoModelForImageClassification.from_pretrained(tmp_path / "tuned")
     assert list(tuned.config.id2label.values()) == ["bottom", "top"]
-
-
-def test_a_model_type_needs_no_configuration_file(command, tmp_path):
-    sizes = "image_size=8,patch_size=4,hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1"
-    options = {"config_name": None, "model_type": "vit", "config_overrides": sizes, "max_steps": 1}
-    run_image_classification.main(command(**options))
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (config["model_type"], config["hidden_size"]) == ("vit", 8)
-    assert list(config["label2id"]) == ["bottom", "top"]
 
 
 @pytest.fixture

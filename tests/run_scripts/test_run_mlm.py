@@ -155,22 +155,6 @@ def test_other_ways_to_run(command, changes):
     assert math.isfinite(results["trained"])
 
 
-def test_models_of_transformers_itself(command, tmp_path):
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
-    BertConfig(max_position_embeddings=16, **sizes).save_pretrained(tmp_path / "bert")
-    results = run_mlm.main(command(config_name=tmp_path / "bert", config_overrides=None))
-    assert math.isfinite(results["trained"])
-    assert "sparse_prediction" not in json.loads((tmp_path / "run" / "config.json").read_text())
-
-
-def test_a_model_type_needs_no_configuration_file(command, tmp_path):
-    sizes = "hidden_size=8,num_attention_heads=2,intermediate_size=8,num_hidden_layers=1,max_position_embeddings=16"
-    run_mlm.main(command(config_name=None, model_type="bert", config_overrides=sizes, max_steps=1))
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (config["model_type"], config["hidden_size"], config["hidden_dropout_prob"]) == ("bert", 8, 0.1)
-    assert "trained from scratch" in (tmp_path / "run" / "README.md").read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "batch"),

@@ -6,10 +6,7 @@ import shutil
 import datasets
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import (
-    AutoModelForQuestionAnswering,
     AutoTokenizer,
     BertConfig,
     BertForQuestionAnswering,
@@ -29,7 +26,6 @@ from tokenmixers.run_scripts.data.squad import (
 from tokenmixers.run_scripts.data.table_files import Table
 from tokenmixers.run_scripts.metrics.squad import squad, squad_v2
 from tokenmixers.run_scripts.small_data import python_docs_questions
-from tokenmixers.run_scripts.training.run import Run
 
 
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=32"
@@ -143,35 +139,10 @@ def evaluation_of(folder, **changes) -> dict:
     }
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
-def test_a_grid_is_its_single_runs(version, command, questions, tmp_path, monkeypatch):
-    options = {"train_tokenizer": 60}
-    if version == "2":
-        files = {f"{split}_file": questions / f"{split}_v2.json.gz" for split in ("train", "validation")}
-        options |= {**files, "version_2_with_negative": True}
-    arguments = [*command(**options), "--seeds", "1", "2"]
-    once = Run.execute
-
-    def killed_second(run, args):
-        if args.seed == 2:
-            raise KeyboardInterrupt
-        return once(run, args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Run, "execute", killed_second)
-        run_qa.main(arguments)
-    first = tmp_path / "run" / "lr0.01_batch16_seed1" / "model.safetensors"
-    time = first.stat().st_mtime_ns
-    summary = run_qa.main(arguments)
-    assert first.stat().st_mtime_ns == time
-    sizes = f"{SIZES},vocab_size={read(first.with_name('config.json'))['vocab_size']}"
-    options |= {"train_tokenizer": None, "tokenizer_name": tmp_path / "run" / "tokenizer", "config_overrides": sizes}
-    for run in summary["runs"]:
-        single = run_qa.main(command(**options, seed=run["seed"], output_dir=tmp_path / run["folder"]))
-        assert run["score"] == run["eval_f1"] == single["eval_f1"]
-        weights = [load_file(path / run["folder"] / "model.safetensors") for path in (tmp_path, tmp_path / "run")]
-        assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert {"eval_f1", "eval_exact_match" if version == "1" else "eval_best_f1"} <= summary["best"].keys()
+def test_a_grid_compares_f1(command, questions):
+    files = {f"{split}_file": questions / f"{split}_v2.json.gz" for split in ("train", "validation")}
+    (run,) = (summary := run_qa.main([*command(**files, version_2_with_negative=True), "--seeds", "1"]))["runs"]
+    assert run["score"] == run["eval_f1"] and "eval_best_f1" in summary["best"]
 
 
 def test_trains_and_answers_as_the_pipeline_does(command, tmp_path, capsys):
@@ -274,26 +245,6 @@ def test_padding_and_batches_change_nothing(command, trained, tokenizer, tmp_pat
     again = run_qa.main(command(**evaluation_of(tmp_path / "run", per_device_eval_batch_size=size)))
     assert again["eval_f1"] == metrics["eval_f1"]
     assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-4)
-
-
-def test_a_model_of_transformers_itself(command, tmp_path):
-    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
-    BertConfig(max_position_embeddings=32, **sizes).save_pretrained(tmp_path / "bert")
-    run_qa.main(command(config_name=tmp_path / "bert", config_overrides=None))
-    assert type(AutoModelForQuestionAnswering.from_pretrained(tmp_path / "run")).__name__ == "BertForQuestionAnswering"
-
-
-@pytest.mark.slow
-def test_two_processes_report_what_one_does(command, trained, in_two_processes, tmp_path):
-    run, _ = trained
-    one = run_qa.main(command(**evaluation_of(run, output_dir=tmp_path / "one")))
-    two = command(**evaluation_of(run, output_dir=tmp_path / "two", per_device_eval_batch_size=3))
-    in_two_processes("run_qa", two)
-    results = read(tmp_path / "two" / "all_results.json")
-    assert results["eval_f1"] == one["eval_f1"]
-    assert read(tmp_path / "two" / "predictions_validation.json") == read(
-        tmp_path / "one" / "predictions_validation.json"
-    )
 
 
 # --- data --------------------------------------------------------------------------------------------------------

@@ -195,14 +195,6 @@ def test_without_generation_there_is_perplexity_alone(writing, tmp_path):
     assert not list((tmp_path / "run").glob("predictions*"))
 
 
-def test_models_of_transformers_itself(writing, tmp_path):
-    T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2).save_pretrained(tmp_path / "t5")
-    model = {"config_name": tmp_path / "t5", "config_overrides": None}
-    results = run_seq2seq.main(writing(**model, max_source_length=24, max_target_length=12))
-    assert math.isfinite(results["eval_perplexity"])
-    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run").generation_config.max_length == 13
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

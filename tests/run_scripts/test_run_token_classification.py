@@ -5,8 +5,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForTokenClassification, BertConfig, EvalPrediction, pipeline
+from transformers import AutoModelForTokenClassification, EvalPrediction, pipeline
 
 from tokenmixers.run_scripts import run_token_classification
 from tokenmixers.run_scripts.data.token_classification import tag_names, tokenize
@@ -229,13 +228,6 @@ def test_test_sentences_need_no_tags(command, tmp_path, table_of):
     assert [json.loads(row["tokens"]) for row in rows] == [["Ada", "went"], ["Kurt"]] and "label" not in rows[0]
 
 
-def test_models_of_transformers_itself(command, data, tmp_path):
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
-    BertConfig(max_position_embeddings=32, vocab_size=90, **sizes).save_pretrained(tmp_path / "bert")
-    run_token_classification.main(command(config_name=tmp_path / "bert", config_overrides=None))
-    assert AutoModelForTokenClassification.from_pretrained(tmp_path / "run").config.model_type == "bert"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -279,17 +271,3 @@ def test_mistakes_are_one_sentence_before_anything_is_written(changes, message, 
         run_token_classification.main(command(**changes))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_processes, tmp_path):
-    options = {"max_steps": 5, "logging_steps": 1, "optim": "sgd", "max_grad_norm": 1e9, "learning_rate": 0.1}
-    options["precision"] = "fp32"
-    run_token_classification.main(command(**options))
-    arguments = command(**options, per_device_train_batch_size=4, output_dir=tmp_path / "launched")
-    in_two_processes("run_token_classification", arguments)
-    single, launched = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "launched"))
-    for name in single:
-        torch.testing.assert_close(launched[name], single[name], rtol=1e-4, atol=1e-5)
-    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("run", "launched")]
-    assert results[0]["eval_f1"] == results[1]["eval_f1"]
