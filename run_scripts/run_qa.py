@@ -50,6 +50,7 @@ class SquadEvaluation:
         self.questions = questions
         self.windows = windows
         self.arguments = arguments
+        self._latest: tuple[Any, Any] = (None, None)  # metrics and files are about the same scores
 
     def answers(
         self, start_logits: np.ndarray, end_logits: np.ndarray
@@ -65,6 +66,9 @@ class SquadEvaluation:
             `score` and `probability`; one with an empty text if no token can be an answer.
             Question id -> `null_odds`.
         """
+        scores, found = self._latest
+        if scores is start_logits:
+            return found
         if len(start_logits) != len(self.windows):
             raise ValueError(f"there are {len(self.windows)} windows, but scores of {len(start_logits)}.")
         scored: list[list[Window]] = [[] for _ in self.questions]
@@ -78,6 +82,7 @@ class SquadEvaluation:
             best[question["id"]] = [
                 {"text": question["context"][span.start : span.end], **span._asdict()} for span in spans or [null]
             ]
+        self._latest = start_logits, (best, odds)
         return best, odds
 
     def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
@@ -111,8 +116,13 @@ class SquadEvaluation:
 
 
 class QuestionAnswering(Task):
-    """The answer to a question as a span of a context, which is read in windows."""
+    """The answer to a question as a span of a context, which is read in windows.
 
+    Attributes:
+        evaluations: Split -> what makes and compares answers.
+    """
+
+    evaluations: dict[str, SquadEvaluation]
     arguments = (QuestionDataArguments, DistillationArguments)
     pipeline_tag = "question-answering"
     auto_class = AutoModelForQuestionAnswering
@@ -139,6 +149,7 @@ class QuestionAnswering(Task):
     def encode(self, run: Run) -> dict[str, datasets.Dataset]:
         questions, length = run.data, run.max_seq_length
         windows = {name: make_windows(rows, run.tokenizer, length, run.data_args) for name, rows in questions.items()}
+        self.evaluations = {name: SquadEvaluation(questions[name], windows[name], run.data_args) for name in windows}
         lost = answers_in_no_window(questions["train"], windows["train"]) if "train" in windows else 0
         if lost and run.args.process_index == 0:
             print(
@@ -164,16 +175,13 @@ class QuestionAnswering(Task):
         return {"hyper_parameters": {name: getattr(run.data_args, name) for name in names}}
 
     def metrics(self, run: Run, split: str, prediction: EvalPrediction) -> dict[str, float]:
-        return self._evaluation(run, split).metrics(prediction)
+        return self.evaluations[split].metrics(prediction)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path:
         """SQuAD's format: an answer for each question's id."""
         path = run.prediction_file(split, part, "json")
-        self._evaluation(run, split).write(output, path)
+        self.evaluations[split].write(output, path)
         return path
-
-    def _evaluation(self, run: Run, split: str) -> SquadEvaluation:
-        return SquadEvaluation(run.data[split], run.rows[split], run.data_args)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def test_trains_and_answers_as_the_pipeline_does(command, tmp_path, capsys):
         assert [a["score"] for a in found] == pytest.approx([a["probability"] for a in expected], rel=1e-3, abs=1e-9)
 
 
-def test_unanswerable_questions(command, questions, tmp_path):
+def test_unanswerable_questions(command, questions, tmp_path, monkeypatch):
     files = {name: questions / f"{name.split('_')[0]}_v2.json.gz" for name in ("train_file", "validation_file")}
     metrics = run_qa.main(command(**files, version_2_with_negative=True, max_steps=30))
     run, right = tmp_path / "run", right_answers(articles(1, 20, unanswerable=0.4))
@@ -196,7 +196,10 @@ def test_unanswerable_questions(command, questions, tmp_path):
     assert squad_v2(rows_of(predictions, never), right, 0.0)["f1"] == pytest.approx(metrics["eval_f1"])
     # With the best threshold the best score is reached.
     changes = {"version_2_with_negative": True, "null_score_diff_threshold": metrics["eval_best_f1_thresh"] + 1e-6}
+    answered, once = [], run_qa.select_spans
+    monkeypatch.setattr(run_qa, "select_spans", lambda *given: answered.append(given) or once(*given))
     again = run_qa.main(command(**files, **evaluation_of(run, **changes)))
+    assert len(answered) == len(predictions)  # once for metrics and files
     assert again["eval_f1"] == pytest.approx(metrics["eval_best_f1"])
     assert again["eval_best_f1_thresh"] == pytest.approx(metrics["eval_best_f1_thresh"], rel=1e-4)
 
