@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    AutoModel,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -37,6 +38,9 @@ MISSING_WEIGHTS = "_missing_weights"
 #: Vocabularies are padded to multiples of this, for speed.
 ROWS_MULTIPLE = 128
 
+#: Fields that follow the classes of the data.
+_OF_CLASSES = {"num_labels", "id2label", "label2id"}
+
 logger = logging.get_logger(__name__)
 
 
@@ -44,7 +48,8 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     """The configuration of the checkpoint, or of the model to build, with its overrides.
 
     Raises:
-        UserError: If it cannot be found, or an override names no field or gives it a wrong value.
+        UserError: If it cannot be found, or an override names no field or gives it a value that is
+            wrong or does not fit the checkpoint's weights.
     """
     if sum(getattr(arguments, source) is not None for source in MODEL_SOURCES) != 1:
         raise UserError(
@@ -55,17 +60,31 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     overrides = parse_overrides(arguments.config_overrides or "")
     fields = {*config.to_dict(), *config.attribute_map, "num_labels"} - {"model_type", "transformers_version", "dtype"}
     for key in overrides:
-        if arguments.model_name_or_path is not None and "drop" not in key:
-            raise UserError(f"--config_overrides {key}: of a checkpoint only the dropout rates can be changed.")
         if key not in fields:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:
         names = type(config).attribute_map
-        return type(config)(**config.to_diff_dict() | {names.get(key, key): overrides[key] for key in overrides})
+        changed = type(config)(**config.to_diff_dict() | {names.get(key, key): overrides[key] for key in overrides})
+        if arguments.model_name_or_path is None or all("drop" in key for key in overrides):
+            return changed
+        unfit = {*overrides} & _OF_CLASSES or _shapes(config, arguments) != _shapes(changed, arguments)
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise
         raise UserError(f"--config_overrides {arguments.config_overrides!r} is not possible: {error}") from error
+    if unfit:
+        raise UserError(
+            f"--config_overrides {arguments.config_overrides!r}: of a checkpoint only fields can be changed that "
+            "leave the shapes of its weights as they are, such as hidden_dropout_prob or classifier_pooling."
+        )
+    return changed
+
+
+def _shapes(config: PreTrainedConfig, arguments: ModelArguments) -> dict[str, torch.Size]:
+    """Name -> shape of the weights below the head."""
+    with torch.device("meta"):
+        model = AutoModel.from_config(config, trust_remote_code=arguments.trust_remote_code)
+    return {name: weight.shape for name, weight in model.state_dict().items()}
 
 
 def _named_config(arguments: ModelArguments) -> PreTrainedConfig:

@@ -53,7 +53,7 @@ def load_sentence_transformer(model_args: ModelArguments) -> SentenceTransformer
     Weights are float32, see `build_model`.
 
     Args:
-        model_args: Names the checkpoint; `config_overrides` can change its dropout rates.
+        model_args: Names the checkpoint; `config_overrides` changes its configuration.
 
     Raises:
         UserError: If it cannot be loaded, or another tokenizer is named.

@@ -380,8 +380,25 @@ def test_models_of_transformers_and_heads_of_other_tasks(command, tmp_path):
     run_glue.main(command(**{**options, "do_train": True, "config_overrides": "hidden_dropout_prob=0.2"}))
     config = json.loads((tmp_path / "next" / "config.json").read_text())
     assert len(config["id2label"]) == 2 and config["hidden_dropout_prob"] == 0.2
-    with pytest.raises(SystemExit, match="of a checkpoint only the dropout rates can be changed"):
-        run_glue.main(command(**{**options, "config_overrides": "hidden_size=9"}))
+    for wrong in ("hidden_size=10", "hidden_dropout_prob=0.1,vocab_size=90", "num_hidden_layers=2", "num_labels=3"):
+        with pytest.raises(
+            SystemExit, match=f"{wrong}': of a checkpoint only fields can be changed that leave the shapes"
+        ):
+            run_glue.main(command(**{**options, "config_overrides": wrong}))
+    with pytest.raises(SystemExit, match="names 'hidden_sise', which is no field of BertConfig"):
+        run_glue.main(command(**{**options, "config_overrides": "hidden_sise=9"}))
+
+
+def test_a_checkpoint_with_another_pooling(command, tmp_path):
+    """Field that leaves the weights as they are: equal to the same weights with another configuration file."""
+    run_glue.main(command(max_steps=1))
+    other = {**TRAINED, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}
+    before = run_glue.main(command(**other))
+    found = run_glue.main(command(**{**other, "config_overrides": "classifier_pooling=cls,layer_norm_eps=1e-3"}))
+    file = tmp_path / "run" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"classifier_pooling": "cls", "layer_norm_eps": 1e-3}))
+    expected = run_glue.main(command(**other))
+    assert found["eval_loss"] == expected["eval_loss"] != before["eval_loss"]
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
