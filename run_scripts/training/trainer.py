@@ -289,11 +289,17 @@ class ScriptTrainerMixin(DistillationMixin):
         return {}
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write the model card from `card`; the arguments of Transformers' method have no effect then."""
+        """Write the model card from `card`, with the NOTICE of the model that training began with.
+
+        The arguments of Transformers' method have no effect then.
+        """
         if self.card is None:
             super().create_model_card(*args, **kwargs)
         elif self.is_world_process_zero():
-            training_card(self, self.card).save(Path(self.args.output_dir) / "README.md")
+            folder = Path(self.args.output_dir)
+            training_card(self, self.card).save(folder / "README.md")
+            if self.card.base_model is not None and (notice := Path(self.card.base_model) / "NOTICE").is_file():
+                (folder / "NOTICE").write_bytes(notice.read_bytes())  # the Apache licence wants it passed on
 
     def init_hf_repo(self, token: str | None = None, *args: Any, **kwargs: Any) -> None:
         """Create the repository before training, so that a failure loses nothing."""

@@ -203,6 +203,15 @@ def test_workers_that_are_not_forked_give_the_same_weights(command, tmp_path):
     assert all(torch.equal(plain[name], spawned[name]) for name in plain)
 
 
+def test_the_notice_of_a_checkpoint_goes_with_the_model_trained_from_it(command, tmp_path):
+    run_mlm.main(command(max_steps=1, output_dir=tmp_path / "start"))
+    assert not (tmp_path / "start" / "NOTICE").exists()
+    (tmp_path / "start" / "NOTICE").write_text("Made by others.")
+    names = {"config_name": None, "config_overrides": None, "train_tokenizer": None}
+    run_mlm.main(command(**names, max_steps=1, model_name_or_path=tmp_path / "start"))
+    assert (tmp_path / "run" / "NOTICE").read_text() == "Made by others."
+
+
 @pytest.mark.slow
 def test_fsdp_on_two_processes_trains_and_saves_a_whole_checkpoint(command, tmp_path):
     """Accelerate's FSDP falls back to DDP without GPUs; Transformers' own does not."""
