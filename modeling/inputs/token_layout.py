@@ -52,6 +52,11 @@ class TokenLayout(NamedTuple):
         return isinstance(self.new_tokens, slice) and self.query_length == self.key_length
 
     @property
+    def rows(self) -> slice | torch.Tensor:
+        """`new_tokens` as indices of parameters that are longer than the sequence."""
+        return slice(self.key_length) if self.is_whole else self.new_tokens
+
+    @property
     def past_length(self) -> int:
         """Number of tokens in the cache; `new_tokens` must be a slice."""
         assert isinstance(self.new_tokens, slice)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..inputs.token_layout import TokenLayout
-from .precision import cast_once
+from .precision import autocast_dtype, cast_once
 
 
 class SpatialProjection(nn.Module):
@@ -45,28 +45,36 @@ class SpatialProjection(nn.Module):
         length, new_tokens, positions = layout.key_length, layout.new_tokens, layout.positions
         if self.weight_type == "full":
             if positions is None:
-                return self.weight[:length, :length][new_tokens]
+                return self.weight[layout.rows, :length]
             return self.weight[positions[:, new_tokens, None], positions[:, None, :]]
         if layout.is_whole and layout.counts_positions:
-            diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
-            # Appendix C: rows of 2 * length numbers, read with a stride of 2 * length - 1, shift by one per row.
-            # Unlike `unfold`, this supports dynamic lengths; `contiguous` gives the same strides for all.
+            return self._toeplitz(length)
+        return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
+
+    def _toeplitz(self, length: int) -> torch.Tensor:
+        """Appendix C: `W[i, j] = diagonals[length - 1 + j - i]`, in few operations, because GPUs wait for each."""
+        diagonals = self.weight[..., self.max_length - length : self.max_length + length - 1]
+        if torch.compiler.is_compiling() or not isinstance(length, int):
+            # Rows of 2 * length numbers, read with a stride of 2 * length - 1, shift by one per row.
+            # Unlike those below, these operators support dynamic lengths; `contiguous` gives the same strides for all.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
-        return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
+        if not (torch.is_grad_enabled() and diagonals.requires_grad):
+            return diagonals.unfold(0, length, 1).flip(0)  # its gradients would be sums in half precision
+        rows = diagonals.expand(length, -1).clone(memory_format=torch.contiguous_format)
+        matrix = rows.as_strided((length, length), (2 * length - 2, 1), length - 1)
+        return matrix if autocast_dtype(matrix.device) else matrix.contiguous()  # autocast copies it anyway
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
         """Mix all tokens, those in the cache first, into the new tokens (into all tokens without `layout`)."""
         if layout is None:
             # The slice is given because PyTorch 2.11 cannot compile it as a default.
             layout = TokenLayout(hidden_states.shape[1], hidden_states.shape[1], slice(None))
-        new_tokens, positions = layout.new_tokens, layout.positions
-        # Without the unused slots of a static cache.
-        hidden_states = hidden_states[:, : new_tokens.stop if isinstance(new_tokens, slice) else self.max_length]
-        length = hidden_states.shape[1]
-        bias = self.bias[:length][new_tokens] if positions is None else self.bias[positions[:, new_tokens]]
+        length, positions = layout.key_length, layout.positions
+        hidden_states = hidden_states[:, :length]  # without the unused slots of a static cache
+        bias = self.bias[layout.rows if positions is None else positions[:, layout.new_tokens], None]
         matrix = cast_once(self.matrix(length, layout)).expand(hidden_states.shape[0], -1, -1)
-        return torch.baddbmm(bias[..., None], matrix, hidden_states)
+        return torch.baddbmm(bias, matrix, hidden_states)
 
     @torch.no_grad()
     def to_full(self) -> None:

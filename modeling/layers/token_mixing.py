@@ -37,12 +37,12 @@ class TokenMixingMLP(nn.Module):
         """Mix tokens at the positions of `layout`, or at 0, 1, 2, ... Padding gets zero weights."""
         batch, length, _ = hidden_states.shape
         chosen = slice(length) if layout is None or layout.positions is None else layout.positions
-        weight_in, weight_out = cast_once(self.weight_in.mT[chosen].mT), cast_once(self.weight_out[chosen])
+        weight_in, weight_out = cast_once(self.weight_in.mT[chosen, :].mT), cast_once(self.weight_out[chosen, :])
         if layout is not None and layout.padding_mask is not None:
             weight_in = weight_in.masked_fill(~layout.padding_mask[:, None, :], 0)
         weight_in, weight_out = weight_in.expand(batch, -1, -1), weight_out.expand(batch, -1, -1)
         mixed = self.activation(torch.baddbmm(self.bias_in[:, None], weight_in, hidden_states))
-        return torch.baddbmm(self.bias_out[chosen][..., None], weight_out, mixed)
+        return torch.baddbmm(self.bias_out[chosen, None], weight_out, mixed)
 
     @torch.no_grad()
     def set_max_length(self, max_length: int) -> None:
