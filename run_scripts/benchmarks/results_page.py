@@ -64,6 +64,12 @@ class Measure(NamedTuple):
     title: str
     text: str
     scale: float = 1.0
+
+
+class MeasureTable(NamedTuple):
+    """A table of measures, which share a cell."""
+
+    measures: tuple[Measure, ...]
     cases: tuple[bool, ...] = (False, True)
     """Eager, compiled."""
     on_accelerators: bool = False
@@ -71,11 +77,16 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure("per_second", "Tokens, images, sentences or rows per second", "{:,.0f}", on_accelerators=True),
-    Measure("utilisation", "Share of the fastest matrix product", "{:.0%}", on_accelerators=True),
-    Measure("peak_bytes", "Memory besides the weights, MB", "{:,.0f}", 1e-6, on_accelerators=True),
-    Measure("floor", "Share of the floor", "{:.0%}"),
-    Measure("compile_seconds", "Seconds to compile", "{:,.1f}", cases=(True,)),
+    MeasureTable(
+        (
+            Measure("per_second", "Tokens or images per second", "{:,.0f}"),
+            Measure("utilisation", "share of the fastest matrix product", "{:.0%}"),
+            Measure("peak_bytes", "memory besides the weights, MB", "{:,.0f}", 1e-6),
+        ),
+        on_accelerators=True,
+    ),
+    MeasureTable((Measure("floor", "Share of the floor", "{:.0%}"),)),
+    MeasureTable((Measure("compile_seconds", "Seconds to compile", "{:,.1f}"),), cases=(True,)),
 )
 
 
@@ -185,10 +196,10 @@ def _read_report(path: Path) -> dict[str, Any]:
 
 def command(name: str, arguments: Mapping[str, Any]) -> str:
     """The command that repeats a measurement, from the arguments in its results."""
-    own = {"output_dir": f"outputs/{name}"}
+    own: dict[str, Any] = {"output_dir": f"outputs/{name}", "gpu": arguments.get("gpu", False)}
     defaults, words = asdict(BenchmarkArguments(**own)), []
     for option, value in (dict(arguments) | own).items():
-        if value == defaults[option] and option not in own:
+        if value == defaults[option] and not own.get(option):
             continue
         words += [f"--{option}", *map(str, value if isinstance(value, list) else [] if value is True else [value])]
     return f'make bench BENCH="{" ".join(words)}"'
@@ -250,21 +261,28 @@ Figure = Callable[[Mapping[str, Any], str, str, bool], float | None]
 def case_table(
     title: str,
     head: tuple[str, str],
-    lines: Sequence[tuple[tuple[str, str], Figure]],
+    lines: Sequence[tuple[tuple[str, str], Sequence[Figure]]],
     machines: Mapping[str, Results],
-    text: str = "{:.2f}",
+    texts: Sequence[str],
     cases: Sequence[bool] = (False, True),
 ) -> str:
-    """A table of the page: eager / compiled, a column per machine, type and mode; empty if nothing was measured."""
+    """A table of the page: eager / compiled, a column per machine, type and mode; empty if nothing was measured.
 
-    def cell(machine: str, dtype: str, mode: str, figure: Figure) -> str:
+    A line's figures share a cell. `texts` are their formats.
+    """
+
+    def format_figure(machine: str, dtype: str, mode: str, figure: Figure, text: str) -> str:
         def figures(report: Mapping[str, Any]) -> list[float | None]:
             return [figure(report, mode, dtype, compiled) for compiled in cases]
 
         return _format_figures(_figures_of_one_run(machines[machine], figures), text).removesuffix(" / -")
 
+    def cell(column: tuple[str, str, str], figures: Sequence[Figure]) -> str:
+        found = [format_figure(*column, *each) for each in zip(figures, texts, strict=True)]
+        return "; ".join(figure or "-" for figure in found) if any(found) else ""
+
     columns = [(*column, mode) for column in _columns(machines) for mode in ("inference", "training")]
-    table = [(names, [cell(*column, figure) for column in columns]) for names, figure in lines]
+    table = [(names, [cell(column, figures) for column in columns]) for names, figures in lines]
     table = [(names, cells) for names, cells in table if any(cells)]
     if not table:
         return ""
@@ -275,25 +293,29 @@ def case_table(
 
 
 def comparison_table(comparison: Comparison, machines: Mapping[str, Results]) -> str:
-    """One table of the page, with a row per group and peer."""
+    """One table of the page, with a row per group, in which each peer has a figure."""
     cell, title, ours, peers = comparison
     rows = [row for reports in machines.values() for row in _rows_of(reports, cell)]
     models = [ours]
     if ours.endswith("*"):
         models = [name for name in dict.fromkeys(row["model"] for row in rows) if name.startswith(ours[:-1])]
 
-    def line(group: str, model: str, peer: str) -> tuple[tuple[str, str], Figure]:
+    def line(group: str, model: str) -> tuple[tuple[str, str], list[Figure]]:
         name = f"{group}: {model.removeprefix(ours[:-1])}" if ours.endswith("*") else group
-        return (name, peer), lambda report, *case: _figure(report, cell, group, *case, model, peer)
+
+        def against(peer: str) -> Figure:
+            return lambda report, *case: _figure(report, cell, group, *case, model, peer)
+
+        return (name, "; ".join(peers)), list(map(against, peers))
 
     groups = dict.fromkeys(row["group"] for row in rows)
-    lines = [line(*names) for names in product(groups, models, peers)]
-    return case_table(title, ("", "against"), lines, machines)
+    lines = [line(*names) for names in product(groups, models)]
+    return case_table(title, ("", "against"), lines, machines, ["{:.2f}"] * len(peers))
 
 
-def measure_table(measure: Measure, machines: Mapping[str, Results]) -> str:
-    """One table of the page, with a row per group: a figure of its first model."""
-    if measure.on_accelerators:
+def measure_table(table: MeasureTable, machines: Mapping[str, Results]) -> str:
+    """One table of the page, with a row per group: figures of its first model."""
+    if table.on_accelerators:
         machines = {
             name: reports
             for name, reports in machines.items()
@@ -304,19 +326,24 @@ def measure_table(measure: Measure, machines: Mapping[str, Results]) -> str:
         for reports in machines.values()
         for report in reports.values()
         for row in report["results"]
-        if row["is_first"] and row.get(measure.key) is not None
+        if row["is_first"] and any(row.get(measure.key) is not None for measure in table.measures)
     }
 
-    def line(cell: int, group: str, model: str) -> tuple[tuple[str, str], Figure]:
-        def figure(report: Mapping[str, Any], *case: Any) -> float | None:
-            rows = report["by_case"].get((cell, group, *case), ())
-            values = [row.get(measure.key) for row in rows if row["model"] == model]
-            return None if values in ([], [None]) else values[0] * measure.scale
+    def line(cell: int, group: str, model: str) -> tuple[tuple[str, str], list[Figure]]:
+        def figure_of(measure: Measure) -> Figure:
+            def figure(report: Mapping[str, Any], *case: Any) -> float | None:
+                rows = report["by_case"].get((cell, group, *case), ())
+                values = [row.get(measure.key) for row in rows if row["model"] == model]
+                return None if values in ([], [None]) else values[0] * measure.scale
 
-        return (group, model), figure
+            return figure
+
+        return (group, model), list(map(figure_of, table.measures))
 
     lines = [line(*names) for names in sorted(firsts)]
-    return case_table(measure.title, ("", "model"), lines, machines, measure.text, measure.cases)
+    title = "; ".join(measure.title for measure in table.measures)
+    texts = [measure.text for measure in table.measures]
+    return case_table(title, ("", "model"), lines, machines, texts, table.cases)
 
 
 def summary_table(machines: Mapping[str, Results]) -> str:
@@ -380,5 +407,5 @@ def page(folder: Path) -> str:
     machines = read_machines(folder)
     head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
     tables = [comparison_table(comparison, machines) for comparison in COMPARISONS]
-    tables += [measure_table(measure, machines) for measure in MEASURES]
+    tables += [measure_table(table, machines) for table in MEASURES]
     return "\n\n".join([head, *filter(None, tables), *(machine_section(*item) for item in machines.items())]) + "\n"

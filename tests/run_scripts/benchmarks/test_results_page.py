@@ -60,6 +60,11 @@ def folder(tmp_path):
     write(tmp_path, "one", "older", [row("tokenmixers", 1, 1.0), row("timm", 0.1, 9.0)], date="2019-01-01 00:00 UTC")
     two = [row("Synthesizer, vanilla", 1, 9.0), row("T5", 0.7, 30.0), row("Synthesizer, random", 0.9, 10.0)]
     write(tmp_path, "two", "t5", [{**line, "cell": 4, "group": "seq2seq encoding"} for line in two], processor="y")
+    three = [row("tokenmixers", 1, 9.0), row("BERT", 0.8, 1.0), row("ModernBERT", 0.4, 1.0)]
+    three += [row("tokenmixers", 1, 9.0, compiled=True), row("BERT", 0.25, 1.0, compiled=True)]
+    three += [row("tokenmixers", 1, 9.0, mode="training"), row("ModernBERT", 2.0, 1.0, mode="training")]
+    three = [{**line, "cell": 3, "group": "gmlp-base, 64 tokens"} for line in three]
+    write(tmp_path, "two", "encoders", three, processor="y")
     return tmp_path
 
 
@@ -78,6 +83,8 @@ def test_tables_by_hand(folder):
     assert cells(lines[table + 2]) == ["gmlp-s16-224", "timm", "2.00 / 1.25"]
     # T5 is not compared with the row's own model: the ratio of the medians.
     assert ["seq2seq encoding: random", "T5", "3.00"] in [cells(line) for line in lines]
+    of_both = ["gmlp-base, 64 tokens", "BERT; ModernBERT", "1.25 / 4.00; 2.50", "-; 0.50"]
+    assert of_both in [cells(line) for line in lines]
     assert 'make bench BENCH="--output_dir outputs/images --cells 1 --compile"' in lines
     assert "3 threads; torch 1; timm 2; 2019-01-01 00:00 UTC to 2020-02-02 02:02 UTC; " in text
     assert "fastest matrix product float32 5 GFLOP/s." in text
@@ -126,10 +133,11 @@ def test_what_was_measured_of_the_first_model_of_a_group(folder):
     column, of_gpu = "H1: bfloat16, inference", ["gmlp-s16-224", "tokenmixers"]
     head, _, images = sections["Images: the same weights in timm"]
     assert images[head.index(column)] == "2.00 / 2.00"
+    on_accelerators = (
+        "Tokens or images per second; share of the fastest matrix product; memory besides the weights, MB"
+    )
     for title, figure in (
-        ("Tokens, images, sentences or rows per second", "2,000 / 2,000"),
-        ("Share of the fastest matrix product", "50% / 75%"),
-        ("Memory besides the weights, MB", "3 / 3"),
+        (on_accelerators, "2,000 / 2,000; 50% / 75%; 3 / 3"),
         ("Seconds to compile", "12.3"),
     ):
         head, _, *lines = sections[title]
