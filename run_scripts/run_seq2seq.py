@@ -134,7 +134,7 @@ class SequenceToSequence(TextGeneration):
     """A text for a text.
 
     Attributes:
-        evaluations: Those of the splits `validation` and `test`, as far as needed.
+        evaluations: Those of the splits `validation` and `test`, if needed.
     """
 
     arguments = (Seq2SeqDataArguments, MetricArguments, TokenDistillationArguments)

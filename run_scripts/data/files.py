@@ -46,8 +46,8 @@ def ending(path: str | Path) -> str:
 def find_files(patterns: str | Sequence[str], endings: Sequence[str] | None = None) -> list[str]:
     """The files that names, glob patterns and folders stand for.
 
-    A pattern that is the name of a file or folder is this one. The files of a pattern or folder come in alphabetical
-    order; those of a folder are the files in it and its folders that are not hidden.
+    A pattern that is the name of an existing file or folder is taken literally. Files of a pattern or folder are
+    sorted by name. A folder stands for the files in it and in its folders, except hidden ones.
 
     Args:
         patterns: One or several.

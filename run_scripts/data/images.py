@@ -104,7 +104,7 @@ def _classes(splits: dict[str, datasets.Dataset], model_classes: Sequence[str] |
 
 
 def find_images(folder: Path) -> list[Path]:
-    """The images in a folder and in its folders, but for hidden ones, in alphabetical order.
+    """The images in a folder and its folders, except hidden ones, in alphabetical order.
 
     Other files are left out, with a message.
     """
@@ -249,16 +249,13 @@ def _paths(images: datasets.Dataset) -> tuple[list[str | None], list[bool]]:
 def _with_classes(
     images: datasets.Dataset, known: Sequence[str] | None, name: str, refuse_others: bool
 ) -> datasets.Dataset:
-    """Images that lack some classes with all of them.
+    """The images of a split, with the class numbers of all classes.
 
     Args:
-        images: The images of a split.
-        known: The classes of the other images, or of the model.
+        images: The images.
+        known: The classes of the training images, or of the model.
         name: The split's name.
-        refuse_others: Whether `known` are those of other images.
-
-    Raises:
-        UserError: If they have others and `refuse_others` is true.
+        refuse_others: Whether classes that are not `known` are an error.
     """
     names = images.features["label"].names
     if known is None or [*known] == names:
@@ -364,7 +361,7 @@ class ImageCollator:
         """Open, augment and process a batch.
 
         Args:
-            rows: With `image` and, but for test rows, `label`; training rows, and only those, with `ROW_NUMBER`.
+            rows: With `image`, `label` unless they are test rows, and `ROW_NUMBER` if they are training rows.
 
         Returns:
             `pixel_values`, `(batch, channels, height, width)`, and `labels`: probabilities `(batch, num_labels)` of

@@ -12,7 +12,7 @@ from ...modeling.heads.losses import IGNORED_LABEL
 
 
 def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Ids of `<extra_id_0>`, `<extra_id_1>`, ... as far as the tokenizer has them.
+    """Ids of `<extra_id_0>`, `<extra_id_1>`, ... up to the last one that the tokenizer has.
 
     Raises:
         ValueError: If it has none.
@@ -158,7 +158,7 @@ class DataCollatorForSpanCorruption:
         mean_noise_span_length: Mean length of the hidden spans, in tokens.
         input_length: Pad inputs to this length rather than to the longest of the batch. With rows of as many tokens as
             `span_corruption_lengths` says, nothing is padded.
-        target_length: Length of the targets, likewise.
+        target_length: Pad targets to this length.
         generators: One for each row of the next batch, see `SeededCollator`; new ones by default.
 
     Raises:

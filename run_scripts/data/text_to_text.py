@@ -283,7 +283,7 @@ def _without_determiners(text: str) -> str:
     return " ".join(word for word in text.strip().lower().split(" ") if not _DETERMINER.fullmatch(word))
 
 
-#: Task -> the columns of its source, in T5's order: alphabetical but for two. The prefix is the Hub's name.
+#: Task -> the columns of its source, in T5's order: alphabetical except for two. The prefix is the Hub's name.
 _COLUMNS = {
     "cola": ("sentence",),
     "sst2": ("sentence",),

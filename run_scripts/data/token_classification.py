@@ -69,7 +69,7 @@ class TokenClassificationArguments(LengthArguments, TextColumnArguments, FileArg
 def load_sentences(
     arguments: TokenClassificationArguments, splits: Sequence[str], token: str | None = None
 ) -> dict[str, datasets.Dataset]:
-    """Sentences with columns `index`, `tokens` and, but for untagged test sentences, `tags`, both lists of strings."""
+    """Sentences with columns `index`, `tokens` and, unless test sentences have none, `tags`, both lists of strings."""
     sentences = {}
     for split, table in load_tables(arguments, splits, token, partial(_read_files, arguments=arguments)).items():
         table = table if arguments.sentence_column is None else _by_sentence(table, arguments)
@@ -177,7 +177,7 @@ def _tag_name(tag: Any, names: Sequence[str] | None) -> str:
 
 
 def found_tags(sentences: datasets.Dataset) -> set[str]:
-    """All tags of tagged sentences, but for ignored ones."""
+    """All tags of tagged sentences, except ignored ones."""
     if "tags" not in sentences.column_names:
         return set()
     return {tag for tags in sentences["tags"] for tag in tags} - {IGNORED_TAG}

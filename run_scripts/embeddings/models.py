@@ -99,7 +99,7 @@ def _load_onnx(name: str, kind: str, trust_remote_code: bool) -> SentenceTransfo
 
 
 def _longest(model: SentenceTransformer) -> int | None:
-    """The model's longest text in tokens, as far as it has one."""
+    """The model's longest text in tokens, `None` if it has no limit."""
     longest = model.max_seq_length
     return None if longest is None or longest > 10**6 else int(longest)
 

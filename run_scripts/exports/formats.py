@@ -125,7 +125,7 @@ def write(graph: Any, kind: str, path: Path) -> None:
 
 
 def _in_float16(program: Any) -> Any:
-    """A graph that computes in float16, but for what becomes an integer.
+    """A graph that computes in float16, except for what becomes an integer.
 
     An example are the buckets of T5's relative positions: rounding would move a distance to the next bucket.
     """

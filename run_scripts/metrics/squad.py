@@ -73,7 +73,7 @@ def squad_v2(
 
     Returns:
         exact, f1: In percent of all questions.
-        HasAns_*, NoAns_*: The same of those with and without an answer, as far as there are any.
+        HasAns_*, NoAns_*: The same for questions with and without an answer, if there are any.
         best_exact, best_f1: At the best thresholds, `best_exact_thresh` and `best_f1_thresh`.
         total, HasAns_total, NoAns_total: Numbers of questions.
     """

@@ -294,7 +294,7 @@ def training_card(trainer: Trainer, facts: CardFacts) -> ModelCard:
 
 
 def citations(config: PreTrainedConfig) -> str:
-    """The BibTeX entries of a model's papers, `""` if it is none of ours.
+    """The BibTeX entries of a model's papers, `""` for models of other packages.
 
     Args:
         config: Its configuration; one with feed-forward layers other than ReLU cites their paper too.

@@ -107,7 +107,7 @@ class Teacher(NoTeacher):
         return dataclasses.replace(arguments, tokenizer_name=tokenizer, config_overrides=overrides)
 
     def check_student(self, run: Any, labels: Sequence[str] | None) -> None:
-        """Check the student as `check_texts` and `check_labels`, as far as it has texts and labels."""
+        """Call `check_texts` and `check_labels` for a student that has texts and labels."""
         if run.lengths:
             self.check_texts(run.tokenizer, run.lengths)
         if labels is not None:

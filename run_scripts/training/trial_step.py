@@ -82,7 +82,7 @@ WORKERS = {
 
 
 def try_arguments(args: TrainingArguments) -> None:
-    """Train and evaluate a tiny model for one step each, as far as the command is to train and to evaluate.
+    """Train and evaluate a tiny model for one step each, if the command is to train and to evaluate.
 
     This takes some hundredths of a second, and the error names the argument that Transformers refuses. Models in parts
     (FSDP in several processes, DeepSpeed) are not tried: their settings may name layers of the real model.

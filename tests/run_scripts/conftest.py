@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import datasets
 import huggingface_hub
 import pytest
 import torch
@@ -83,7 +82,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tagged_sentences(tmp_path_factory):
-    """People with a surname go to places, as CoNLL text, JSON lines and, with class numbers, parquet; a tokenizer."""
+    """People with a surname go to places, as CoNLL text and JSON lines; a tokenizer."""
     people, places = ("Ada", "Kurt", "Emmy"), ("Rome", "Oslo", "Lima")
 
     def sentences(count: int) -> list[list[tuple[str, str]]]:
@@ -100,9 +99,6 @@ def tagged_sentences(tmp_path_factory):
         ]
 
     folder = tmp_path_factory.mktemp("ner")
-    names = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    tags = datasets.List(datasets.ClassLabel(names=names))
-    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": tags})
     for name, count in (("train", 40), ("validation", 8), ("test", 4)):
         rows = [
             {"tokens": [word for word, _ in sentence], "ner_tags": [tag for _, tag in sentence]}
@@ -111,11 +107,6 @@ def tagged_sentences(tmp_path_factory):
         blocks = ["\n".join(f"{word} X {tag}" for word, tag in sentence) for sentence in sentences(count)]
         (folder / f"{name}.conll").write_text("-DOCSTART- X O\n\n" + "\n\n".join(blocks) + "\n")
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        columns = {
-            "tokens": [row["tokens"] for row in rows],
-            "ner_tags": [[names.index(tag) for tag in row["ner_tags"]] for row in rows],
-        }
-        datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / "hub" / f"{name}.parquet")
     texts = (" ".join(word for word, _ in sentence) for sentence in sentences(12))
     train_unigram_tokenizer(texts, 90, 32).save_pretrained(folder / "tokenizer")
     return folder

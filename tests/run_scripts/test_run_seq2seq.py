@@ -198,14 +198,10 @@ def test_without_generation_there_is_perplexity_alone(writing, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
-        ({"metric": "meteor"}, "--metric meteor is not possible; there are bleu, bleu_1, rouge"),
         ({"bleu_tokenize": "words"}, "--bleu_tokenize 'words' is unknown. Known: none"),
         ({"max_source_length": 25}, "--max_source_length 25 does not fit the model"),
         ({"max_target_length": 1}, "--max_target_length 1 leaves no room for text; the least is 2"),
         ({"generation_max_length": 26}, "--generation_max_length 26 does not fit the model: at most 25"),
-        ({"do_train": None}, "--train_tokenizer needs --do_train"),
-        ({"train_tokenizer": None}, "--tokenizer_name"),
         ({"generation_config": "nowhere", "train_file": "nope"}, "--generation_config 'nowhere' cannot be used: "),
         ({"generation_config": __file__, "train_file": "nope"}, f"--generation_config {__file__!r} cannot be used: "),
     ],

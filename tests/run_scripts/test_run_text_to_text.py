@@ -206,48 +206,6 @@ def test_the_best_of_several_checkpoints_is_loaded(mixture, tmp_path):
     assert state["best_metric"] == min(losses.values())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tasks": ""}, "give the tasks of the mixture with --tasks. Groups: glue, super_glue. Tasks: cola"),
-        ({"tasks": "sst2"}, "has no folder SST-2 with the files of sst2, nor has its folder glue"),
-        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
-        ({"max_source_length": 49}, "--max_source_length 49 does not fit the model"),
-        ({"do_predict": True, "predict_with_generate": False}, "--do_predict writes what the model generates"),
-        ({"train_tokenizer": 200, "tokenizer_name": None, "do_train": None}, "--train_tokenizer needs --do_train"),
-    ],
-)
-def test_mistakes_are_one_sentence(mixture, tmp_path, changes, message):
-    with pytest.raises(SystemExit, match="error: ") as caught:
-        run_text_to_text.main(mixture(**changes))
-    assert message in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"premise": "a", "hypothesis": "b", "label": "perhaps"},
-            "line 25: the label 'perhaps' is not one of 'ent",
-        ),
-        (
-            {"premise": "a", "label": "neutral"},
-            "line 25: 'hypothesis' is missing",
-        ),
-        ({"premise": "a", "hypothesis": "b"}, "line 25: 'label' is missing"),
-    ],
-)
-def test_a_bad_row_is_named(row, message, mixture, data, tmp_path):
-    shutil.copytree(data / "super_glue" / "CB", tmp_path / "CB")
-    with (tmp_path / "CB" / "train.jsonl").open("a") as file:
-        file.write(json.dumps(row))
-    with pytest.raises(SystemExit) as caught:
-        run_text_to_text.main(mixture("cb", data_dir=tmp_path))
-    assert f"error: {tmp_path / 'CB' / 'train.jsonl'}, {message}" in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("recipe", ["text_to_text_glu.yaml", "text_to_text_synthesizer.yaml"])
 def test_the_papers_recipes(recipe, mixture, tmp_path):
     run_text_to_text.main(mixture(max_steps=1, do_eval=None, output_dir=tmp_path / "start"))

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForTokenClassification, EvalPrediction, pipeline
 
 from tokenmixers.run_scripts import run_token_classification
-from tokenmixers.run_scripts.data.token_classification import tag_names, tokenize
+from tokenmixers.run_scripts.data.token_classification import tag_names
 from tokenmixers.run_scripts.training import classification
 
 
@@ -96,29 +96,6 @@ def test_a_grid_compares_f1_or_without_entities_the_accuracy(entities, command, 
     assert ("eval_f1" in summary["best"]) == entities
     assert f"| {'f1' if entities else 'accuracy'} x 100" in capsys.readouterr().out
     assert summary["best"]["score"] == max(found["score"] for found in summary["configurations"])
-
-
-def test_all_formats_are_the_same_data(command, data, tmp_path):
-    losses = []
-    for name in ("conll", "jsonl", "hub"):
-        source = {"train_file": data / f"train.{name}", "validation_file": data / f"validation.{name}"}
-        if name == "hub":
-            source = {"train_file": None, "validation_file": None, "dataset_name": data / "hub"}
-        results = run_token_classification.main(command(**source, output_dir=tmp_path / name))
-        losses.append(results["eval_loss"])
-    assert losses[0] == losses[1] == losses[2]
-
-
-@pytest.fixture
-def rows(data):
-    """`rows(max_seq_length, ...)`: one sentence with words of several tokens, as sequences."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
-    sentence = {"tokens": [["Ada", "zqzq", "\u200b", "went", "Rome"]], "tags": [["B-PER", "I-PER", "O", "O", "B-LOC"]]}
-    names = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    sentences = datasets.Dataset.from_dict(sentence)
-    return lambda length, **options: (sentences, tokenize(sentences, tokenizer, length, names, **options), tokenizer)
 
 
 def test_tags_that_are_no_entities(command, tmp_path):
@@ -258,10 +235,7 @@ def test_a_bad_row_is_named(content, message, command, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_file": None, "validation_file": None}, "either --dataset_name or --train_file"),
         ({"validation_file": None}, "give the validation data as either --dataset_name or"),
-        ({"validation_file": "missing.conll"}, "there is no file 'missing.conll'"),
-        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
         ({"do_train": None}, "is one of the model's ('LABEL_0', 'LABEL_1')"),
         ({"tag_names": "O"}, "the tag 'B-PER' is not one of --tag_names O"),
     ],
