@@ -198,7 +198,7 @@ def test_the_search_of_the_first_page_finds_what_it_asks_for(monkeypatch, capsys
     pytest.importorskip("sentence_transformers")
     monkeypatch.chdir(ROOT)
     exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), {})
-    assert "named entities" in capsys.readouterr().out.splitlines()[0]
+    assert "classify_images" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_the_code_of_the_cards_runs(monkeypatch):
