@@ -65,7 +65,7 @@ def embed(folder: str, sentences: list[str]) -> np.ndarray:
 
 
 def from_means(folder: str, means: torch.Tensor) -> np.ndarray:
-    """The modules after the pooling: a linear layer where the model is narrower than its embeddings, and the length 1."""
+    """What follows the pooling: a linear layer where the model is narrower than its embeddings, and length 1."""
     dense = Path(folder) / "2_Dense" / "model.safetensors"
     if dense.is_file():
         means = means @ load_tensors(dense)["linear.weight"].T
