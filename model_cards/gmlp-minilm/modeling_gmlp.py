@@ -857,22 +857,11 @@ class SpatialProjection(nn.Module):
                 return self.weight[layout.rows, :length]
             return self.weight[positions[:, new_tokens, None], positions[:, None, :]]
         if layout.is_whole and layout.counts_positions:
-            return self._toeplitz(length)
-        return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
-
-    def _toeplitz(self, length: int) -> torch.Tensor:
-        """Appendix C: `W[i, j] = diagonals[length - 1 + j - i]`, in few operations, because GPUs wait for each."""
-        diagonals = self.weight[..., self.max_length - length : self.max_length + length - 1]
-        if torch.compiler.is_compiling() or not isinstance(length, int):
-            # Rows of 2 * length numbers, read with a stride of 2 * length - 1, shift by one per row.
-            # Unlike those below, these operators support dynamic lengths; `contiguous` gives the same strides for all.
+            diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
+            # Appendix C: rows of 2 * length numbers, read in steps of one less, shift by one. `unfold` is not dynamic.
             rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
             return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
-        if not (torch.is_grad_enabled() and diagonals.requires_grad):
-            return diagonals.unfold(0, length, 1).flip(0)  # its gradients would be sums in half precision
-        rows = diagonals.expand(length, -1).clone(memory_format=torch.contiguous_format)
-        matrix = rows.as_strided((length, length), (2 * length - 2, 1), length - 1)
-        return matrix if autocast_dtype(matrix.device) else matrix.contiguous()  # autocast copies it anyway
+        return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
         """Mix all tokens, those in the cache first, into the new tokens (into all tokens without `layout`)."""

@@ -54,8 +54,8 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Changes to the configuration, e.g. hidden_size=128,image_size=[112,448],gate_type=additive. They "
-            "are added to those of a recipe; an empty text drops the recipe's. For a checkpoint, the shapes of its "
-            "weights must stay, e.g. hidden_dropout_prob=0.1,classifier_pooling=mean."
+            "are added to those of a recipe; an empty text drops the recipe's. For a checkpoint only dropout rates "
+            "and classifier_pooling, e.g. hidden_dropout_prob=0.1,classifier_pooling=mean."
         },
     )
     tokenizer_name: str | None = field(

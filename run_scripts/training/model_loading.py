@@ -12,7 +12,6 @@ from safetensors import SafetensorError
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
-    AutoModel,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -38,9 +37,6 @@ MISSING_WEIGHTS = "_missing_weights"
 #: Vocabularies are padded to multiples of this, for speed.
 ROWS_MULTIPLE = 128
 
-#: Fields that follow the classes of the data.
-_OF_CLASSES = {"num_labels", "id2label", "label2id"}
-
 logger = logging.get_logger(__name__)
 
 
@@ -65,9 +61,7 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     try:
         names = type(config).attribute_map
         changed = type(config)(**config.to_diff_dict() | {names.get(key, key): overrides[key] for key in overrides})
-        if arguments.model_name_or_path is None or all("drop" in key for key in overrides):
-            return changed
-        unfit = {*overrides} & _OF_CLASSES or _shapes(config, arguments) != _shapes(changed, arguments)
+        unfit = arguments.model_name_or_path is not None and not all(map(_can_change, overrides))
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise
@@ -75,16 +69,14 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     if unfit:
         raise UserError(
             f"--config_overrides {arguments.config_overrides!r}: of a checkpoint only fields can be changed that "
-            "leave the shapes of its weights as they are, such as hidden_dropout_prob or classifier_pooling."
+            "leave its weights and what they compute as they are: dropout rates and classifier_pooling."
         )
     return changed
 
 
-def _shapes(config: PreTrainedConfig, arguments: ModelArguments) -> dict[str, torch.Size]:
-    """Name -> shape of the weights below the head."""
-    with torch.device("meta"):
-        model = AutoModel.from_config(config, trust_remote_code=arguments.trust_remote_code)
-    return {name: weight.shape for name, weight in model.state_dict().items()}
+def _can_change(field: str) -> bool:
+    """Whether a field of a checkpoint's configuration can have another value."""
+    return "drop" in field or field == "classifier_pooling"
 
 
 def _named_config(arguments: ModelArguments) -> PreTrainedConfig:
@@ -334,14 +326,15 @@ def build_model(
         options["distributed_config"] = DistributedConfig(fsdp_size=arguments.fsdp_size)
     name = arguments.model_name_or_path or arguments.config_name or arguments.model_type
     with_report = options.pop("output_loading_info", False)
-    options.setdefault("dtype", "auto" if getattr(config, "quantization_config", None) else torch.float32)
     try:
         if arguments.model_name_or_path is not None:
+            quantized = getattr(config, "quantization_config", None)
+            options.setdefault("dtype", "auto" if quantized else torch.float32)
             options |= {"output_loading_info": True, **arguments.hub_arguments()}
             model, report = auto_class.from_pretrained(name, config=config, **options)
             setattr(model, MISSING_WEIGHTS, sorted(report["missing_keys"]))
             return (model, report) if with_report else model
-        return auto_class.from_config(config, dtype=options["dtype"], trust_remote_code=arguments.trust_remote_code)
+        return auto_class.from_config(config, dtype=torch.float32, trust_remote_code=arguments.trust_remote_code)
     except SafetensorError as error:
         raise UserError(f"the weights of {name!r} are damaged ({error}): fetch or save them again.") from error
     except (OSError, ValueError) as error:
