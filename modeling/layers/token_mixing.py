@@ -36,6 +36,7 @@ class TokenMixingMLP(nn.Module):
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
         """Mix tokens at the positions of `layout`, or at 0, 1, 2, ... Padding gets zero weights."""
         batch, length, _ = hidden_states.shape
+        # With a second index PyTorch drops a slice that takes everything, whose gradient would be two more passes.
         chosen = slice(length) if layout is None or layout.positions is None else layout.positions
         weight_in, weight_out = cast_once(self.weight_in.mT[chosen, :].mT), cast_once(self.weight_out[chosen, :])
         if layout is not None and layout.padding_mask is not None:

@@ -14,6 +14,7 @@ from ...modeling.layers.spatial_gating_unit import SpatialProjection
 from ...modeling.toeplitzness import toeplitzness
 from ..base.errors import UserError, report_unreadable
 from ..embeddings.tasks import load_tasks
+from .definition import Task
 
 
 def spatial_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
@@ -46,11 +47,13 @@ RETRIEVAL = "retrieval_ndcg@10"
 BATCH_SIZE = 128
 
 
-def check_measures(names: Sequence[str]) -> None:
-    """Check names of measures."""
-    for name in names:
+def check_measures(task: Task) -> None:
+    """Check the names of a task's measures, and that they have data."""
+    for name in task.measures:
         if name not in (*MEASURES, RETRIEVAL):
             raise UserError(f"there is no measure {name!r}; there are {', '.join((*MEASURES, RETRIEVAL))}.")
+    if RETRIEVAL in task.measures and not task.data.get("measured_on"):
+        raise UserError(f"{task.name}: {RETRIEVAL} needs `measured_on` in the task's data: folders of retrieval sets.")
 
 
 def mean_ndcg(folder: Path, sets: Sequence[str]) -> float:

@@ -65,7 +65,7 @@ def describe_models(study: Study) -> dict[str, dict[str, dict[str, int]]]:
 
 def _describe_task(study: Study, task: Task) -> dict[str, dict[str, int]]:
     found = {}
-    check_measures(task.measures)
+    check_measures(task)
     for contestant in task.contestants:
         model = contestant_model(study, task, contestant).eval()
         stored = [*model.parameters(), *(buffer for buffer in _saved_buffers(model))]

@@ -225,7 +225,7 @@ class Executor:
 
     def _finish(self, ended: Process) -> None:
         if ended.run is None:
-            if finished_results(str(ended.log.with_suffix(""))) is None:
+            if finished_results(str(self.workspace.preparation_folder(self.study.tasks[ended.task]))) is None:
                 text = last_line(ended.log.read_text(encoding="utf-8", errors="replace"))
                 raise UserError(f"{ended.task}: the {ended.log.stem} could not be prepared, see {ended.log}: {text}")
             return

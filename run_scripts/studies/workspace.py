@@ -16,9 +16,10 @@ import yaml
 
 from ..base.commands import module_of
 from ..base.errors import UserError
+from ..embeddings.tasks import load_tasks
 from ..training.run_folder import finished_results, write_atomically
 from .definition import Study, Task
-from .measures import measure
+from .measures import RETRIEVAL, measure
 
 
 SETTINGS = "study.json"
@@ -81,6 +82,9 @@ class Workspace:
     def __init__(self, study: Study, folder: Path, data_dir: str | None):
         self.study, self.folder = study, folder.resolve()
         self.data_dir = None if data_dir is None else Path(data_dir).resolve()
+        for task in study.tasks.values() if data_dir is not None else ():
+            if RETRIEVAL in task.measures:
+                load_tasks(self.measured_on(task), ["retrieval"])  # before hours of training
         self._check()
 
     def _check(self) -> None:
@@ -136,6 +140,10 @@ class Workspace:
             self._make_data(data, places)
         return _placed(data["files"], places)
 
+    def measured_on(self, task: Task) -> list[str]:
+        """The folders of the sets that measures read."""
+        return _placed({"sets": task.data.get("measured_on", [])}, self._places(task))["sets"]
+
     def _places(self, task: Task) -> dict[str, str]:
         return {"data_dir": str(self.data_dir), "made": str(self.folder / "data" / task.name)}
 
@@ -152,11 +160,15 @@ class Workspace:
             raise UserError(f"{data['made_by']} failed: {last_line(finished.stderr)}")
         os.rename(partial, places["made"])
 
+    def preparation_folder(self, task: Task) -> Path:
+        """The output folder of the run that makes what is `prepared`."""
+        return self.folder / task.name / str(task.prepared)
+
     def preparation(self, task: Task) -> dict[str, Any] | None:
         """The recipe of the run of one step that makes what is `prepared`, `None` if there is nothing to do."""
         if task.prepared is None:
             return None
-        folder = self.folder / task.name / task.prepared
+        folder = self.preparation_folder(task)
         if finished_results(str(folder)) is not None:
             return None
         recipe = {**DEFAULTS, **task.recipe(next(iter(task.contestants))), **self.data_arguments(task)}
@@ -171,7 +183,7 @@ class Workspace:
         task = self.study.tasks[run.task]
         recipe = {**DEFAULTS, **task.recipe(run.contestant), **self.data_arguments(task)}
         if task.tokenizer is not None:
-            tokenizer = self.folder / task.name / "tokenizer"
+            tokenizer = self.preparation_folder(task)
             config = json.loads((tokenizer / "config.json").read_text(encoding="utf-8"))
             recipe["tokenizer_name"] = str(tokenizer)
             recipe["config_overrides"] = {**recipe.get("config_overrides", {}), "vocab_size": config["vocab_size"]}
@@ -237,8 +249,7 @@ class Workspace:
             return {}
         file = folder.with_name(f"{folder.name}.measures.json")
         if not file.is_file():
-            sets = _placed({"sets": task.data.get("measured_on", [])}, self._places(task))["sets"]
-            write_atomically(file, json.dumps(measure(task.measures, folder, steps, sets)) + "\n")
+            write_atomically(file, json.dumps(measure(task.measures, folder, steps, self.measured_on(task))) + "\n")
         return json.loads(file.read_text(encoding="utf-8"))
 
     def _diverged(self, run: Run, record: dict[str, Any]) -> dict[str, Any] | None:

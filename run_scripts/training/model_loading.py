@@ -56,6 +56,8 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     overrides = parse_overrides(arguments.config_overrides or "")
     fields = {*config.to_dict(), *config.attribute_map, "num_labels"} - {"model_type", "transformers_version", "dtype"}
     for key in overrides:
+        if key in ("dtype", "torch_dtype"):
+            raise UserError(f"--config_overrides names {key!r}: weights are float32; give --precision instead.")
         if key not in fields:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
     try:

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,5 +58,7 @@ def test_retrieval_is_the_mean_over_sets(tmp_path):
 
 def test_unknown_measures_are_refused(folder):
     with pytest.raises(UserError, match="there is no measure 'beauty'; there are toeplitzness, "):
-        check_measures(["toeplitzness", "beauty"])
+        check_measures(SimpleNamespace(measures=["toeplitzness", "beauty"]))
+    with pytest.raises(UserError, match="embeddings: retrieval_ndcg@10 needs `measured_on`"):
+        check_measures(SimpleNamespace(name="embeddings", measures=[RETRIEVAL], data={"files": {}}))
     assert measure([], folder, 6) == {}

@@ -92,7 +92,7 @@ def test_weights_are_float32_whatever_the_configuration_says(tmp_path):
             assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
             model.save_pretrained(tmp_path / "saved")
             assert "bfloat16" not in (tmp_path / "saved" / "config.json").read_text()
-    with pytest.raises(UserError, match="names 'dtype', which is no field"):
+    with pytest.raises(UserError, match="names 'dtype': weights are float32; give --precision"):
         load_config(ModelArguments(config_name="gmlp-tiny", config_overrides="dtype=float16"))
 
 
