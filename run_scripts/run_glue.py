@@ -77,7 +77,8 @@ class TextClassification(Task):
         """By the mean of all metrics; data of one's own have some of those that there are."""
         name = run.data_args.task_name
         task = None if name is None else find_task(name)
-        names = [*SCORES] if task is None else [joined(part, key) for part in task.sets for key in task.metrics]
+        sets = () if task is None else task.sets_of(run.data_args.source_of("validation"))
+        names = [*SCORES] if task is None else [joined(part, key) for part in sets for key in task.metrics]
         return Comparison(names, by_mean=True, scale=100)
 
     def load(self, run: Run) -> dict[str, dict[str, datasets.Dataset]]:
@@ -157,6 +158,8 @@ class TextClassification(Task):
             names = {"data": "validation", "train_data": "training", "test_data": "test"}
             source = f"{self.task.benchmark}'s {self.task.folder}"
             facts |= {key: f"the {split} set of {source}" for key, split in names.items()}
+            if run.data_args.train_val_split is not None:
+                facts["data"] = f"{facts['train_data']} (a part held out of training)"
             facts["dataset_id"] = self.task.hub_name
         return facts
 

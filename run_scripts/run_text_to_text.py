@@ -14,6 +14,7 @@ the best of each task is reported (`best_<metric>`, `best_<task>_step`). The out
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.errors import UserError
 from .base.reporting import print_table
-from .data.loading import drawn
+from .base.training_arguments import wanted_splits
 from .data.mixture import mix, mixing_rates
 from .data.text_pairs import iterate_pair_texts, tokenize_pairs
 from .data.text_to_text import (
@@ -76,21 +77,17 @@ def load_data(arguments: TextToTextArguments, args: Seq2SeqTrainingArguments, to
     """Load the examples that a run needs."""
     tasks = find_tasks(arguments.tasks)
     check_packages(*{SCORES[name][0] for task in tasks for name in task.metrics if name in SCORES})
-    data, skip_empty = Data(tasks, {}, [], []), arguments.skip_empty_examples
-    for task in tasks:
-        if args.do_train:
-            table = load_table(task, "train", "", arguments, token)
-            examples = read_text_examples(task, table, True, skip_empty)
-            data.train[task.name] = training_pairs(task, drawn(examples, arguments.max_train_samples))
-        for part in task.sets:
-            if args.do_eval:
-                table = load_table(task, "validation", part, arguments, token)
-                examples = read_text_examples(task, table, True, skip_empty)
-                data.validation.append(EvaluationSet(task, part, drawn(examples, arguments.max_eval_samples)))
-            if args.do_predict and task.benchmark_task is not None:  # SQuAD's test set is not public
-                examples = read_text_examples(task, load_table(task, "test", part, arguments, token), False)
-                data.test.append(EvaluationSet(task, part, drawn(examples, arguments.max_predict_samples)))
-    return data
+    found: dict[str, list[EvaluationSet]] = {"train": [], "validation": [], "test": []}
+    for task, split in product(tasks, wanted_splits(args)):
+        if split == "test" and task.benchmark_task is None:  # SQuAD's test set is not public
+            continue
+        source = arguments.source_of(split)
+        for part in task.sets_of(source):
+            table = load_table(task, source, part, arguments, token)
+            examples = read_text_examples(task, table, split != "test", arguments.skip_empty_examples)
+            found[split].append(EvaluationSet(task, part, arguments.select(split, examples)))
+    train = {part.task.name: training_pairs(part.task, part.examples) for part in found["train"]}
+    return Data(tasks, train, found["validation"], found["test"])
 
 
 def mix_for_run(
@@ -196,8 +193,9 @@ class TextToText(TextGeneration):
             for task in run.data.tasks
         )
         settings = ("mixing_limit", "mixing_temperature", "max_source_length", "max_target_length")
+        held_out = run.data_args.train_val_split is not None
         return {
-            "data": f"the validation sets of {names}",
+            "data": f"{'parts of the training' if held_out else 'the validation'} sets of {names}",
             "train_data": f"a mixture of {names}",
             "notes": "Metrics are of generated texts, in percent.",
             "hyper_parameters": {

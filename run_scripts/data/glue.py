@@ -145,6 +145,10 @@ class GlueTask(TextTask):
     expand: Callable[[Row], list[Row]] | None = None
     varying_choices: bool = False
 
+    def sets_of(self, split: str) -> tuple[str, ...]:
+        """Names of the sets of a split; `""` where there is one only."""
+        return ("",) if split == "train" else self.sets
+
     @property
     def benchmark(self) -> str:
         """Name of the benchmark."""

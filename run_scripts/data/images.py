@@ -66,7 +66,7 @@ def load_images(
     splits: dict[str, datasets.Dataset] = {}
     for name in wanted:
         if arguments.dataset_name is not None:
-            split = arguments.load(name, token)
+            split = arguments.load(arguments.source_of(name), token)
         elif sources[name] is None:
             raise UserError(f"--{names[name]} is missing.")
         elif not Path(sources[name]).is_dir():

@@ -51,39 +51,23 @@ class DatasetArguments:
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     train_split: str = field(default="train", metadata={"help": "Name of the training split of dataset_name."})
     validation_split: str = field(default="validation", metadata={"help": "Name of its validation split."})
+
+    def load(self, split: str, token: str | None = None, streaming: bool = False) -> Split:
+        """Load a split of `dataset_name`, all rows."""
+        name = getattr(self, f"{split}_split")
+        return load_named(self.dataset_name, self.dataset_config_name, name, streaming, token)
+
+
+@dataclass
+class SampleArguments:
+    """Which examples are used, and how many."""
+
     train_val_split: float | None = field(
         default=None,
         metadata={
             "help": "Hold out this share of the training data as validation data, e.g. 0.1: always the same rows."
         },
     )
-
-    def source_of(self, split: str) -> str:
-        """The split whose files hold the rows of a split: with `train_val_split` validation rows are training data."""
-        if self.train_val_split is None or split == "test":
-            return split
-        for name in ("validation_file", "validation_source_file", "validation_dir"):
-            if getattr(self, name, None) is not None:
-                raise UserError(f"--train_val_split holds out training data, --{name} names others: give one of them.")
-        return "train"
-
-    def load(self, split: str, token: str | None = None, streaming: bool = False) -> Split:
-        """Load a split of `dataset_name`, all rows."""
-        name = getattr(self, f"{self.source_of(split)}_split")
-        return load_named(self.dataset_name, self.dataset_config_name, name, streaming, token)
-
-    def select(self, split: str, rows: Any) -> Any:
-        """The rows of `source_of` a split that a run uses: without those held out, and as many as it asks for."""
-        if split != self.source_of(split) or (split == "train" and self.train_val_split is not None):
-            rows = held_out(rows, self.train_val_split)[split]
-        name = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}[split]
-        return drawn(rows, getattr(self, name))
-
-
-@dataclass
-class SampleArguments:
-    """How many examples are used."""
-
     max_train_samples: int | None = field(
         default=None,
         metadata={
@@ -104,6 +88,22 @@ class SampleArguments:
         counts = "max_train_samples max_eval_samples max_predict_samples max_seq_length block_size max_source_length"
         check_ranges(self, ("at least 1", f"{counts} max_target_length preprocessing_num_workers"))
         check_ranges(self, ("a share between 0 and 1", "train_val_split"))
+
+    def source_of(self, split: str) -> str:
+        """The split whose files hold the rows of a split: with `train_val_split` validation rows are training data."""
+        if self.train_val_split is None or split == "test":
+            return split
+        for name in ("validation_file", "validation_source_file", "validation_dir", "squad_validation_file"):
+            if getattr(self, name, None) is not None:
+                raise UserError(f"--train_val_split holds out training data, --{name} names others: give one of them.")
+        return "train"
+
+    def select(self, split: str, rows: Any) -> Any:
+        """The rows of `source_of` a split that a run uses: without those held out, and as many as it asks for."""
+        if split != self.source_of(split) or (split == "train" and self.train_val_split is not None):
+            rows = held_out(rows, self.train_val_split)[split]
+        name = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}[split]
+        return drawn(rows, getattr(self, name))
 
 
 @dataclass
@@ -325,11 +325,10 @@ def drawn(rows: Any, count: int | None) -> Any:
         return rows.take(count)
     if count >= len(rows):
         return rows
-    places = np.sort(_shuffled(len(rows))[:count])
-    return rows.select(places) if isinstance(rows, datasets.Dataset) else [rows[place] for place in places]
+    return _rows_at(rows, _shuffled(len(rows))[:count])
 
 
-def held_out(rows: datasets.Dataset, share: float) -> dict[str, datasets.Dataset]:
+def held_out(rows: Any, share: float) -> dict[str, Any]:
     """Rows to train on (`"train"`) and rows held out (`"validation"`), always the same ones, in their order."""
     count = round(len(rows) * share)
     if not 0 < count < len(rows):
@@ -338,7 +337,13 @@ def held_out(rows: datasets.Dataset, share: float) -> dict[str, datasets.Dataset
             "validation data, or another share."
         )
     places = _shuffled(len(rows))
-    return {"train": rows.select(np.sort(places[count:])), "validation": rows.select(np.sort(places[:count]))}
+    return {"train": _rows_at(rows, places[count:]), "validation": _rows_at(rows, places[:count])}
+
+
+def _rows_at(rows: Any, places: np.ndarray) -> Any:
+    """The rows of a data set or list at these places, in their order."""
+    places = np.sort(places)
+    return rows.select(places) if isinstance(rows, datasets.Dataset) else [rows[place] for place in places]
 
 
 def _shuffled(count: int) -> np.ndarray:

@@ -76,13 +76,10 @@ def load_sets(arguments: TextClassificationArguments, splits: list[str], token: 
     if arguments.data_dir is not None and arguments.task_name is None:
         raise UserError("--data_dir holds the files of a benchmark: say which task with --task_name.")
     if arguments.task_name is not None:
-        if arguments.train_val_split is not None:
-            raise UserError("--train_val_split is for data of your own: the tasks of benchmarks have validation data.")
-        task = find_task(arguments.task_name)
-        parts = {split: task.sets if split != "train" else ("",) for split in splits}
+        task, sources = find_task(arguments.task_name), {split: arguments.source_of(split) for split in splits}
         return {
-            split: {part: task.read(split, part, arguments.data_dir, token) for part in parts[split]}
-            for split in splits
+            split: {part: task.read(source, part, arguments.data_dir, token) for part in task.sets_of(source)}
+            for split, source in sources.items()
         }
     found = load_tables(arguments, splits, token)
     return {split: {"": _with_label_lists(table, arguments, split != "test")} for split, table in found.items()}

@@ -111,7 +111,7 @@ def load_pairs(
     name = f"the {split} data"
     reader = PairReader(source, target, name, arguments.source_prefix, arguments.skip_empty_examples, split != "test")
     if not any(given):
-        pairs = reader.from_data_set(arguments.load(split, token))
+        pairs = reader.from_data_set(arguments.load(arguments.source_of(split), token))
     else:
         pairs = load_rows(found, partial(reader.from_files, read=read), FEATURES)
     return arguments.select(split, reader.kept(pairs)), arguments.source_truncation_side or side

@@ -80,10 +80,9 @@ class TextToTextTask:
     #: Whether training has an example for each right text, instead of one for the first.
     trains_on_all = False
 
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """Names of the evaluation sets, `""` where there is one only."""
-        return self.benchmark_task.sets if self.benchmark_task else ("",)
+    def sets_of(self, split: str) -> tuple[str, ...]:
+        """Names of the sets of a split; `""` where there is one only."""
+        return self.benchmark_task.sets_of(split) if self.benchmark_task else ("",)
 
     @property
     def num_classes(self) -> int | None:

@@ -339,8 +339,17 @@ def test_held_out_training_data_are_evaluated_and_found_again(command, tmp_path,
         **OWN, **data, **TRAINED, model_name_or_path=tmp_path / "run", output_dir=tmp_path / "again", seed=9
     )
     assert run_glue.main(again)["eval_loss"] == pytest.approx(found["eval_loss"], rel=1e-5)
-    with pytest.raises(SystemExit, match="--train_val_split is for data of your own"):
-        run_glue.main(command(train_val_split=0.1, output_dir=tmp_path / "benchmark"))
+
+
+def test_of_a_benchmark_training_data_are_held_out_in_place_of_its_validation_sets(command, tmp_path, table_of):
+    options = {"task_name": "mnli", "train_val_split": 0.25, "max_steps": 1}
+    summary = run_glue.main([*command(**options), "--learning_rates", "1e-2", "1e-9"])
+    folder = tmp_path / "run" / summary["runs"][0]["folder"]
+    results = json.loads((folder / "all_results.json").read_text())
+    assert "eval_matched_accuracy" not in results and summary["runs"][0]["score"] == results["eval_accuracy"]
+    rows = table_of(folder / "predictions_validation.csv")
+    assert [int(row["index"]) for row in rows] == sorted(np.random.default_rng(0).permutation(60)[:15])
+    assert "the training set of GLUE's MNLI (a part held out of training)" in (folder / "README.md").read_text()
 
 
 def test_own_data_set_with_class_labels(command, tmp_path, table_of):

@@ -2,6 +2,7 @@ import json
 import random
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -186,6 +187,15 @@ def test_epochs_are_steps_over_the_examples_that_count(mixture, tmp_path, capsys
     run_text_to_text.main(mixture(**options))
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 8
     assert "| cb   |                24 |        50.00 % |" in capsys.readouterr().out
+
+
+def test_training_examples_are_held_out_in_place_of_the_validation_sets(mixture, tmp_path, table_of):
+    results = run_text_to_text.main(mixture(train_val_split=0.25, do_predict=True))
+    for name in ("cb", "copa"):
+        rows = table_of(tmp_path / "run" / f"predictions_validation_{name}.csv")
+        assert [int(row["index"]) for row in rows] == sorted(np.random.default_rng(0).permutation(24)[:6])
+        assert f"test_{name}_unparseable" in results
+    assert "parts of the training sets of SuperGLUE's CB, SuperGLUE's COPA" in (tmp_path / "run/README.md").read_text()
 
 
 def test_evaluates_a_checkpoint_alone(mixture, tmp_path):

@@ -1,4 +1,4 @@
-"""`--train_val_split` and `--max_*_samples` in all commands that have data of their own."""
+"""`--train_val_split` and `--max_*_samples` in all commands."""
 
 import json
 
@@ -16,8 +16,10 @@ from tokenmixers.run_scripts.data.sentence_pairs import (
 from tokenmixers.run_scripts.data.squad import QuestionDataArguments, load_questions
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
 from tokenmixers.run_scripts.data.text_pairs import Seq2SeqDataArguments, load_pairs
+from tokenmixers.run_scripts.data.text_to_text import TextToTextArguments
 from tokenmixers.run_scripts.data.token_classification import TokenClassificationArguments, load_sentences
 from tokenmixers.run_scripts.run_glue import TextClassification
+from tokenmixers.run_scripts.run_text_to_text import load_data
 
 
 NUMBERS = list(range(20))
@@ -91,7 +93,15 @@ def _sentence_pairs(wanted, **options):
     return {split: load[split](arguments)["anchor"][:] for split in wanted}
 
 
-LOADERS = [_glue, _tags, _questions, _pairs, _sentence_pairs]
+def _mixture(wanted, train_file=None, dataset_name=None, validation_file=None, **options):
+    files = {"squad_train_file": train_file or [dataset_name], "squad_validation_file": validation_file}
+    arguments = TextToTextArguments(tasks=["squad"], **files, **options)
+    found = load_data(arguments, _Run(arguments, wanted).args)
+    validation = [example.targets[0] for part in found.validation for example in part.examples]
+    return {"train": found.train["squad"]["target"][:] if found.train else [], "validation": validation}
+
+
+LOADERS = [_glue, _tags, _questions, _pairs, _sentence_pairs, _mixture]
 
 
 @pytest.mark.parametrize("load", LOADERS)
@@ -110,7 +120,7 @@ def test_every_command_holds_out_the_same_share_of_its_rows(load, source):
 @pytest.mark.parametrize("load", LOADERS)
 def test_other_validation_data_next_to_it_are_a_mistake(load, source, tmp_path):
     files = {"validation_file": [str(tmp_path / "train.jsonl")]}
-    with pytest.raises(SystemExit, match="--validation_file names others: give one of them"):
+    with pytest.raises(SystemExit, match="validation_file names others: give one of them"):
         load(["train", "validation"], **source, **files, train_val_split=0.3)
 
 

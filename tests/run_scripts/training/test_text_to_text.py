@@ -132,7 +132,9 @@ def test_predictions_stand_next_to_the_references(evaluation):
 
 def whole_mixture():
     tasks = [TEXT_TASKS[name] for names in GROUPS.values() for name in names]
-    return MixtureEvaluation([EvaluationSet(task, part, []) for task in tasks for part in task.sets], Words())
+    return MixtureEvaluation(
+        [EvaluationSet(task, part, []) for task in tasks for part in task.sets_of("validation")], Words()
+    )
 
 
 #: "Synthesizer", tables on GLUE and SuperGLUE: Random + Vanilla, in the order of the metrics here, and its averages.
@@ -160,7 +162,11 @@ def papers_metrics():
     metrics = {}
     for name, values in PAPER.items():
         task = TEXT_TASKS[name]
-        keys = [f"eval_{'_'.join(filter(None, (name, part)))}_{m}" for part in task.sets for m in task.metrics]
+        keys = [
+            f"eval_{'_'.join(filter(None, (name, part)))}_{m}"
+            for part in task.sets_of("validation")
+            for m in task.metrics
+        ]
         metrics |= dict(zip(keys, values, strict=True))
     return metrics
 
