@@ -8,7 +8,8 @@ r"""Train a model of sentence embeddings on pairs, or on the embeddings of a tea
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_sentence_embeddings ...
 
 It is evaluated on STS-B, on other pairs with a similarity, or by retrieval. Works for every encoder that `AutoModel`
-loads, and for checkpoints of Sentence Transformers. Needs the extra `embeddings`.
+loads, and for checkpoints of Sentence Transformers. Needs the extra `embeddings`. Cosine similarities of pairs with a
+similarity are written to `predictions_validation.csv`, and with `--do_predict` to `predictions_test.csv`.
 """
 
 import copy
@@ -32,6 +33,7 @@ from .base.reporting import print_table
 from .base.sequence_limits import longest_sequence
 from .base.training_arguments import wanted_splits
 from .data.distillation_texts import load_distillation_texts
+from .data.loading import INDEX
 from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_evaluation_pairs, load_training_pairs
 from .training.model_card import describe_data
 from .training.model_loading import fit_vocabulary, sequence_length
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from .training.embedding_distillation import EmbeddingDistillationTrainer, EmbeddingTeacher
-    from .training.sentence_embeddings import SentenceEmbeddingTrainer
+    from .training.sentence_embeddings import AllEvaluators, SentenceEmbeddingTrainer
 
 
 #: Folder for a teacher's embeddings in the output folder; the Hub does not get it.
@@ -162,7 +164,6 @@ class SentenceEmbeddings(Task):
     pipeline_tag = "sentence-similarity"
     auto_class = AutoModel
     evaluates_before = True
-    writes_predictions = False
     scale = 100
 
     def load(self, run: Run) -> dict[str, Any]:
@@ -282,8 +283,25 @@ class SentenceEmbeddings(Task):
         is_nested = run[EmbeddingArguments].matryoshka_dims is not None
         return {"loss": "MatryoshkaLoss" if is_nested else "MultipleNegativesRankingLoss"}
 
+    def validation_results(self, run: Run, trainer: "SentenceEmbeddingTrainer") -> dict[str, float]:
+        results = trainer.evaluate()
+        self._write_similarities(run, "validation", trainer, trainer.evaluator)
+        return results
+
     def test_results(self, run: Run, trainer: "SentenceEmbeddingTrainer") -> dict[str, float]:
-        return {f"test_{name}": value for name, value in self.evaluator(run, "test")(trainer.model).items()}
+        evaluator = self.evaluator(run, "test")
+        results = {f"test_{name}": value for name, value in evaluator(trainer.model).items()}
+        self._write_similarities(run, "test", trainer, evaluator)
+        return results
+
+    def _write_similarities(
+        self, run: Run, split: str, trainer: "SentenceEmbeddingTrainer", evaluator: "AllEvaluators"
+    ) -> None:
+        """Write the cosine similarity of each pair next to its score; of held-out pairs there is none to compare."""
+        pairs = run.data[split]
+        if trainer.is_world_process_zero() and evaluator.similarities is not None:
+            columns = {INDEX: pairs[INDEX][:], "label": pairs["score"][:], "prediction": evaluator.similarities}
+            run.write_predictions(split, "", columns)
 
     def report(self, run: Run, results: Mapping[str, Any], model_type: str) -> None:
         """Print the metrics, before and after training as far as they were measured."""

@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 
 from ..base.errors import UserError
-from .loading import FileArguments, LengthArguments, TextColumnArguments
+from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
     BadRowError,
     EmptyRowError,
@@ -105,7 +105,8 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
     """Load and check the pairs of a split to evaluate on.
 
     Returns:
-        Columns `sentence1`, `sentence2` and `score` if the rows have a similarity, else `anchor` and `positive`.
+        Columns `index`, `sentence1`, `sentence2` and `score` if the rows have a similarity, else `anchor` and
+        `positive`.
     """
     source, files = arguments.source_of(split), getattr(arguments, f"{split}_file")
     if source == "train":
@@ -142,7 +143,7 @@ def _scored_pairs(table: Table, arguments: SentencePairArguments, can_skip: bool
         return {"sentence1": texts[0], "sentence2": texts[1], "score": score}
 
     found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
-    return datasets.Dataset.from_list([row for _, row in found])
+    return datasets.Dataset.from_list([{INDEX: place, **row} for place, row in found])
 
 
 def _score(value: Any) -> float:

@@ -169,7 +169,7 @@ def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> Em
     data: dict[str, Any]
     if kind == "similarity":
         pairs = load_evaluation_pairs(SentencePairArguments(test_file=str(files[stem])), "test")
-        data, rows = {name: list(pairs[name]) for name in pairs.column_names}, len(pairs)
+        data, rows = {name: list(pairs[name]) for name in ("sentence1", "sentence2", "score")}, len(pairs)
     elif kind == "pair_classification":
         data = _labelled_pairs(table)
         rows = len(data["label"])

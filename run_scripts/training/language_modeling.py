@@ -148,7 +148,6 @@ class LanguageModeling(Task):
 
     jobs = ("do_train", "do_eval")
     counts_tokens = evaluates_before = True
-    writes_predictions = False
     is_causal: ClassVar[bool] = False
 
     def collator(self, run: Run, model: PreTrainedModel) -> Collator:
@@ -219,6 +218,10 @@ class LanguageModeling(Task):
         if not run.args.do_eval or train is None or "special_tokens_mask" not in (train.column_names or ()):
             return {}
         return {"unigram": unigram_perplexity(train, trainer.eval_dataset, len(run.tokenizer))}
+
+    def validation_results(self, run: Run, trainer: ScriptTrainer) -> dict[str, float]:
+        """Perplexity alone: there are no predictions to write."""
+        return trainer.evaluate()
 
     def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
         found = perplexities(results)

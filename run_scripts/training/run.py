@@ -73,7 +73,6 @@ class Task:
         keeps_columns: Whether the collator receives columns that the model does not accept.
         counts_tokens: Whether to report the training speed in tokens.
         evaluates_before: Whether to report the metrics before training, as `before_...`.
-        writes_predictions: Whether to call `write` with the predictions for the validation data.
         unit: Name of the examples in the printed results.
         scale: Factor for the printed metrics, 100 for fractions.
     """
@@ -90,7 +89,6 @@ class Task:
     keeps_columns: ClassVar[bool] = False
     counts_tokens: ClassVar[bool] = False
     evaluates_before: ClassVar[bool] = False
-    writes_predictions: ClassVar[bool] = True
     unit: ClassVar[str] = "examples"
     scale: ClassVar[float] = 1.0
 
@@ -196,6 +194,10 @@ class Task:
     def write(self, run: "Run", split: str, part: str, output: PredictionOutput) -> Path | None:
         """Write predictions to the output folder. `part` is the name of one of several sets, otherwise empty."""
         raise NotImplementedError
+
+    def validation_results(self, run: "Run", trainer: Any) -> dict[str, Any]:
+        """Predict the validation data, write files, and return the metrics under names that start with `eval_`."""
+        return run.evaluate(trainer)
 
     def test_results(self, run: "Run", trainer: Any) -> dict[str, Any]:
         """Predict the test data, write files, and return the metrics under names that start with `test_`."""
@@ -313,7 +315,7 @@ class Run:
                 training, speed = _train(trainer, resume_from)
                 results |= speed
             if args.do_eval:
-                results |= self.evaluate(trainer)
+                results |= task.validation_results(self, trainer)
                 results |= trainer.best_metrics()
                 trainer.save_metrics("eval", results, combined=False)
             if args.do_predict:
@@ -379,8 +381,6 @@ class Run:
 
     def evaluate(self, trainer: Any) -> dict[str, float]:
         """Evaluate one or several sets and write the predictions."""
-        if not self.task.writes_predictions:
-            return trainer.evaluate()
         metrics: dict[str, float] = {}
         for part, rows in sets_of(trainer.eval_dataset).items():
             output = trainer.predict(rows, metric_key_prefix=joined("eval", part))

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.base.evaluation import BaseEvaluator
@@ -21,7 +22,7 @@ from sentence_transformers.sentence_transformer.evaluation import (
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers, MultiDatasetBatchSamplers
-from sentence_transformers.util import is_sentence_transformer_model
+from sentence_transformers.util import is_sentence_transformer_model, pairwise_cos_sim
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput
@@ -210,6 +211,11 @@ class AllEvaluators(BaseEvaluator):
         super().__init__()
         self.evaluators, self.num_pairs = list(evaluators), num_pairs
 
+    @property
+    def similarities(self) -> list[float] | None:
+        """The cosine similarity of each pair in the last evaluation; `None` if pairs have no score."""
+        return getattr(self.evaluators[0], "similarities", None)
+
     def __call__(self, model: SentenceTransformer, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The metrics of all. What is not defined, the correlation with a constant, is 0.
 
@@ -253,9 +259,25 @@ def build_evaluator(pairs: datasets.Dataset, batch_size: int, dimensions: Sequen
     return AllEvaluators([whole, *parts], len(pairs))
 
 
-def _similarity(pairs: datasets.Dataset, **options: Any) -> EmbeddingSimilarityEvaluator:
+class CosineEvaluator(EmbeddingSimilarityEvaluator):
+    """Correlates cosine similarities with scores, and keeps those of its last evaluation as `similarities`."""
+
+    def __call__(self, model: SentenceTransformer, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """The correlations."""
+        self.embeddings: list[np.ndarray] = []
+        metrics = super().__call__(model, *args, **kwargs)
+        self.similarities = pairwise_cos_sim(*self.embeddings).tolist()
+        return metrics
+
+    def embed_inputs(self, model: SentenceTransformer, sentences: Any, **kwargs: Any) -> np.ndarray:
+        """Embeddings of the first texts, then of the second ones."""
+        self.embeddings.append(super().embed_inputs(model, sentences, **kwargs))
+        return self.embeddings[-1]
+
+
+def _similarity(pairs: datasets.Dataset, **options: Any) -> CosineEvaluator:
     texts = [list(pairs[column]) for column in ("sentence1", "sentence2", "score")]
-    return EmbeddingSimilarityEvaluator(*texts, similarity_fn_names=["cosine"], **options)
+    return CosineEvaluator(*texts, similarity_fn_names=["cosine"], **options)
 
 
 def _retrieval(pairs: datasets.Dataset, **options: Any) -> InformationRetrievalEvaluator:

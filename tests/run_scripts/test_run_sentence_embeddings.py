@@ -120,7 +120,7 @@ def test_what_to_install_is_said(command, tmp_path, monkeypatch):
 
 
 @library
-def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys):
+def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys, table_of):
     from scipy.stats import spearmanr
     from sentence_transformers import SentenceTransformer
 
@@ -141,6 +141,11 @@ def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys):
     assert torch.allclose(one.norm(dim=1), torch.ones(len(one)), atol=1e-5)
     found = spearmanr((one * other).sum(1), [float(line[2]) for line in lines]).statistic
     assert results["eval_spearman_cosine"] == pytest.approx(found, abs=1e-4)
+    for split in ("validation", "test"):
+        rows = table_of(tmp_path / "run" / f"predictions_{split}.csv")
+        assert [row["index"] for row in rows] == [str(index) for index in range(len(lines))]
+        assert [float(row["label"]) for row in rows] == [float(line[2]) for line in lines]
+        assert [float(row["prediction"]) for row in rows] == pytest.approx((one * other).sum(1).tolist(), abs=1e-4)
     card = (tmp_path / "run" / "README.md").read_text()
     assert "library_name: sentence-transformers" in card and "pipeline_tag: sentence-similarity" in card
     assert not (tmp_path / "run" / "eval").exists()
@@ -217,6 +222,7 @@ def test_a_model_from_scratch_finds_held_out_pairs(command, data, tmp_path, caps
     )
     assert results["eval_cosine_ndcg@10"] > results["before_cosine_ndcg@10"]
     assert 0 <= results["eval_cosine_accuracy@1"] <= 1
+    assert not list((tmp_path / "run").glob("predictions*"))
     capsys.readouterr()
     again = run_sentence_embeddings.main(
         command(

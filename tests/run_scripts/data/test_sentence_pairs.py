@@ -58,7 +58,8 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
         validation_file=files["csv"], sentence1_column="question", sentence2_column="answer", **COLUMNS
     )
     assert load_evaluation_pairs(scored, "validation").to_list() == [
-        {"sentence1": row["question"], "sentence2": row["answer"], "score": float(row["score"])} for row in ROWS
+        {"index": i, "sentence1": row["question"], "sentence2": row["answer"], "score": float(row["score"])}
+        for i, row in enumerate(ROWS)
     ]
     held_out = SentencePairArguments(eval_dataset_name=files["hub"], **COLUMNS, score_column="none")
     for split in ("validation", "test"):
