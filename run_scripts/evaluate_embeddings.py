@@ -4,11 +4,12 @@
         --data_dir embedding_eval glue/STS-B --output_dir outputs/evaluation
     tokenmixers evaluate_embeddings --models outputs/embeddings --data_dir embedding_eval --tasks similarity trec ...
 
-Several models stand side by side, with their share of the first one's scores. A figure that is in the output folder is
-not computed again. With `--speed_file glue/STS-B/dev.tsv` the speed is measured as well, of all models in turn, and
-drawn. The guide on sentence embeddings shows the formats of the data. Needs the extra `embeddings`.
+Prints and writes a table that compares the models, with their scores relative to those of the first one. With
+`--speed_file glue/STS-B/dev.tsv`, also measures and plots their speed. The guide on sentence embeddings describes the
+formats of the data. Needs the extra `embeddings`.
 """
 
+import json
 import shlex
 import sys
 import time
@@ -28,7 +29,7 @@ from .base.precision import device_type
 from .base.ranges import check_ranges
 from .benchmarks.results import machine
 from .embeddings.formats import FORMATS, ONNX_FILES, has_format
-from .embeddings.results import COMMAND, PROTOCOL, Result, ResultFile, key_of, summarise, table_of
+from .embeddings.results import summarise, table_of
 from .embeddings.speed import all_threads, draw, measure, read_sentences, speed_table
 from .embeddings.tasks import METRICS, EmbeddingTask, load_tasks
 from .training.run_folder import write_atomically
@@ -36,6 +37,9 @@ from .training.run_folder import write_atomically
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+
+COMMAND = "evaluate_embeddings"
 
 
 @dataclass
@@ -49,7 +53,7 @@ class EmbeddingEvaluationArguments:
         }
     )
     data_dir: list[str] = field(metadata={"help": "Folders, each with a set, or with a folder for each set."})
-    output_dir: str = field(metadata={"help": "Folder for results.json and results.md; it may hold earlier results."})
+    output_dir: str = field(metadata={"help": "Folder for results.json and results.md, which are replaced."})
     tasks: list[str] | None = field(
         default=None, metadata={"help": "Names of sets or kinds, such as sts12 or retrieval; all by default."}
     )
@@ -117,15 +121,14 @@ def describe_run(argv: list[str] | None) -> dict[str, Any]:
 
 
 class Evaluation:
-    """The models of a call on its sets, each figure once."""
+    """The models of a call on its sets."""
 
-    def __init__(self, arguments: EmbeddingEvaluationArguments, tasks: list[EmbeddingTask], file: ResultFile):
+    def __init__(self, arguments: EmbeddingEvaluationArguments):
         from .embeddings.models import describe_model
 
-        self.arguments, self.tasks, self.file = arguments, tasks, file
-        self.computed = 0
+        self.arguments = arguments
         self.columns = find_columns(arguments)
-        self.models = {column: describe_model(self.load(*column)) for column in self.columns.values()}
+        self.facts = {title: describe_model(self.load(*column)) for title, column in self.columns.items()}
 
     def load(self, name: str, kind: str) -> "SentenceTransformer":
         """Load a model in a format."""
@@ -133,51 +136,22 @@ class Evaluation:
 
         return load_embedder(name, kind, self.arguments.max_seq_length, self.arguments.trust_remote_code)
 
-    def scores(self) -> dict[str, list[float]]:
-        """Title of each model -> its scores on the sets. What the output folder lacks is computed and written."""
-        found: dict[str, list[float]] = {}
-        for title, column in self.columns.items():
-            known = self.file.results()
-            missing = [task for task in self.tasks if self._key(column, task) not in known]
-            if len(missing) < len(self.tasks):
-                print(f"{title}: {len(self.tasks) - len(missing)} of {len(self.tasks)} sets are in {self.file.path}")
-            model = self.load(*column) if missing else None
-            for task in missing:
-                if self._key(column, task) in self.file.results():  # another process has computed it by now
-                    continue
-                result = self._evaluate(model, column, task)
-                print(f"{title}, {task.title}: {METRICS[task.kind]} {100 * result['score']:.2f}", flush=True)
-                self.file.add(result)
-                self.computed += 1
-            known = self.file.results()
-            found[title] = [known[self._key(column, task)]["score"] for task in self.tasks]
-        return found
-
-    def _key(self, column: tuple[str, str], task: EmbeddingTask) -> Any:
-        return key_of({"weights": self.models[column]["weights"], "files": task.fingerprint, "protocol": PROTOCOL})
-
-    def _evaluate(self, model: "SentenceTransformer", column: tuple[str, str], task: EmbeddingTask) -> Result:
+    def results(self, tasks: list[EmbeddingTask]) -> dict[str, list[dict[str, Any]]]:
+        """Title of each model -> its results on the sets."""
         from .embeddings.scores import evaluate
 
-        start = time.perf_counter()
-        score, figures = evaluate(model, task, self.arguments.batch_size)
-        name, kind = column
-        return {
-            "model": name,
-            "format": kind,
-            **self.models[column],
-            "set": task.name,
-            "split": task.split,
-            "kind": task.kind,
-            "rows": task.rows,
-            "files": task.fingerprint,
-            "protocol": PROTOCOL,
-            "metric": METRICS[task.kind],
-            "score": score,
-            "figures": figures,
-            "batch_size": self.arguments.batch_size,
-            "seconds": time.perf_counter() - start,
-        }
+        found: dict[str, list[dict[str, Any]]] = {title: [] for title in self.columns}
+        for title, (name, kind) in self.columns.items():
+            model = self.load(name, kind)
+            facts = {"model": name, "format": kind, **self.facts[title], "batch_size": self.arguments.batch_size}
+            for task in tasks:
+                start = time.perf_counter()
+                score, figures = evaluate(model, task, self.arguments.batch_size)
+                print(f"{title}, {task.title}: {METRICS[task.kind]} {100 * score:.2f}", flush=True)
+                row = {"set": task.name, "split": task.split, "kind": task.kind, "rows": task.rows}
+                row |= {"metric": METRICS[task.kind], "score": score, "figures": figures}
+                found[title].append({**facts, **row, "seconds": time.perf_counter() - start})
+        return found
 
     def speeds(self) -> list[dict[str, Any]]:
         """Sentences per second of all models, see `embeddings.speed.measure`."""
@@ -187,12 +161,11 @@ class Evaluation:
         return measure(self.columns, self.load, sentences, threads, arguments.rounds, arguments.batch_size)
 
 
-def page(tables: list[str], run: dict[str, Any], earlier: int) -> str:
+def page(tables: list[str], run: dict[str, Any]) -> str:
     """The tables with what made them, as Markdown."""
     where = f"{run['accelerator'] or run['processor']}, {run['threads']} threads; {run['versions']}; {run['date']}"
-    note = f" {earlier} scores are of earlier runs, which results.json lists." if earlier else ""
     content = "\n\n".join(tables)
-    return f"{content}\n\nScores times 100. {where}.{note}\n\n```\n{run['command']}\n```\n"
+    return f"{content}\n\nScores times 100. {where}.\n\n```\n{run['command']}\n```\n"
 
 
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
@@ -209,24 +182,24 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     run = describe_run(argv)
-    file = ResultFile(output, run)
     for task in tasks:
         if task.note:
             print(f"{task.title}: {task.note}")
-    evaluation = Evaluation(arguments, tasks, file)
-    scores = evaluation.scores()
-    names, rows = list(scores), summarise(tasks, scores)
-    file.put("tables", names, {"rows": rows})
+    evaluation = Evaluation(arguments)
+    results = evaluation.results(tasks)
+    names = list(results)
+    rows = summarise(tasks, {name: [result["score"] for result in results[name]] for name in names})
+    content = run | {"models": names, "rows": rows, "results": [result for name in names for result in results[name]]}
     tables = [table_of(rows, names)]
     print(f"\n{tables[0]}\n", flush=True)
+    output.mkdir(parents=True, exist_ok=True)
     if arguments.speed_file is not None:
-        batch = {"batch_size": arguments.batch_size, "file": arguments.speed_file}
-        file.put("speeds", names, batch | {"rows": evaluation.speeds()})
-    if (speeds := file.get("speeds", names)) is not None:
-        tables.append(speed_table(speeds["rows"]))
+        content["speeds"] = evaluation.speeds()
+        tables.append(speed_table(content["speeds"]))
         print(f"{tables[1]}\n", flush=True)
-        draw({"models": names, "rows": rows}, speeds["rows"], output)
-    write_atomically(output / "results.md", page(tables, run, len(scores) * len(tasks) - evaluation.computed))
+        draw(content, content["speeds"], output)
+    write_atomically(output / "results.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(output / "results.md", page(tables, run))
     return rows
 
 

@@ -1,10 +1,8 @@
-"""Models of sentence embeddings to evaluate: loaded in a format, checked, and told apart by a fingerprint.
+"""Models of sentence embeddings to evaluate, loaded in a format and checked.
 
 Imports sentence-transformers (extra `embeddings`), so a command imports this module only after it has checked that.
 """
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,7 +10,6 @@ from unittest import mock
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import transformer as library
-from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
 from ..base.errors import UserError, report_unreadable
@@ -21,10 +18,6 @@ from ..exports.formats import Program
 from ..training.model_loading import sequence_length
 from ..training.sentence_embeddings import check_encoder
 from .formats import ONNX_FILES, find_file
-
-
-#: What a fingerprint of a configuration leaves out: it says where a model lies or who wrote it, not what it computes.
-_IRRELEVANT = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "auto_map")
 
 
 class OnnxEncoder(torch.nn.Module):
@@ -36,7 +29,6 @@ class OnnxEncoder(torch.nn.Module):
     def __init__(self, file: Path, config: PreTrainedConfig):
         super().__init__()
         self.config = config
-        self.content = hashlib.sha256(file.read_bytes()).hexdigest()
         self.program = Program(file)
 
     def forward(
@@ -61,7 +53,7 @@ def load_embedder(
     mean over the tokens.
     """
     check_folder(name)
-    torch.manual_seed(0)  # of weights that are missing and not used, such as BERT's pooler: the fingerprint has them
+    torch.manual_seed(0)  # weights that a checkpoint lacks are the same in every run
     with report_unreadable(name):
         if kind in ONNX_FILES:
             model = _load_onnx(name, kind, trust_remote_code)
@@ -110,45 +102,10 @@ def _to_float32(model: SentenceTransformer, inputs: Any, outputs: dict[str, Any]
 
 
 def describe_model(model: SentenceTransformer) -> dict[str, Any]:
-    """What the results say about a model: `weights` (its fingerprint), parameters, dimensions, longest text.
-
-    The parameters are `None` in ONNX.
-    """
+    """The facts about a model in the results. The number of parameters is `None` in ONNX."""
     return {
-        "weights": fingerprint(model),
         "parameters": sum(parameter.numel() for parameter in model.parameters()) or None,
         "dimensions": model.get_embedding_dimension(),
         "max_seq_length": _longest(model),
         "device": str(model.device.type),
     }
-
-
-def fingerprint(model: SentenceTransformer) -> str:
-    """SHA-256 of all that embeddings depend on: weights in their type, modules and settings, tokenizer, prompts."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    settings: list[Any] = [model.prompts, model.default_prompt_name, _longest(model)]
-    for module in model:
-        settings.append([type(module).__name__, module.get_config_dict()])
-        encoder = getattr(module, "model", None)
-        if isinstance(encoder, OnnxEncoder):
-            settings.append(encoder.content)
-        config = getattr(module, "config", None)
-        if hasattr(config, "to_dict"):
-            settings.append({key: value for key, value in config.to_dict().items() if key not in _IRRELEVANT})
-    digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
-    digest.update(_describe_tokenizer(model.tokenizer).encode())
-    return digest.hexdigest()
-
-
-def _describe_tokenizer(tokenizer: Any) -> str:
-    """All that decides about a text's tokens. Transformers sets padding and truncation anew in every call."""
-    fast = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
-    if fast is None:
-        return f"{type(tokenizer).__name__} {sorted(tokenizer.get_vocab().items())}"
-    content = json.loads(fast.to_str())
-    if fast is not tokenizer:
-        del content["padding"], content["truncation"]
-    return json.dumps(content)

@@ -1,8 +1,7 @@
 """Sets that sentence embeddings are evaluated on: folders whose kind is recognised by their files and columns."""
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,7 +52,6 @@ class EmbeddingTask:
         split: A key of `SPLITS`.
         kind: A key of `METRICS`.
         rows: Number of rows that are evaluated: pairs, queries or texts.
-        fingerprint: SHA-256 of its files.
         data: The content. Similarity: lists `sentence1`, `sentence2`, `score`; pair classification: with `label` (0 or
             1) for `score`. Reranking: `samples`, each with a `query`, and lists `positive` and `negative`. Retrieval:
             `queries` and `corpus`, id -> text, and `relevant`, id of a query -> ids of texts. Classification and
@@ -65,7 +63,6 @@ class EmbeddingTask:
     split: str
     kind: str
     rows: int
-    fingerprint: str
     data: dict[str, Any] = field(repr=False)
     note: str = ""
 
@@ -165,7 +162,7 @@ def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> Em
     kind = _kind(table)
     if kind is None:
         return None
-    used, note = [files[stem]], ""
+    note = ""
     data: dict[str, Any]
     if kind == "similarity":
         pairs = load_evaluation_pairs(SentencePairArguments(test_file=str(files[stem])), "test")
@@ -180,19 +177,10 @@ def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> Em
         data = _labelled_texts(table)
         rows = len(data["labels"])
         if "train" in files:
-            used.append(files["train"])
             training = _labelled_texts(read_table(files["train"]))
             data |= {f"train_{name}": values for name, values in training.items()}
         _check_classes(data, files.get("train", files[stem]))
-    return EmbeddingTask(folder.name, split, kind, rows, _fingerprint(used), data, note)
-
-
-def _fingerprint(paths: Iterable[Path]) -> str:
-    """SHA-256 of the contents of files, in their order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return EmbeddingTask(folder.name, split, kind, rows, data, note)
 
 
 def _text(table: Table, number: int, row: Row, column: str) -> str:
@@ -293,7 +281,7 @@ def _clustering(folder: Path, files: dict[str, Path]) -> EmbeddingTask:
     data = _labelled_texts(table)
     if len({*data["labels"]}) < 2:
         raise UserError(f"{file} has no label but {data['labels'][0]!r}: nothing to tell apart.")
-    return EmbeddingTask(folder.name, "test", "clustering", len(data["texts"]), _fingerprint([file]), data)
+    return EmbeddingTask(folder.name, "test", "clustering", len(data["texts"]), data)
 
 
 def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTask | None:
@@ -329,8 +317,7 @@ def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTas
     others = len(queries) - len(relevant)
     note = f"{others} of {len(queries)} queries left out: no text is relevant" if others else ""
     data = {"queries": queries, "corpus": corpus, "relevant": relevant}
-    used = (files["corpus"], files["queries"], judged[name])
-    return EmbeddingTask(folder.name, name, "retrieval", len(relevant), _fingerprint(used), data, note)
+    return EmbeddingTask(folder.name, name, "retrieval", len(relevant), data, note)
 
 
 def _texts_by_id(table: Table, may_be_empty: bool = False) -> dict[str, str]:
