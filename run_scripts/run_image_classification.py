@@ -46,16 +46,10 @@ class ImageClassification(Task):
     keeps_columns = True  # `image`, for the collator
 
     def check(self, run: Run) -> None:
-        """Images need no tokenizer, and the teacher's logits can be kept if images stay the same."""
+        """Images need no tokenizer."""
         for name in ("train_tokenizer", "tokenizer_name"):
             if getattr(run.model_args, name) is not None:
                 raise UserError(f"--{name}: a model of images has no tokenizer, leave it out.")
-        augmentation = run[AugmentationArguments].in_use()
-        if run[ImageDistillationArguments].cache_teacher is not None and augmentation:
-            raise UserError(
-                "--cache_teacher cannot keep the logits of images that change in every epoch: leave out "
-                f"{', '.join(f'--{name}' for name in augmentation)}, or let the teacher run in every step."
-            )
 
     def load(self, run: Run) -> dict[str, datasets.Dataset]:
         config = run.config
@@ -105,9 +99,6 @@ class ImageClassification(Task):
     def build_trainer(self, run: Run, model: PreTrainedModel, **options: Any) -> Any:
         """With a loss of soft labels, which the model would treat as multi-label classification."""
         return super().build_trainer(run, model, compute_loss_func=classification_loss, **options)
-
-    def cache_settings(self, run: Run) -> dict[str, Any]:
-        return {"processor": run.tokenizer.to_dict()}
 
     def metric_types(self, run: Run) -> dict[str, str]:
         return {"accuracy": "accuracy"}

@@ -18,7 +18,7 @@ from .base.errors import UserError
 from .data.masking import MaskingArguments, MaskingCollator
 from .data.row_seeds import SeededCollator
 from .data.text_corpus import TextDataArguments
-from .training.distillation import TokenDistillation, TokenDistillationArguments
+from .training.distillation import DistillationArguments, TokenDistillation
 from .training.language_modeling import LanguageModeling, Rows, perplexities
 from .training.run import Run
 
@@ -26,19 +26,10 @@ from .training.run import Run
 class MaskedLanguageModeling(LanguageModeling):
     """Predict masked tokens."""
 
-    arguments = (TextDataArguments, MaskingArguments, TokenDistillationArguments)
+    arguments = (TextDataArguments, MaskingArguments, DistillationArguments)
     pipeline_tag = "fill-mask"
     auto_class = AutoModelForMaskedLM
     distillation = TokenDistillation
-
-    def check(self, run: Run) -> None:
-        """The teacher's logits can be kept if they stay the same."""
-        super().check(run)
-        if run[TokenDistillationArguments].cache_teacher is not None and not run[MaskingArguments].static_masking:
-            raise UserError(
-                "--cache_teacher cannot keep the logits of masks that change in every epoch: give --static_masking, "
-                "which masks the same tokens each time, or let the teacher run in every step."
-            )
 
     def encode(self, run: Run) -> dict[str, Rows]:
         """Rows of tokens; the masks are possible."""
@@ -63,10 +54,6 @@ class MaskedLanguageModeling(LanguageModeling):
     def evaluation_collator(self, run: Run) -> SeededCollator:
         """The same masks in all runs of a grid."""
         return SeededCollator(self.masks, run.args.evaluation_seed)
-
-    def cache_settings(self, run: Run) -> dict[str, Any]:
-        """The masks."""
-        return {"seed": run.args.seed, **vars(run[MaskingArguments])}
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

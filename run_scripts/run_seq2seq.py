@@ -28,7 +28,7 @@ from .base.training_arguments import wanted_splits
 from .data.loading import INDEX
 from .data.text_pairs import Seq2SeqDataArguments, iterate_pair_texts, load_pairs, tokenize_pairs
 from .metrics import load_metric
-from .training.distillation import TokenDistillation, TokenDistillationArguments
+from .training.distillation import DistillationArguments, TokenDistillation
 from .training.generation import TextGeneration, generated_texts, in_order, print_truncation
 from .training.hyperparameter_grid import Comparison
 from .training.language_modeling import perplexity
@@ -137,7 +137,7 @@ class SequenceToSequence(TextGeneration):
         evaluations: Those of the splits `validation` and `test`, if needed.
     """
 
-    arguments = (Seq2SeqDataArguments, MetricArguments, TokenDistillationArguments)
+    arguments = (Seq2SeqDataArguments, MetricArguments, DistillationArguments)
     pipeline_tag = "text2text-generation"
     distillation = TokenDistillation
     evaluations: dict[str, GenerationEvaluation]

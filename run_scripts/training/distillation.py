@@ -6,10 +6,10 @@ times the temperature squared. Hard labels are those of DeiT (arXiv 2012.12877, 
 teacher's most likely class. Evaluations report the task's loss alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,15 +20,10 @@ from transformers.utils import ModelOutput
 
 from ...modeling.heads.language_modeling import MaskedLMHead
 from ...modeling.heads.losses import IGNORED_LABEL, Items, at_least_float32, loss_divisor, position_labels
-from ..base.arguments import check_output_folder
 from ..base.errors import UserError
 from ..base.ranges import check_ranges
-from .teacher_cache import TEACHER_LOGITS, TEACHER_ROW, CachePlan, fill_cache
 from .teacher_outputs import masked_token_logits, teacher_inputs
 
-
-#: Value of `--cache_teacher` without a folder.
-IN_OUTPUT_DIR = "true"
 
 #: Logit of padding: its probability is 0 in float32 at any temperature, and differences with it are finite.
 _PADDING_LOGIT = -1e9
@@ -50,24 +45,10 @@ class DistillationArguments:
         default=None,
         metadata={"help": "The logits of both models are divided by it, 2 by default; without effect on regression."},
     )
-    cache_teacher: str | None = field(
-        default=None,
-        metadata={
-            "help": "Run the teacher once over the training data and keep its logits in this folder, which other runs "
-            "can use too; without a value in the output folder.",
-            "nargs": "?",
-            "const": IN_OUTPUT_DIR,
-        },
-    )
 
     def __post_init__(self):
         check_ranges(self, ("a share above 0, up to 1", "distillation_alpha"))
         check_ranges(self, ("a finite number above 0", "distillation_temperature"))
-        check_ranges(self, ("at least 1", "cache_top_k"))
-        if self.cache_teacher is not None and self.cache_teacher.lower() in ("false", "no", ""):
-            self.cache_teacher = None
-        if self.cache_teacher is not None and self.cache_teacher.lower() != IN_OUTPUT_DIR:
-            check_output_folder(self.cache_teacher, "--cache_teacher")
         for name, value in self._extra_settings().items():
             if value is not None and self.teacher is None:
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
@@ -75,7 +56,7 @@ class DistillationArguments:
 
     def _extra_settings(self) -> dict[str, Any]:
         """Settings without a meaning where there is no teacher, `None` if not given."""
-        names = ("cache_teacher", "distillation_alpha", "distillation_temperature")
+        names = ("distillation_alpha", "distillation_temperature")
         return {name: getattr(self, name) for name in names}
 
     def _set_defaults(self) -> None:
@@ -93,31 +74,6 @@ class DistillationArguments:
             "distillation_alpha": self.distillation_alpha,
             "distillation_temperature": self.distillation_temperature,
         }
-
-
-@dataclass
-class TokenDistillationArguments(DistillationArguments):
-    """The same for models that predict tokens."""
-
-    cache_top_k: int | None = field(
-        default=None,
-        metadata={
-            "help": "Keep only this many of a token's logits, the highest; the others count as probability 0. All by "
-            "default, which needs 4 bytes per token to predict and entry of the vocabulary."
-        },
-    )
-
-    def _extra_settings(self) -> dict[str, Any]:
-        return super()._extra_settings() | {"cache_top_k": self.cache_top_k}
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.cache_top_k is not None and self.cache_teacher is None:
-            raise UserError("--cache_top_k says how much --cache_teacher keeps: give that too.")
-
-    def in_use(self) -> dict[str, Any]:
-        """The settings that affect the trained weights, by name; empty without a teacher."""
-        return super().in_use() | ({} if self.cache_top_k is None else {"cache_top_k": self.cache_top_k})
 
 
 @dataclass
@@ -160,7 +116,7 @@ def soft_losses(student: torch.Tensor, teacher: torch.Tensor, temperature: float
 
     Args:
         student: Logits, shape `(rows, classes)`.
-        teacher: The same; -inf is probability 0.
+        teacher: The same.
         temperature: Both are divided by it.
 
     Returns:
@@ -179,7 +135,7 @@ def hard_losses(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
 class Distillation:
     """What a student learns from a teacher: for classifiers, of texts, images and choices, and for regression.
 
-    Derived classes are for other tasks. A row of cached logits is what `split` makes of the teacher's logits.
+    Derived classes are for other tasks.
 
     Args:
         teacher: In evaluation mode.
@@ -188,9 +144,6 @@ class Distillation:
         regression: Whether scores are predicted: the loss is then the squared error, not a divergence.
     """
 
-    #: Whether logits are those of a vocabulary, as many for every token.
-    has_vocabulary: ClassVar[bool] = False
-
     def __init__(
         self,
         teacher: PreTrainedModel,
@@ -198,32 +151,14 @@ class Distillation:
         arguments: DistillationArguments,
         regression: bool = False,
     ):
-        self.teacher: PreTrainedModel | None = teacher
+        self.teacher = teacher
         self.arguments = arguments
         self.regression = regression
-        self.cache: CachePlan | None = None
-
-    def prepare(self, trainer: Any) -> None:
-        """Move the teacher to the device; with a cache let it run over the training data, and forget it."""
-        self.teacher.to(trainer.args.device)
-        if self.cache is not None:
-            fill_cache(self, trainer, self.cache)
-            self.teacher = None
 
     @torch.no_grad()
     def teacher_logits(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """What the teacher says about a batch: logits of shape `(batch, classes)`."""
         return self.teacher(**teacher_inputs(self.teacher, batch)).logits
-
-    @staticmethod
-    def split(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The teacher's logits of each row of a batch, without padding: two dimensions each."""
-        return logits.split(1)
-
-    @staticmethod
-    def join(rows: Sequence[torch.Tensor], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The inverse of `split`, for any batch with these rows."""
-        return torch.cat(list(rows))
 
     def loss(
         self, outputs: ModelOutput, teacher: torch.Tensor, batch: Mapping[str, torch.Tensor], items: Items = None
@@ -259,8 +194,6 @@ class TokenDistillation(Distillation):
     Logits have the shape `(tokens to predict, vocabulary)`. The ids that both models have are compared.
     """
 
-    has_vocabulary = True
-
     def __init__(self, teacher: PreTrainedModel, student: PreTrainedModel, *args: Any, **kwargs: Any):
         super().__init__(teacher, student, *args, **kwargs)
         self.vocabulary = min(getattr(model.config, "vocab_size", 2**62) for model in (teacher, student))
@@ -277,11 +210,6 @@ class TokenDistillation(Distillation):
         else:
             logits = masked_token_logits(self.teacher, inputs, labels)
         return logits[:, : self.vocabulary]
-
-    @staticmethod
-    def split(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The logits of the tokens of each row."""
-        return logits.split((batch["labels"] != IGNORED_LABEL).sum(dim=-1).tolist())
 
     def loss(
         self, outputs: ModelOutput, teacher: torch.Tensor, batch: Mapping[str, torch.Tensor], items: Items = None
@@ -324,20 +252,6 @@ class AnswerDistillation(Distillation):
         outputs = self.teacher(**teacher_inputs(self.teacher, batch))
         return torch.stack([outputs.start_logits, outputs.end_logits], dim=1)
 
-    @staticmethod
-    def split(logits: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The logits of each window, `(2, tokens)`."""
-        return [row[:, tokens] for row, tokens in zip(logits, _real_tokens(batch), strict=True)]
-
-    @staticmethod
-    def join(rows: Sequence[torch.Tensor], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Put the windows back where the batch has them."""
-        real = _real_tokens(batch)
-        logits = torch.full((len(rows), 2, real.shape[1]), _PADDING_LOGIT, dtype=rows[0].dtype)
-        for target, row, tokens in zip(logits, rows, real, strict=True):
-            target[:, tokens] = row
-        return logits
-
     def loss(
         self, outputs: ModelOutput, teacher: torch.Tensor, batch: Mapping[str, torch.Tensor], items: Items = None
     ) -> torch.Tensor:
@@ -365,9 +279,9 @@ class DistillationMixin:
     distillation: Distillation | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train, after the teacher is ready."""
+        """Train, with the teacher on the device."""
         if self.distillation is not None:
-            self.distillation.prepare(self)
+            self.distillation.teacher.to(self.args.device)
         return super().train(*args, **kwargs)
 
     def compute_loss(
@@ -380,9 +294,7 @@ class DistillationMixin:
         """The task's loss; in training with a teacher its weighted mean with the distillation loss."""
         if self.distillation is None or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        teacher = inputs.pop(TEACHER_LOGITS, None)
-        if teacher is None:
-            teacher = self.distillation.teacher_logits(inputs)
+        teacher = self.distillation.teacher_logits(inputs)
         batch = dict(inputs)  # the Trainer may take labels out
         task_loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         loss = self.distillation.loss(outputs, teacher, batch, num_items_in_batch)
@@ -395,9 +307,3 @@ class DistillationMixin:
         if num_items_in_batch is None or not self.args.average_tokens_across_devices:
             return 1
         return self.accelerator.num_processes // self.get_tp_size()
-
-    def _set_signature_columns_if_needed(self) -> None:
-        """Keep the number of the row with the teacher's logits."""
-        super()._set_signature_columns_if_needed()
-        if self.distillation is not None and TEACHER_ROW not in self._signature_columns:
-            self._signature_columns.append(TEACHER_ROW)

@@ -167,10 +167,6 @@ class Task:
         }
         return self.trainer_class(model=model, args=args, **settings | options)
 
-    def cache_settings(self, run: "Run") -> dict[str, Any]:
-        """The settings of batches that a teacher's logits depend on."""
-        return {}
-
     def planned(self, run: "Run") -> Mapping[str, Sized] | None:
         """The evaluation data for the plan, if it differs from the Trainer's."""
         return None

@@ -3,10 +3,8 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
 from PIL import Image
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Trainer
@@ -19,9 +17,8 @@ from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.trained_model import label_names
 from ..data.images import load_image_processor, processed_size
 from .class_names import follow_names, has_same_names, is_without_names, set_label_names
-from .distillation import IN_OUTPUT_DIR, DistillationArguments, ImageDistillationArguments
+from .distillation import DistillationArguments, ImageDistillationArguments
 from .model_loading import build_model, load_config, load_tokenizer
-from .teacher_cache import FOLDER, CachePlan
 from .teacher_outputs import supports_seq_idx
 
 
@@ -200,8 +197,6 @@ class Teacher(NoTeacher):
     def load(self, run: Any) -> None:
         """Load the weights: in evaluation mode, without gradients."""
         auto_class, rows = run.task.auto_class, run.rows["train"]
-        if self.settings.cache_teacher is not None and not isinstance(rows, datasets.Dataset):
-            raise UserError("--cache_teacher is not possible with --streaming: rows of a stream have no number.")
         with torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
             options = {"output_loading_info": True, "dtype": "auto"}  # it does not train
             model, info = build_model(self.arguments, self.config, auto_class, **options)
@@ -221,15 +216,10 @@ class Teacher(NoTeacher):
 
     def teach(self, run: Any, trainer: Trainer) -> None:
         """Let a Trainer distil, after `load`. The teacher belongs to the Trainer then, and is freed with it."""
-        task, args, folder, model = run.task, trainer.args, self.settings.cache_teacher, self.model
+        model = self.model
         del self.model
         regression = getattr(trainer.model.config, "problem_type", None) == "regression"
-        trainer.distillation = task.distillation(model, trainer.model, self.settings, regression)
-        if folder is not None:
-            if folder.lower() == IN_OUTPUT_DIR:
-                folder = (Path(args.output_dir) if args.grid is None else args.grid.path) / FOLDER
-            top_k = getattr(self.settings, "cache_top_k", None)
-            trainer.distillation.cache = CachePlan(Path(folder).expanduser(), task.cache_settings(run), top_k)
+        trainer.distillation = run.task.distillation(model, trainer.model, self.settings, regression)
         if trainer.is_world_process_zero():
             share = ", ".join(f"{key.removeprefix('distillation_')} {v}" for key, v in self.settings_in_use().items())
             print(f"{type(model).__name__}, {model.num_parameters():,} parameters: {share}", flush=True)

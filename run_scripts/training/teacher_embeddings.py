@@ -8,6 +8,7 @@ exists: an interrupted run goes on with the texts that are missing.
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +21,10 @@ from safetensors.torch import save_file
 
 from ..base.errors import BadDataError, UserError
 from .run_folder import write_atomically
-from .teacher_cache import RECORD, check_room, digest_weights
 
+
+#: File with what is in a cache, for people.
+RECORD = "cache.json"
 
 #: Texts in a file.
 TEXTS_PER_FILE = 16_384
@@ -35,6 +38,26 @@ def text_key(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
+def _digest_weights(digest: Any, model: torch.nn.Module) -> None:
+    """Add a model's parameters and buffers to a digest of `hashlib`."""
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _check_room(folder: Path, needed: float) -> None:
+    """Check that a cache fits on its disk."""
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise UserError(
+            f"--cache_teacher needs {needed / 1e9:.1f} GB in {str(folder.parent)!r}, where {free / 1e9:.1f} GB are "
+            f"free: make room, or give another folder."
+        )
+
+
 def teacher_fingerprint(teacher: Any) -> str:
     """A hash of everything that a `SentenceTransformer`'s embeddings depend on: 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
@@ -45,7 +68,7 @@ def teacher_fingerprint(teacher: Any) -> str:
         vocabulary.pop(changed_by_use, None)
     known = [modules, teacher.max_seq_length, teacher.default_prompt_name, teacher.prompts, vocabulary]
     digest.update(json.dumps(known, sort_keys=True, default=str).encode())
-    digest_weights(digest, teacher)
+    _digest_weights(digest, teacher)
     return digest.hexdigest()
 
 
@@ -77,7 +100,7 @@ class TeacherEmbeddings:
         missing = {key: text for text in texts if (key := text_key(text)) not in known}
         if not missing:
             return 0
-        check_room(self.folder, len(missing) * (2 * self.dimension + 8))
+        _check_room(self.folder, len(missing) * (2 * self.dimension + 8))
         self.folder.mkdir(parents=True, exist_ok=True)
         if rank == 0:
             facts = {"teacher": self.name, "dimension": self.dimension, "dtype": str(self.teacher.dtype)}

@@ -37,7 +37,6 @@ NUMBERS = [
     (("run_text_to_text",), "mixing_limit", "0", AT_LEAST_1),
     (DISTILLING, "distillation_alpha", "0", "must be a share above 0, up to 1, got "),
     (DISTILLING, "distillation_temperature", "0", ABOVE_0),
-    (("run_mlm", "run_seq2seq"), "cache_top_k", "0", AT_LEAST_1),
     (ONE, "mlm_probability", "0", "must be a share above 0, up to 1, got "),
     (("run_span_corruption",), "noise_density", "0", "must be a share between 0 and 1, got "),
     (

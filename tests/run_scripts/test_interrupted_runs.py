@@ -17,7 +17,17 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+from transformers import (
+    AutoModel,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+)
 
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS, module_of
@@ -448,6 +458,40 @@ def test_a_checkpoint_without_its_head_is_not_evaluated(script, arguments, data,
     with pytest.raises(UserError, match=r"headless' has no weights for .*: it was not trained for this task\."):
         run_here(script, command)
     assert not [*tmp_path.glob("out/*results.json")]
+
+
+AUTO_CLASSES = {"run_mlm": AutoModelForMaskedLM, "run_seq2seq": AutoModelForSeq2SeqLM}
+AUTO_CLASSES |= {"run_glue": AutoModelForSequenceClassification, "run_qa": AutoModelForQuestionAnswering}
+AUTO_CLASSES |= {"run_image_classification": AutoModelForImageClassification}
+TAUGHT = [(script, {}) for script in AUTO_CLASSES]
+TAUGHT += [("run_image_classification", {"distillation_type": "hard", **AUGMENTED})]
+
+
+@pytest.mark.parametrize(("script", "changes"), TAUGHT)
+def test_a_student_learns_from_a_model_of_transformers(script, changes, arguments, data, tmp_path):
+    """From a teacher alone, which says something, as its weights are large; the labels have no weight."""
+    model_type, sizes = FOREIGN.get(script, ("bert", f"{BERT},vocab_size=60"))
+    new = ModelArguments(model_type=model_type, config_overrides=sizes)
+    config = load_config(new)
+    if WITH_HEADS.get(script) is not None:
+        config.id2label = dict(enumerate(WITH_HEADS[script]))
+    if model_type == "t5":
+        config.decoder_start_token_id = config.pad_token_id
+    torch.manual_seed(0)
+    teacher = AUTO_CLASSES[script].from_config(config)
+    for parameter in teacher.parameters():
+        parameter.data.normal_(std=0.3)
+    teacher.save_pretrained(tmp_path / "teacher")
+    kind = "encoder-decoder" if model_type == "t5" else "encoder"
+    images = script == "run_image_classification"
+    prepares = load_image_processor(new, config) if images else AutoTokenizer.from_pretrained(data / kind)
+    prepares.save_pretrained(tmp_path / "teacher")
+    changes = {**PLAIN, "teacher": tmp_path / "teacher", "distillation_alpha": 1.0, "max_steps": 30, **changes}
+    run_here(script, arguments(script, tmp_path / "run", **changes, train_tokenizer=None, tokenizer_name=None))
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert re.search(r"^\| `?teacher`? +\| +teacher +\|$", (tmp_path / "run" / "README.md").read_text(), re.MULTILINE)
 
 
 def test_killed_in_a_checkpoint_and_at_the_end(start, arguments, whole):

@@ -584,28 +584,15 @@ def teacher(tokenizer, tmp_path):
 
 @pytest.mark.parametrize(
     ("task", "labels", "kind"),
-    [
-        ("sst2", ("negative", "positive"), BertForSequenceClassification),
-        ("stsb", ("score",), BertForSequenceClassification),
-        ("copa", ("LABEL_0",), BertForMultipleChoice),
-    ],
+    [("stsb", "score", BertForSequenceClassification), ("copa", "LABEL_0", BertForMultipleChoice)],
 )
-def test_a_student_learns_from_a_teacher(task, labels, kind, command, teacher, tmp_path):
-    """And from its logits in files as from the teacher itself."""
-    options = {"task_name": task, "teacher": teacher(*labels, kind=kind), "distillation_alpha": 1.0, "max_steps": 30}
+def test_a_student_learns_scores_and_choices_from_a_teacher(task, labels, kind, command, teacher, tmp_path):
+    options = {"task_name": task, "teacher": teacher(labels, kind=kind), "distillation_alpha": 1.0, "max_steps": 30}
     options |= {"tokenizer_name": None, "config_overrides": SIZES, "logging_steps": 1, "do_eval": None}
     run_glue.main(command(**options))
-    run_glue.main(command(**options, output_dir=tmp_path / "cached", cache_teacher=tmp_path / "logits"))
-    direct, cached = (
-        [
-            entry["loss"]
-            for entry in json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"][:-1]
-        ]
-        for name in ("run", "cached")
-    )
-    assert sum(direct[-5:]) < 0.6 * sum(direct[:5])
-    assert direct == pytest.approx(cached, rel=1e-3, abs=1e-5)
-    assert "| `teacher` " in (tmp_path / "run" / "README.md").read_text().replace("| teacher ", "| `teacher` ")
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
 @pytest.mark.parametrize(

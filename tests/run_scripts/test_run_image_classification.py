@@ -379,25 +379,6 @@ def teacher(command, tmp_path):
     return tmp_path / "teacher"
 
 
-@pytest.mark.parametrize("kind", ["soft", "hard"])
-def test_a_student_learns_from_a_teacher(kind, command, teacher, tmp_path):
-    """From its logits in files as from the teacher itself, and through augmented images."""
-    options = {"teacher": teacher, "distillation_type": kind, "distillation_alpha": 1.0, "logging_steps": 1}
-    options |= {"config_overrides": f"{SIZES},num_hidden_layers=1".replace("num_hidden_layers=2,", "")}
-    metrics = run_image_classification.main(command(**options))
-    assert metrics["eval_accuracy"] > 0.9
-    cache = {"do_eval": None, "cache_teacher": tmp_path / "logits"}
-    run_image_classification.main(command(**options, **cache, output_dir=tmp_path / "cached"))
-    direct, cached = (
-        [entry["loss"] for entry in json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
-         if "loss" in entry]
-        for name in ("run", "cached")
-    )  # fmt: skip
-    assert direct == pytest.approx(cached, rel=1e-3, abs=1e-5)
-    augmented = {"mixup_alpha": 0.5, "random_shift": 1, "do_eval": None, "output_dir": tmp_path / "augmented"}
-    run_image_classification.main(command(**options, **augmented))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -405,7 +386,6 @@ def test_a_student_learns_from_a_teacher(kind, command, teacher, tmp_path):
             {"config_overrides": SIZES.replace("image_size=8", "image_size=16")},
             "makes 8x8 pixels, the student takes 16x16",
         ),
-        ({"cache_teacher": "true", "random_shift": 1}, "leave out --random_shift, or let the teacher run"),
         ({"distillation_type": "firm"}, "there are soft and hard"),
     ],
 )
@@ -416,21 +396,14 @@ def test_teachers_that_do_not_fit(changes, message, command, teacher, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_teachers_of_other_labels_and_colours(command, teacher, tmp_path):
-    def refused(message, **changes):
-        with pytest.raises(SystemExit) as caught:
-            run_image_classification.main(command(teacher=teacher, **changes))
-        assert message in str(caught.value)
-        assert not (tmp_path / "run").exists()
-
+def test_teachers_of_other_colours(command, teacher, tmp_path):
     student = shutil.copytree(teacher, tmp_path / "student")
     file = teacher / "preprocessor_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "image_mean": [0.4] * 3}))
-    refused("make different images", model_name_or_path=student, config_name=None, config_overrides=None)
-    config = json.loads((teacher / "config.json").read_text())
-    config["id2label"] = {"0": "top", "1": "middle"}
-    (teacher / "config.json").write_text(json.dumps(config))
-    refused("predicts 'top', 'middle', the data ask for 'bottom', 'top': give a teacher that was trained on these")
+    own = {"config_name": None, "config_overrides": None, "model_name_or_path": student}
+    with pytest.raises(SystemExit, match="make different images"):
+        run_image_classification.main(command(teacher=teacher, **own))
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_logits_of_a_teacher_follow_the_classes(command, teacher, tmp_path):

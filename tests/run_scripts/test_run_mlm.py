@@ -26,8 +26,7 @@ from transformers import (
 from tokenmixers.run_scripts import run_clm, run_mlm, run_span_corruption
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.collators import precompute_labels
-from tokenmixers.run_scripts.training import language_modeling, teacher_cache
-from tokenmixers.run_scripts.training.distillation import TokenDistillation
+from tokenmixers.run_scripts.training import language_modeling
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -364,73 +363,6 @@ def test_a_distilled_run_is_resumed(distilling, resumes):
     resumes(run_mlm.main, distilling)
 
 
-def test_cached_logits_are_the_teachers(distilling, tmp_path, monkeypatch):
-    """Two epochs, a batch that spans them, in another order: and a later run does not need the teacher."""
-    options = {"static_masking": True, "max_steps": 20, "per_device_train_batch_size": 7, "do_eval": None}
-    run_mlm.main(distilling(**options))
-    cached = {**options, "cache_teacher": tmp_path / "logits"}
-    monkeypatch.setattr(teacher_cache, "FILE_SIZE", 2000)
-    run_mlm.main(distilling(**cached, output_dir=tmp_path / "cached"))
-    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "cached"), rel=1e-4)
-    (folder,) = (tmp_path / "logits").iterdir()
-    files = sorted(folder.glob("logits-*.safetensors"))
-    assert len(files) > 2
-    times = [file.stat().st_mtime_ns for file in files[1:]]
-    files[0].unlink()  # as after an attempt that was killed
-    (folder / f"_{files[0].name}.123").write_bytes(b"half")
-    calls = []
-    answer = TokenDistillation.teacher_logits
-    monkeypatch.setattr(TokenDistillation, "teacher_logits", lambda *args: (calls.append(1), answer(*args))[1])
-    run_mlm.main(distilling(**cached, output_dir=tmp_path / "again", distillation_temperature=5.0))
-    assert 0 < len(calls) < 3
-    assert [file.stat().st_mtime_ns for file in files[1:]] == times
-    monkeypatch.setattr(TokenDistillation, "teacher_logits", None)
-    resumed = {"save_strategy": "steps", "save_steps": 8, "dataloader_num_workers": 1}
-    run_mlm.main(distilling(**cached, **resumed, output_dir=tmp_path / "third"))
-    assert losses(tmp_path / "third") == pytest.approx(losses(tmp_path / "cached"), rel=1e-5)
-    shutil.copytree(tmp_path / "third" / "checkpoint-8", tmp_path / "fourth" / "checkpoint-8")
-    run_mlm.main(distilling(**cached, **resumed, output_dir=tmp_path / "fourth"))
-    whole, other = (load_file(tmp_path / name / "model.safetensors") for name in ("third", "fourth"))
-    assert all(torch.equal(whole[name], other[name]) for name in whole)
-
-
-def test_a_run_that_fills_the_cache_trains_as_others(distilling, tmp_path):
-    """Dropout has the same random numbers; and a student with fewer ids has logits of its own in the folder."""
-    overrides = distilling()[distilling().index("--config_overrides") + 1]
-    options = {"static_masking": True, "do_eval": None, "config_overrides": f"{overrides},hidden_dropout_prob=0.3"}
-    run_mlm.main(distilling(**options))
-    options["cache_teacher"] = tmp_path / "logits"
-    for name in ("fills", "reads"):
-        run_mlm.main(distilling(**options, output_dir=tmp_path / name))
-        assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "run"), rel=1e-4)
-    options["config_overrides"] += ",vocab_size=96"
-    run_mlm.main(distilling(**options, output_dir=tmp_path / "more ids"))
-    (record,) = (tmp_path / "logits").glob("*/cache.json")
-    record.write_text("")
-    with pytest.raises(UserError, match=r"cache.json' is damaged: remove its folder"):
-        run_mlm.main(distilling(**options, output_dir=tmp_path / "damaged"))
-
-
-def test_the_highest_logits_alone_are_cached(distilling, tmp_path):
-    """With all of them nothing changes; with few of them the loss does."""
-    options = {"static_masking": True, "cache_teacher": None, "do_eval": None}
-    run_mlm.main([*distilling(**options, output_dir=tmp_path / "all"), "--cache_teacher"])
-    assert (tmp_path / "all" / "_teacher_logits").is_dir()
-    for count in (64, 2):
-        options |= {"cache_teacher": tmp_path / "logits", "cache_top_k": count}
-        run_mlm.main(distilling(**options, output_dir=tmp_path / str(count)))
-    assert losses(tmp_path / "all") == pytest.approx(losses(tmp_path / "64"), rel=1e-5)
-    assert losses(tmp_path / "all") != pytest.approx(losses(tmp_path / "2"), rel=1e-2)
-    assert len(list((tmp_path / "logits").iterdir())) == 2
-
-
-def test_runs_of_a_grid_share_the_folder(distilling, tmp_path):
-    arguments = [*distilling(static_masking=True), "--cache_teacher", "--learning_rates", "1e-2", "2e-2"]
-    run_mlm.main(arguments)
-    (cache,) = (tmp_path / "run" / "_teacher_logits").iterdir()
-    assert list(cache.glob("*.safetensors"))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -448,12 +380,7 @@ def test_runs_of_a_grid_share_the_folder(distilling, tmp_path):
         ),
         ({"teacher": "other case"}, "have the same ids, and give the same text different ones"),
         ({"teacher": "other task"}, "has no weights for cls."),
-        ({"cache_teacher": "true"}, "cannot keep the logits of masks that change in every epoch"),
         ({"isolate_documents": True}, "--isolate_documents: the teacher"),
-        (
-            {"streaming": True, "max_eval_samples": 5, "static_masking": True, "cache_teacher": "true"},
-            "--cache_teacher is not possible with --streaming",
-        ),
     ],
 )
 def test_teachers_that_do_not_fit(distilling, teacher, corpus, changes, message, tmp_path):
@@ -493,7 +420,5 @@ def test_two_processes_distil_as_one_with_twice_the_batch(distilling, in_two_pro
     options = {"static_masking": True, "optim": "sgd", "max_grad_norm": 1e9, "max_steps": 6}
     run_mlm.main(distilling(**options))
     halves = {**options, "per_device_train_batch_size": 4}
-    in_two_processes("run_mlm", distilling(**halves, output_dir=tmp_path / "direct"))
-    in_two_processes("run_mlm", distilling(**halves, output_dir=tmp_path / "kept", cache_teacher=tmp_path / "logits"))
-    for name in ("direct", "kept"):
-        assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "run"), abs=2e-4)
+    in_two_processes("run_mlm", distilling(**halves, output_dir=tmp_path / "two"))
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "run"), abs=2e-4)

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from transformers import (
     AutoTokenizer,
-    BertConfig,
-    BertForQuestionAnswering,
     EvalPrediction,
     pipeline,
 )
@@ -463,35 +461,3 @@ def test_files_of_questions(library, tmp_path, capsys):
     splits = load_questions(arguments, ["train", "validation"])
     assert len(splits["train"]) > 1000 * library < 20 * len(splits["validation"])
     assert not {*splits["train"]["context"]} & {*splits["validation"]["context"]}
-
-
-def test_a_student_learns_from_a_teacher(command, arguments, tmp_path):
-    """A BERT: and from its logits in files as from the teacher itself."""
-    run_qa.main(arguments(output_dir=tmp_path / "first", max_steps=1, do_eval=None))  # for its tokenizer
-    tokenizer, teacher = AutoTokenizer.from_pretrained(tmp_path / "first"), tmp_path / "teacher"
-    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 1}
-    model = BertForQuestionAnswering(BertConfig(vocab_size=64, max_position_embeddings=32, **sizes))
-    for parameter in model.parameters():  # with initial weights it would say nothing
-        parameter.data.normal_(std=0.3)
-    model.save_pretrained(teacher)
-    tokenizer.save_pretrained(teacher)
-    options = {"teacher": teacher, "train_tokenizer": None, "distillation_alpha": 1.0, "max_steps": 30}
-    options |= {"logging_steps": 1, "do_eval": None}
-    run_qa.main(command(**options))
-    run_qa.main(command(**options, output_dir=tmp_path / "cached", cache_teacher=tmp_path / "logits"))
-    direct, cached = (
-        [entry["loss"] for entry in read(tmp_path / name / "trainer_state.json")["log_history"][:-1]]
-        for name in ("run", "cached")
-    )
-    assert sum(direct[-5:]) < 0.8 * sum(direct[:5])
-    assert direct == pytest.approx(cached, rel=1e-3)
-    with pytest.raises(SystemExit, match="--max_seq_length 40 is too long for the teacher"):
-        run_qa.main(
-            command(
-                **options,
-                output_dir=tmp_path / "long",
-                max_seq_length=40,
-                config_overrides="hidden_size=16,intermediate_size=32,max_position_embeddings=40",
-            )
-        )
-    assert not (tmp_path / "long").exists()

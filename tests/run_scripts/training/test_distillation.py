@@ -17,7 +17,6 @@ from tokenmixers.run_scripts.training.distillation import (
     DistillationArguments,
     ImageDistillationArguments,
     TokenDistillation,
-    TokenDistillationArguments,
     hard_losses,
     soft_losses,
 )
@@ -37,17 +36,6 @@ def test_soft_losses_are_the_formula(temperature):
         q, p = ([w / sum(ws) for w in ws] for ws in weights)
         divergence = sum(pi * (math.log(pi) - math.log(qi)) for pi, qi in zip(p, q, strict=True))
         assert found.item() == pytest.approx(temperature**2 * divergence, rel=1e-9)
-
-
-def test_soft_losses_leave_out_what_the_teacher_excludes():
-    student, teacher = torch.randn(2, 3, 6)
-    teacher[:, [1, 4]] = -math.inf
-    teacher.requires_grad_(False)
-    student.requires_grad_()
-    found = soft_losses(student, teacher, 2.0)
-    p, kept = (teacher[:, [0, 2, 3, 5]] / 2).softmax(1), (student / 2).log_softmax(1)[:, [0, 2, 3, 5]]
-    torch.testing.assert_close(found, 4 * (p * (p.log() - kept)).sum(1))
-    assert torch.autograd.grad(found.sum(), student)[0].isfinite().all()
 
 
 def test_hard_losses_are_the_formula():
@@ -287,30 +275,6 @@ def test_evaluation_is_the_loss_of_the_labels(precision, pair, tmp_path):
     assert loss.item() == pytest.approx(expected()[1].item(), rel=tolerance)
 
 
-# --- rows of logits ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_rows_are_put_together_as_they_were(case, pair):
-    """Also in another order, and in batches of another length."""
-    _, teacher, kind, batch, _, options = CASES[case](pair)
-    distillation = kind(teacher, teacher, options.pop("arguments", DistillationArguments("x")), **options)
-    logits = distillation.teacher_logits(batch)
-    rows = list(distillation.split(logits, batch))
-    assert all(row.dim() == 2 for row in rows)
-    chosen = [3, 1, 7]  # the longest has four tokens
-    part = {name: tensor[chosen] for name, tensor in batch.items()}
-    if "attention_mask" in part:
-        for name in {"input_ids", "attention_mask", "labels"} & {*part} if case != "encoder-decoder" else ():
-            part[name] = part[name][:, :4] if part[name].dim() == 2 else part[name]
-    joined = distillation.join([rows[row] for row in chosen], part)
-    direct = distillation.teacher_logits(part)
-    if case == "answers":
-        real = part["attention_mask"].bool()[:, None].expand_as(joined)
-        joined, direct = joined[real], direct[real]
-    torch.testing.assert_close(joined, direct, rtol=1e-4, atol=1e-5)
-
-
 # --- arguments ---------------------------------------------------------------------------------------------------
 
 
@@ -324,12 +288,8 @@ def test_rows_are_put_together_as_they_were(case, pair):
             {"distillation_temperature": 0.0},
             "--distillation_temperature must be a finite number",
         ),
-        (DistillationArguments, {"teacher": None, "cache_teacher": "true"}, "--cache_teacher is for distillation"),
-        (TokenDistillationArguments, {"cache_teacher": "true", "cache_top_k": 0}, "--cache_top_k must be at least 1"),
-        (TokenDistillationArguments, {"cache_top_k": 3}, "give that too"),
         (ImageDistillationArguments, {"distillation_type": "firm"}, "there are soft and hard"),
         (ImageDistillationArguments, {"teacher": None, "distillation_type": "hard"}, "name a --teacher"),
-        (DistillationArguments, {"cache_teacher": __file__}, "--cache_teacher '.*' is a file"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(kind, settings, message):
@@ -341,6 +301,5 @@ def test_settings_for_the_card(tmp_path):
     assert ImageDistillationArguments().in_use() == {}
     local = ImageDistillationArguments(str(tmp_path), distillation_type="hard").in_use()
     assert local == {"teacher": tmp_path.name, "distillation_alpha": 0.5, "distillation_type": "hard"}
-    hub = TokenDistillationArguments("me/teacher", 0.9, 3.0, "true", cache_top_k=8).in_use()
-    assert hub.pop("cache_top_k") == 8
+    hub = DistillationArguments("me/teacher", 0.9, 3.0).in_use()
     assert hub == {"teacher": "me/teacher", "distillation_alpha": 0.9, "distillation_temperature": 3.0}

@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from tokenmixers.run_scripts import run_sentence_embeddings
 from tokenmixers.run_scripts.base.errors import BadDataError
-from tokenmixers.run_scripts.training import teacher_cache, teacher_embeddings
+from tokenmixers.run_scripts.training import teacher_embeddings
 from tokenmixers.run_scripts.training.embedding_distillation import LengthBatchSampler, TeacherLoss
 from tokenmixers.run_scripts.training.teacher_embeddings import TeacherEmbeddings
 
@@ -194,7 +194,7 @@ def test_another_teacher_has_another_cache(teacher, tmp_path):
 def test_little_room_and_damaged_files(teacher, tmp_path, monkeypatch):
     cache = TeacherEmbeddings(tmp_path, teacher, "t")
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(teacher_cache.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(teacher_embeddings.shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(SystemExit, match=r"--cache_teacher needs 0\.0 GB in .* make room, or give another folder\."):
         cache.add(iter(TEXTS))
     assert not cache.folder.exists()
