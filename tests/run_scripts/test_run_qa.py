@@ -253,7 +253,7 @@ def test_padding_and_batches_change_nothing(command, trained, tokenizer, tmp_pat
 
 
 def table_of(rows: list[dict]) -> Table:
-    return Table("training", list(enumerate(rows, start=1)), "row")
+    return Table("training", [("training", f"row {number}", row) for number, row in enumerate(rows, start=1)])
 
 
 def flat_rows(seed: int, count: int) -> list[dict]:
