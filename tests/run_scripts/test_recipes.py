@@ -80,7 +80,7 @@ def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     if "config_name" in recipe:
         return {**small, "train_file": train, "validation_file": validation}
     for split, file in (("train", train), ("validation", validation)):
-        rows = load_squad_files([file]).rows
+        rows = [row for _, row in load_squad_files([file]).rows]
         path = Path(recipe["dataset_name"]) / f"{split}.parquet"
         datasets.Dataset.from_list(rows, features=FEATURES).to_parquet(path)
     sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={recipe['max_seq_length']}"
@@ -369,6 +369,13 @@ def test_the_papers_encoders_classify_texts(recipe, name):
     assert not classifier.config.is_encoder_decoder
     ids = torch.ones((1, data.max_seq_length), dtype=torch.long, device="meta")
     assert classifier(ids).logits.shape == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["quickstart.yaml", "digits.yaml"])
+def test_the_quickstart_trains_shipped_sizes_as_they_are(name):
+    recipe = yaml.safe_load((RECIPES / name).read_text())
+    assert (MODEL_CARDS / recipe["config_name"] / "config.json").is_file()
+    assert not {"config_overrides", "model_type"} & recipe.keys()
 
 
 @pytest.mark.slow
