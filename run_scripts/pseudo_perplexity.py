@@ -25,7 +25,7 @@ from .base.reporting import print_table, versions
 from .base.sequence_limits import longest_text
 from .base.trained_model import load_trained
 from .data.files import find_files
-from .data.table_files import Row, check_text, read_table
+from .data.table_files import Row, check_text, convert_rows, read_table
 from .data.text_corpus import TEXT_KINDS, read_texts
 from .metrics import load_metric
 from .metrics.pseudo_likelihood import encode, token_log_probabilities
@@ -142,14 +142,15 @@ def score_pairs(scorer: Scorer, arguments: PseudoPerplexityArguments) -> tuple[d
     """
     table = read_table(arguments.pairs or "")
 
-    def read(number: int, row: Row) -> list[tuple[str, str]]:
-        columns = (arguments.good_column, arguments.bad_column)
-        return [(table.place(number), check_text(table.value(number, row, column))) for column in columns]
+    def read(row: Row) -> list[str]:
+        return [check_text(table.value(row, column)) for column in (arguments.good_column, arguments.bad_column)]
 
-    texts = [text for _, both in table.convert(read, can_skip=False) for text in both]
+    with report_bad_data():
+        found = [*convert_rows(table.source, table.placed, read, can_skip=False)]
+    texts = [(place, text) for _, place, both in found for text in both]
     groups = []
     if arguments.group_column is not None:
-        groups = [str(table.value(number, row, arguments.group_column)) for number, row in table.rows]
+        groups = [str(table.value(row, arguments.group_column)) for row in table.rows]
     scores = scorer(texts)
     pairs = [{"good": asdict(good), "bad": asdict(bad)} for good, bad in zip(scores[::2], scores[1::2], strict=True)]
     right = [pair["good"]["pseudo_log_likelihood"] > pair["bad"]["pseudo_log_likelihood"] for pair in pairs]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from ..base.errors import UserError, report_bad_data
@@ -54,7 +55,7 @@ def read_conll(
 
     Raises:
         UserError: If a file is missing, of another kind, empty or not UTF-8. Sentences with different numbers of
-            columns are in the table's `problems`.
+            columns are named by `Table.convert`.
     """
     paths = [str(paths)] if isinstance(paths, str | Path) else list(paths)
     return join_tables([_read_file(file, tokens_column, tags_column) for file in find_files(paths, CONLL_KINDS)])
@@ -80,22 +81,21 @@ def _read_file(path: str, tokens_column: str, tags_column: str) -> Table:
     if not sentences:
         raise UserError(f"the file {path!r} has no sentences.")
     width = len(sentences[0][0][1])
-    rows: list[tuple[int, Row]] = []
-    problems: list[tuple[int, BadRowError]] = []
+    placed: list[tuple[int, Row | BadRowError]] = []
     whole = []
     for sentence in sentences:
         wrong = next(((number, fields) for number, fields in sentence if len(fields) != width), None)
         if wrong is None:
             whole.append(sentence)
         else:
-            problems.append((wrong[0], BadRowError(f"{len(wrong[1])} columns instead of {width}.")))
+            placed.append((wrong[0], BadRowError(f"{len(wrong[1])} columns instead of {width}.")))
     columns = _find_columns(whole, width, path, tokens_column, tags_column)
     for sentence in filter(None, whole):
         row: Row = {tokens_column: [fields[columns.word] for _, fields in sentence]}
         if columns.tag is not None:
             row[tags_column] = [fields[columns.tag] for _, fields in sentence]
-        rows.append((sentence[0][0], row))
-    return Table(path, rows, "line", tuple(problems))
+        placed.append((sentence[0][0], row))
+    return Table(path, [(path, f"line {number}", row) for number, row in sorted(placed, key=itemgetter(0))])
 
 
 def _sentences(lines: Sequence[str]) -> list[list[_Line]]:

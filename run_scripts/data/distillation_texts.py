@@ -119,9 +119,9 @@ def _rows_of(table: Table, arguments: SentencePairArguments) -> tuple[datasets.D
             )
         columns, names = [arguments.text_column], ["text"]
 
-    def read(number: int, row: Row) -> list[str] | None:
+    def read(row: Row) -> list[str] | None:
         try:
-            return [check_text(table.value(number, row, column), f"the column {column!r}") for column in columns]
+            return [check_text(table.value(row, column), f"the column {column!r}") for column in columns]
         except EmptyRowError:
             return None
 

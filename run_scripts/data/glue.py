@@ -3,10 +3,9 @@
 Data come in the benchmarks' own download format or from the Hub, and have the Hub's column names from then on.
 """
 
-import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import UserError
-from .table_files import BadRowError, Numbered, Row, Table, is_missing, load_split, read_table
+from .table_files import BadRowError, Row, Table, is_missing, load_split, read_table
 
 
 @dataclass(frozen=True)
@@ -180,27 +179,16 @@ class GlueTask(TextTask):
             header = self.headerless if split != "test" else None
             table = read_table(folder / name, header, self.drop_incomplete)
         if self.expand is not None:
-            rows: list[tuple[int, Row]] = []
-            problems = list(table.problems)
-            for number, row in self._expanded(table):
-                if isinstance(row, BadRowError):
-                    problems.append((number, row))
-                else:
-                    rows.append((number, row))
-            return dataclasses.replace(table, readable=rows, problems=tuple(problems))
-        renamed = [
-            (number, {self.local_names.get(key, key): row[key] for key in row}) for number, row in table.readable
-        ]
-        return dataclasses.replace(table, readable=renamed)
+            return table.expand(self._expanded)
+        return table.expand(lambda row: [{self.local_names.get(key, key): row[key] for key in row}])
 
-    def _expanded(self, table: Table) -> Iterator[Numbered]:
-        for number, line in table.readable:
-            try:
-                yield from ((number, row) for row in self.expand(line))
-            except KeyError as error:
-                yield number, BadRowError(f"there is no column {error}, which {self.folder}'s lines have.")
-            except (TypeError, AttributeError, IndexError) as error:
-                yield number, BadRowError(f"it has not the form of {self.folder}'s lines: {error}.")
+    def _expanded(self, line: Row) -> list[Row]:
+        try:
+            return self.expand(line)
+        except KeyError as error:
+            raise BadRowError(f"there is no column {error}, which {self.folder}'s lines have.") from error
+        except (TypeError, AttributeError, IndexError) as error:
+            raise BadRowError(f"it has not the form of {self.folder}'s lines: {error}.") from error
 
     def _load(self, split: str, token: str | None) -> Table:
         if self.superglue:  # a loading script, which datasets no longer runs: the Hub's conversion has the same rows

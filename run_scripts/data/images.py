@@ -21,7 +21,7 @@ from ..base.errors import BadDataError, UserError, report_bad_data
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
 from .loading import SPLITS, PredictionDataArguments, indexed, load_named
 from .row_seeds import ROW_NUMBER, number_rows
-from .table_files import BadRowError, BadRows, EmptyRowError
+from .table_files import EmptyRowError, Row, convert_rows
 
 
 logger = logging.get_logger(__name__)
@@ -219,21 +219,22 @@ def _complete(images: datasets.Dataset, name: str, skip_empty: bool | None = Non
         name: What they are called in messages.
         skip_empty: Whether images without a class are left out; `None` for test images, which are all predicted.
     """
-    bad, kept = BadRows(bool(skip_empty), can_skip=skip_empty is not None), []
+
+    def check(row: Row) -> None:
+        path = row["path"]
+        if row["in_file"] and (path is None or (Path(path).is_file() and not Path(path).stat().st_size)):
+            raise EmptyRowError("the image is empty.")
+        if row["label"] is None or row["label"] == -1:
+            raise EmptyRowError("the class is missing.")
+
     labels = images["label"] if "label" in images.column_names else [0] * len(images)
-    for index, (path, in_file, label) in enumerate(zip(*_paths(images), labels, strict=True)):
-        place = f"row {index + 1}" if path is None else path
-        try:
-            if in_file and (path is None or (Path(path).is_file() and not Path(path).stat().st_size)):
-                raise EmptyRowError("the image is empty.")
-            if label is None or label == -1:
-                raise EmptyRowError("the class is missing.")
-            kept.append(index)
-        except BadRowError as problem:
-            bad.add(name, place, problem)
+    rows = (
+        (name, path or f"row {number}", {"path": path, "in_file": in_file, "label": label})
+        for number, (path, in_file, label) in enumerate(zip(*_paths(images), labels, strict=True), start=1)
+    )
     with report_bad_data():
-        bad.check()
-    bad.print_skipped(name, len(images))
+        found = convert_rows(name, rows, check, bool(skip_empty), can_skip=skip_empty is not None)
+        kept = [index for index, *_ in found]
     if not kept:
         raise UserError(f"{name} have no row with an image and a class.")
     return images if len(kept) == len(images) else images.select(kept)

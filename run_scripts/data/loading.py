@@ -240,6 +240,8 @@ def load_rows(
         if isinstance(error.__cause__, BadDataError):
             raise UserError(str(error.__cause__)) from error
         raise
+    if not builder.info.splits["train"].num_examples:  # which `datasets` does not load
+        return datasets.Dataset.from_dict({name: [] for name in features}, features=features)
     return builder.as_dataset(split="train")
 
 

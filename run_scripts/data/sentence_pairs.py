@@ -136,10 +136,10 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
 
 
 def _scored_pairs(table: Table, arguments: SentencePairArguments, can_skip: bool) -> datasets.Dataset:
-    def read(number: int, row: Row) -> Row:
+    def read(row: Row) -> Row:
         names = (arguments.sentence1_column, arguments.sentence2_column)
-        texts = [check_text(table.value(number, row, name)) for name in names]
-        score = _score(table.value(number, row, arguments.score_column))
+        texts = [check_text(table.value(row, name)) for name in names]
+        score = _score(table.value(row, arguments.score_column))
         return {"sentence1": texts[0], "sentence2": texts[1], "score": score}
 
     found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
@@ -163,12 +163,12 @@ def _texts_of(
 ) -> list[tuple[str, ...]]:
     """The texts of the rows that match."""
 
-    def read(number: int, row: Row) -> tuple[str, ...] | None:
+    def read(row: Row) -> tuple[str, ...] | None:
         if arguments.label_column_name is not None:
-            label = table.value(number, row, arguments.label_column_name)
+            label = table.value(row, arguments.label_column_name)
             if str(label) not in arguments.positive_labels:
                 return None
-        return tuple(check_text(table.value(number, row, column)) for column in columns)
+        return tuple(check_text(table.value(row, column)) for column in columns)
 
     found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
     return [texts for _, texts in found if texts is not None]

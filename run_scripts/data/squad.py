@@ -86,7 +86,7 @@ def load_questions(
     """
     splits = {}
     for name, table in load_tables(arguments, wanted, token, load_squad_files).items():
-        answered = name != "test" or any(_has_answer(row) for _, row in table.readable)
+        answered = name != "test" or any(map(_has_answer, table.rows))
         skip_empty = arguments.skip_empty_examples and name != "test"
         questions = check_questions(table, arguments.version_2_with_negative, skip_empty, answered=answered)
         splits[name] = arguments.select(name, questions)
@@ -110,12 +110,10 @@ def load_squad_files(patterns: list[str]) -> Table:
         if articles is None:
             tables.append(read_table(file))
             continue
-        rows, problems = [], []
-        for number, row in enumerate(_flat_rows(articles), start=1):
-            (problems if isinstance(row, BadRowError) else rows).append((number, row))
-        if not rows and not problems:
+        rows = enumerate(_flat_rows(articles), start=1)
+        tables.append(Table(file, [(file, f"question {number}", row) for number, row in rows]))
+        if not tables[-1].placed:
             raise UserError(f"the file {file!r} has no questions.")
-        tables.append(Table(file, rows, "question", tuple(problems)))
     return join_tables(tables)
 
 
@@ -184,8 +182,8 @@ def check_questions(
     ids: set[str] = set()
     features = datasets.Features({name: kind for name, kind in FEATURES.items() if answered or name != "answers"})
 
-    def read(number: int, row: Row) -> Row:
-        values = {column: table.value(number, row, column) for column in features}
+    def read(row: Row) -> Row:
+        values = {column: table.value(row, column) for column in features}
         where = f"the question with id {values['id']!r}"
         if values["id"] is None or str(values["id"]) in ids:
             raise BadRowError(f"{where}: every question needs an id of its own.")

@@ -42,155 +42,139 @@ class EmptyRowError(BadRowError):
     """A row lacks a text or a label: `--skip_empty_examples` leaves it out."""
 
 
-#: Line or row number, from 1 on, and the row, or what is wrong with it.
+#: A row's file or data set, its place there, e.g. `"line 3"`, and the row, or what is wrong with it.
+PlacedRow = tuple[str, str, Row | BadRowError]
+
+#: The number of a line or row, from 1 on, and the row, or what is wrong with it.
 Numbered = tuple[int, Row | BadRowError]
 
 
-class BadRows:
-    """Collects bad rows, so that one error names all of them.
+def convert_rows(
+    name: str,
+    rows: Iterable[PlacedRow],
+    read: Callable[[Row], Item],
+    skip_empty: bool = False,
+    can_skip: bool = True,
+    stop_at_first: bool = False,
+) -> Iterator[tuple[int, str, Item]]:
+    """Read rows one after another: what a function makes of each, and all that is wrong with them in one error.
 
     Args:
-        skip_empty: Whether rows without a text or label are left out instead.
-        can_skip: Whether the message says that `--skip_empty_examples` would leave them out.
+        name: Name of the data, for messages.
+        rows: The rows.
+        read: Given a row, returns an item. Raises `BadRowError` or `EmptyRowError` for what is wrong with it.
+        skip_empty: Whether to leave out rows for which it raises `EmptyRowError`, and print how many.
+        can_skip: Whether the error may advise to do so.
+        stop_at_first: Whether to end at the first bad row, as streams do.
+
+    Yields:
+        A row's index among all, its file and place, and the item.
+
+    Raises:
+        BadDataError: At the end, if there are bad rows; the message names the first ones, and counts all.
     """
-
-    def __init__(self, skip_empty: bool = False, can_skip: bool = True):
-        self.skip_empty = skip_empty
-        self.can_skip = can_skip
-        self.count = self.empty = self.skipped = 0
-        self.shown: list[tuple[str, str, str]] = []
-
-    def add(self, source: str, place: str, problem: BadRowError) -> None:
-        """Count a bad row."""
-        is_empty = isinstance(problem, EmptyRowError)
-        if is_empty and self.skip_empty:
-            self.skipped += 1
-            return
-        self.count += 1
-        self.empty += is_empty
-        if len(self.shown) < SHOWN:
-            self.shown.append((source, place, str(problem)))
-
-    def check(self) -> None:
-        """Raise `BadDataError` if there are bad rows."""
-        if not self.count:
-            return
-        hint = ""
-        if self.empty and self.can_skip:
-            hint = " --skip_empty_examples leaves out training and validation rows without a text or a label."
-        if self.count == 1:
-            ((source, place, problem),) = self.shown
-            raise BadDataError(f"{source}, {place}: {problem}{hint}")
-        sources = dict.fromkeys(source for source, *_ in self.shown)
-        if len(sources) == 1:
-            places = [f"{place}: {problem}" for _, place, problem in self.shown]
+    shown: list[tuple[str, str, str]] = []
+    total = count = skipped = 0
+    hint = ""
+    for total, (source, place, row) in enumerate(rows, start=1):
+        try:
+            if isinstance(row, BadRowError):
+                raise row
+            item = read(row)
+        except BadRowError as problem:
+            if isinstance(problem, EmptyRowError):
+                if skip_empty:
+                    skipped += 1
+                    continue
+                if can_skip:
+                    hint = " --skip_empty_examples leaves out training and validation rows without a text or a label."
+            count += 1
+            if count <= SHOWN:
+                shown.append((source, place, str(problem)))
+            if stop_at_first:
+                break
         else:
-            places = [f"{source}, {place}: {problem}" for source, place, problem in self.shown]
-        listed = "; ".join(place.rstrip(".") for place in places)
-        more = f"; and {self.count - SHOWN:,} more" if self.count > SHOWN else ""
-        raise BadDataError(f"{', '.join(sources)}: {self.count:,} bad rows. {listed}{more}.{hint}")
+            yield total - 1, f"{source}, {place}", item
+    if count:
+        raise BadDataError(_bad_rows(shown, count) + hint)
+    print_skipped(name, skipped, total)
 
-    def print_skipped(self, source: str, total: int) -> None:
-        """Say how many rows were left out, if any."""
-        if self.skipped:
-            print(
-                f"{source}: {self.skipped:,} of {total:,} rows left out, which lack a text or a label "
-                "(--skip_empty_examples)",
-                flush=True,
-            )
+
+def _bad_rows(shown: Sequence[tuple[str, str, str]], count: int) -> str:
+    """What is wrong with some of the bad rows, as a sentence."""
+    if count == 1:
+        ((source, place, problem),) = shown
+        return f"{source}, {place}: {problem}"
+    sources = dict.fromkeys(source for source, *_ in shown)
+    places = [f"{'' if len(sources) == 1 else f'{source}, '}{place}: {problem}" for source, place, problem in shown]
+    listed = "; ".join(place.rstrip(".") for place in places)
+    more = f"; and {count - SHOWN:,} more" if count > SHOWN else ""
+    return f"{', '.join(sources)}: {count:,} bad rows. {listed}{more}."
+
+
+def print_skipped(name: str, skipped: int, total: int) -> None:
+    """Say how many rows were left out, if any."""
+    if skipped:
+        print(
+            f"{name}: {skipped:,} of {total:,} rows left out, which lack a text or a label (--skip_empty_examples)",
+            flush=True,
+        )
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with their numbers.
+    """Rows in memory.
 
     Args:
-        source: The file or split, for messages.
-        readable: Line or row number, and the row.
-        unit: What the numbers count, `"line"` or `"row"`.
-        problems: Numbers of rows that could not be read, and what is wrong with them.
-        places: For a table of several files the table and the number that each number stands for.
+        source: The files or the split, for messages.
+        placed: The rows with their places, also those that could not be read.
     """
 
     source: str
-    readable: list[tuple[int, Row]]
-    unit: str = "line"
-    problems: tuple[tuple[int, BadRowError], ...] = ()
-    places: dict[int, tuple["Table", int]] | None = None
+    placed: list[PlacedRow]
 
-    @property
-    def rows(self) -> list[tuple[int, Row]]:
-        """The numbered rows."""
-        if self.problems:
-            self.convert(lambda number, row: row)
-        return self.readable
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows that could be read."""
+        return [row for *_, row in self.placed if not isinstance(row, BadRowError)]
 
     @cached_property
     def columns(self) -> list[str]:
         """The columns that any row has."""
-        return list({column: None for _, row in self.readable for column in row})
+        return list({column: None for row in self.rows for column in row})
 
-    def origin(self, number: int) -> tuple[str, str]:
-        """The file or split that a row is from, and its place there, e.g. `"line 3"`."""
-        if self.places is not None:
-            table, number = self.places[number]
-            return table.origin(number)
-        return self.source, f"{self.unit} {number}"
-
-    def place(self, number: int) -> str:
-        """Where a row is, for messages."""
-        return ", ".join(self.origin(number))
-
-    def error(self, number: int, problem: str) -> UserError:
-        """An error that names the row."""
-        return UserError(f"{self.place(number)}: {problem}")
-
-    def value(self, number: int, row: Row, column: str) -> Any:
+    def value(self, row: Row, column: str) -> Any:
         """The value of a column; `None` if this row does not have it, and others do."""
         if column in row:
             return row[column]
         if column in self.columns:
             return None
-        raise self.error(
-            number, f"there is no column {column!r}; the columns are {', '.join(map(repr, self.columns))}."
-        )
+        source, place = next((*where,) for *where, row in self.placed if not isinstance(row, BadRowError))
+        known = ", ".join(map(repr, self.columns))
+        raise UserError(f"{source}, {place}: there is no column {column!r}; the columns are {known}.")
 
-    def check_texts(self, number: int, texts: Sequence[Any]) -> None:
-        """Check a row's texts; some may be empty."""
-        try:
-            for text in texts:
-                if not isinstance(text, str):
-                    check_text(text)
-            if not any(text.strip() for text in texts):
-                raise EmptyRowError("the text is empty.")
-        except BadRowError as problem:
-            raise self.error(number, str(problem)) from problem
+    def expand(self, change: Callable[[Row], Iterable[Row]]) -> "Table":
+        """The table with the rows that a function makes of each, which raises `BadRowError` if it cannot."""
+        placed: list[PlacedRow] = []
+        for source, place, row in self.placed:
+            try:
+                rows = [row] if isinstance(row, BadRowError) else [*change(row)]
+            except BadRowError as problem:
+                rows = [problem]
+            placed += ((source, place, changed) for changed in rows)
+        return Table(self.source, placed)
 
     def convert(
-        self, read: Callable[[int, Row], Item], skip_empty: bool = False, can_skip: bool = True
+        self, read: Callable[[Row], Item], skip_empty: bool = False, can_skip: bool = True
     ) -> list[tuple[int, Item]]:
-        """What a function makes of each row, with the row's place among all, from 0 on.
-
-        Args:
-            read: Given a row's number and the row. Raises `BadRowError` or `EmptyRowError` for what is wrong with it.
-            skip_empty: Whether to leave out rows for which it raises `EmptyRowError`, and print how many.
-            can_skip: Whether the message may advise to do so.
+        """What a function makes of each row, with the row's index among all: see `convert_rows`.
 
         Raises:
-            UserError: If there are bad rows; the message names the first ones, and counts all. Or if none is left.
+            UserError: If there are bad rows, or none is left.
         """
-        bad, items = BadRows(skip_empty, can_skip), []
-        found: list[Numbered] = sorted([*self.readable, *self.problems], key=lambda item: item[0])
-        for place, (number, row) in enumerate(found):
-            try:
-                if isinstance(row, BadRowError):
-                    raise row
-                items.append((place, read(number, row)))
-            except BadRowError as problem:
-                bad.add(*self.origin(number), problem)
         with report_bad_data():
-            bad.check()
-        bad.print_skipped(self.source, len(found))
+            found = convert_rows(self.source, self.placed, read, skip_empty, can_skip)
+            items = [(index, item) for index, _, item in found]
         if not items:
             raise UserError(f"{self.source} has no row with all texts and labels.")
         return items
@@ -245,8 +229,8 @@ def read_table(
         drop_incomplete: Whether to drop lines of a tsv file with too few columns, with a message.
 
     Raises:
-        UserError: If a file is missing, empty, of no known kind or not UTF-8. Rows that do not fit are in the table's
-            `problems`, which `Table.convert` raises.
+        UserError: If a file is missing, empty, of no known kind or not UTF-8. Rows that do not fit are named by
+            `Table.convert`.
     """
     paths = [str(paths)] if isinstance(paths, str | Path) else list(paths)
     return join_tables([_read_file(file, columns, drop_incomplete) for file in find_files(paths, KINDS)])
@@ -254,41 +238,22 @@ def read_table(
 
 def join_tables(tables: Sequence[Table]) -> Table:
     """The rows of several tables in one."""
-    if len(tables) == 1:
-        return tables[0]
-    places: dict[int, tuple[Table, int]] = {}
-    rows: list[tuple[int, Row]] = []
-    problems: list[tuple[int, BadRowError]] = []
-    for table in tables:
-        for number, row in sorted([*table.readable, *table.problems], key=lambda item: item[0]):
-            places[len(places)] = (table, number)
-            if isinstance(row, BadRowError):
-                problems.append((len(places) - 1, row))
-            else:
-                rows.append((len(places) - 1, row))
-    return Table(", ".join(table.source for table in tables), rows, "row", tuple(problems), places)
+    return Table(", ".join(table.source for table in tables), [placed for table in tables for placed in table.placed])
 
 
 def _read_file(path: str, columns: Sequence[str] | None, drop_incomplete: bool) -> Table:
-    rows: list[tuple[int, Row]] = []
-    problems: list[tuple[int, BadRowError]] = []
     if ending(path) not in KINDS:
         raise UserError(_unknown_kind(path, KINDS))
     with report_bad_data():
-        unit, found = open_rows(path, columns, drop_incomplete)
-        for number, row in found:
-            if isinstance(row, BadRowError):
-                problems.append((number, row))
-            else:
-                rows.append((number, row))
-    if not rows and not problems:
+        table = Table(path, list(open_rows(path, columns, drop_incomplete)))
+    if not table.placed:
         raise UserError(f"the file {path!r} has no rows.")
-    return Table(path, rows, unit, tuple(problems))
+    return table
 
 
 def open_rows(
     path: str, columns: Sequence[str] | None = None, drop_incomplete: bool = False, only: Sequence[str] | None = None
-) -> tuple[str, Iterator[Numbered]]:
+) -> Iterator[PlacedRow]:
     """The rows of a file, read one after another: the one reader of all commands.
 
     Args:
@@ -297,26 +262,26 @@ def open_rows(
         drop_incomplete: As for `read_table`.
         only: Columns that are needed, of parquet.
 
-    Returns:
-        What the numbers count, `"line"` or `"row"`, and the numbered rows.
-
     Raises:
         BadDataError: Here or while iterating, if the file is of no known kind, damaged or not UTF-8.
     """
-    kind = ending(path)
+    kind, unit = ending(path), "line"
+    rows: Iterator[Numbered]
     if kind == ".txt":
-        return "line", ((number, {"text": line}) for number, line in enumerate(iterate_lines(path), start=1))
-    if kind == ".tsv":
-        return "line", _tsv_rows(path, columns, drop_incomplete)
-    if kind == ".csv":
-        return "line", _csv_rows(path)
-    if kind == ".parquet":
-        return "row", _parquet_rows(path, only)
-    if kind == ".json" and _first_character(path) == "[":
-        return "row", _json_list(path)
-    if kind in (".json", ".jsonl"):
-        return "line", _json_lines(path)
-    raise BadDataError(_unknown_kind(path, (".txt", *KINDS)))
+        rows = ((number, {"text": line}) for number, line in enumerate(iterate_lines(path), start=1))
+    elif kind == ".tsv":
+        rows = _tsv_rows(path, columns, drop_incomplete)
+    elif kind == ".csv":
+        rows = _csv_rows(path)
+    elif kind == ".parquet":
+        unit, rows = "row", _parquet_rows(path, only)
+    elif kind == ".json" and _first_character(path) == "[":
+        unit, rows = "row", _json_list(path)
+    elif kind in (".json", ".jsonl"):
+        rows = _json_lines(path)
+    else:
+        raise BadDataError(_unknown_kind(path, (".txt", *KINDS)))
+    return ((path, f"{unit} {number}", row) for number, row in rows)
 
 
 def _unknown_kind(path: str, known: Sequence[str]) -> str:
@@ -329,7 +294,8 @@ def _unknown_kind(path: str, known: Sequence[str]) -> str:
 def load_split(name: str, config_name: str | None, split: str, token: str | None = None, **options: Any) -> Table:
     """One split of a data set, see `load_named`, with the names of classes for their numbers."""
     rows = load_named(name, config_name, split, token=token, **options)
-    return Table(f"{name}, {split}", list(_named_rows(rows, rows.features)), "row")
+    source = f"{name}, {split}"
+    return Table(source, [(source, f"row {number}", row) for number, row in _named_rows(rows, rows.features)])
 
 
 def load_tables(

@@ -1,7 +1,7 @@
 """Texts with classes, several or one each, or scores: loading, checking, tokenizing."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import datasets
@@ -90,22 +90,20 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
 
     With `--label_columns`, the column of labels is made from these.
     """
-    columns, readable, problems = arguments.label_columns, [], list(table.problems)
+    columns = arguments.label_columns
     if columns is not None and len({*columns}) < len(columns):
         raise UserError(f"--label_columns {' '.join(columns)} names a column twice.")
-    for number, row in table.readable:
-        try:
-            if columns is None:
-                label = read_list(row.get(arguments.label_column_name))
-            else:
-                values = {name: table.value(number, row, name) if labelled else row.get(name) for name in columns}
-                label = _marked(values)
-        except BadRowError as problem:
-            problems.append((number, problem))
-            continue
-        replaced = columns is not None or isinstance(label, list)
-        readable.append((number, {**row, arguments.label_column_name: label} if replaced else row))
-    return replace(table, readable=readable, problems=tuple(problems))
+
+    def change(row: Row) -> list[Row]:
+        if columns is not None:
+            label = _marked({name: table.value(row, name) if labelled else row.get(name) for name in columns})
+        else:
+            label = read_list(row.get(arguments.label_column_name))
+            if not isinstance(label, list):
+                return [row]
+        return [{**row, arguments.label_column_name: label}]
+
+    return table.expand(change)
 
 
 def _marked(values: dict[str, Any]) -> list[str] | None:
@@ -167,7 +165,7 @@ def _has_several(train: Table | None, column: str, config: PreTrainedConfig) -> 
     """Whether labels are lists: those of all training rows, or else, those of the model."""
     if train is None:
         return config.problem_type == "multi_label_classification"
-    labels = [row.get(column) for _, row in train.readable]
+    labels = [row.get(column) for row in train.rows]
     return any(isinstance(label, list) for label in labels) and all(
         isinstance(label, list) or is_missing(label) for label in labels
     )
@@ -176,10 +174,10 @@ def _has_several(train: Table | None, column: str, config: PreTrainedConfig) -> 
 def _classes(train: Table, column: str, several: bool) -> list[str]:
     """The labels of training rows in order."""
     if several:
-        lists = (row.get(column) for _, row in train.readable)
+        lists = (row.get(column) for row in train.rows)
         return _in_order({str(label) for found in lists if isinstance(found, list) for label in found})
     # Rows without a label, or with several: `read_examples` names all of them.
-    labels = [train.value(number, row, column) for number, row in train.readable]
+    labels = [train.value(row, column) for row in train.rows]
     found = {str(label) for label in labels if not (is_missing(label) or isinstance(label, list | dict))}
     if found and all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
         raise UserError(
@@ -203,7 +201,7 @@ def _is_number(name: str) -> bool:
 
 def found_labels(table: Table, task: TextTask) -> set[str]:
     """The labels of a table as names: those of the task's classes that a row names by index, others as they are."""
-    labels = [row[task.label_column] for _, row in table.readable if task.has_label(row)]
+    labels = [row[task.label_column] for row in table.rows if task.has_label(row)]
     if task.multi_label:
         return {str(label) for found in labels if isinstance(found, list) for label in found}
     return {_name_of(label, task) for label in labels}
@@ -226,15 +224,15 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
         skip_empty: Whether rows without a text or label are left out where every row must have a label.
     """
     can_skip = labelled
-    labelled = labelled or (bool(table.readable) and task.has_label(table.readable[0][1]))
+    labelled = labelled or any(map(task.has_label, table.rows[:1]))
 
-    def read(number: int, row: Row) -> Row:
+    def read(row: Row) -> Row:
         try:
             texts = task.texts(row)
             group = {} if task.group is None else {"group": task.group(row)}
         except KeyError as error:
             column = error.args[0]
-            table.value(number, row, column)  # raises if no row has it
+            table.value(row, column)  # raises if no row has it
             raise EmptyRowError(f"{column!r} is missing.") from error
         except BadRowError:
             raise
@@ -250,7 +248,7 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
             check_text(text)
         label = {}
         if labelled:
-            value = table.value(number, row, task.label_column)
+            value = table.value(row, task.label_column)
             if is_missing(value):
                 raise EmptyRowError("the label is missing.")
             try:

@@ -24,7 +24,17 @@ from .loading import (
     iterate_rows,
     load_rows,
 )
-from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, check_text, is_missing, open_rows
+from .table_files import (
+    KINDS,
+    BadRowError,
+    EmptyRowError,
+    PlacedRow,
+    Row,
+    check_text,
+    convert_rows,
+    is_missing,
+    open_rows,
+)
 
 
 #: Endings of files of texts.
@@ -211,27 +221,27 @@ def _rows_of(
         yield {"text": text}
 
 
-def joined_lines(lines: Iterable[tuple[int, str]], unit: str) -> Iterator[tuple[int, str]]:
+def joined_lines(lines: Iterable[tuple[str, str]], unit: str) -> Iterator[tuple[str, str]]:
     """Paragraphs or whole documents from lines. Blank lines end a paragraph; its lines are joined with spaces.
 
     Args:
-        lines: Numbered lines.
+        lines: Lines with their places.
         unit: `"paragraph"` or `"document"`, in which an empty line stands between two paragraphs.
 
     Yields:
-        The number of a text's first line, and the text.
+        The place of a text's first line, and the text.
     """
-    first, paragraphs, paragraph = 0, [], ""
-    for number, line in chain(lines, [(0, "")]):
+    first, paragraphs, paragraph = "", [], ""
+    for place, line in chain(lines, [("", "")]):
         words = line.strip()
         if words:
-            first = first or number
+            first = first or place
             tight = paragraph and _WITHOUT_SPACES.match(paragraph[-1]) and _WITHOUT_SPACES.match(words)
             paragraph += words if tight or not paragraph else f" {words}"
             continue
         if paragraph and unit == "paragraph":
             yield first, paragraph
-            first = 0
+            first = ""
         elif paragraph:
             paragraphs.append(paragraph)
         paragraph = ""
@@ -254,41 +264,34 @@ def read_texts(
         BadDataError: If a file is of no known kind or damaged, has no such column, or a row has something else than
             text there.
     """
-    bad = BadRows()
-    for file in files:
-        counted, rows = open_rows(file, only=[column])
-        is_txt = ending(file) == ".txt"
-        if is_txt and unit != "line":
-            lines = ((number, row["text"]) for number, row in rows if not isinstance(row, BadRowError))
-            rows = ((number, {"text": text}) for number, text in joined_lines(lines, unit))
-        found, columns = False, {}
-        for number, row in rows:
-            place = f"{counted} {number}"
-            try:
-                text = _text_of(row, "text" if is_txt else column)
-            except BadRowError as problem:
-                bad.add(file, place, problem)
-                if stop_at_first:
-                    bad.check()
-                continue
-            found = found or is_txt or column in row
-            if not found:
-                columns |= dict.fromkeys(row)
-            yield f"{file}, {place}", text
-        if not found and columns:
-            known = ", ".join(map(repr, columns))
-            raise BadDataError(f"the file {file!r} has no column {column!r}; it has {known}.")
-    bad.check()
+
+    def read(row: Row) -> str:
+        try:
+            return check_text(row.get(column), f"the column {column!r}")
+        except EmptyRowError:
+            return ""
+
+    rows = (placed for file in files for placed in _rows_with(file, column, unit))
+    for _, place, text in convert_rows(", ".join(files), rows, read, stop_at_first=stop_at_first):
+        yield place, text
 
 
-def _text_of(row: dict[str, Any] | BadRowError, column: str) -> str:
-    """The text of a row; empty if it has none."""
-    if isinstance(row, BadRowError):
-        raise row
-    try:
-        return check_text(row.get(column), f"the column {column!r}")
-    except EmptyRowError:
-        return ""
+def _rows_with(file: str, column: str, unit: str) -> Iterator[PlacedRow]:
+    """The rows of a file, and at its end an error if none has the column."""
+    rows, columns, found = open_rows(file, only=[column]), {}, False
+    if ending(file) == ".txt":
+        lines = ((place, row["text"]) for _, place, row in rows)
+        for place, text in lines if unit == "line" else joined_lines(lines, unit):
+            yield file, place, {column: text}
+        return
+    for source, place, row in rows:
+        yield source, place, row
+        if not isinstance(row, BadRowError):
+            found = found or column in row
+            columns |= {} if found else dict.fromkeys(row)
+    if not found and columns:
+        known = ", ".join(map(repr, columns))
+        raise BadDataError(f"the file {file!r} has no column {column!r}; it has {known}.")
 
 
 def text_only(split: Split, column: str, name: str) -> Split:

@@ -4,17 +4,27 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import datasets
 from pyarrow import compute
 from transformers import PreTrainedTokenizerBase
 
-from ..base.errors import BadDataError, UserError, report_bad_data
+from ..base.errors import BadDataError, UserError
 from ..base.ranges import check_ranges
 from .files import ending, find_files, iterate_lines
 from .loading import FileArguments, PairLengthArguments, indexed, list_lengths, load_rows
-from .table_files import KINDS, BadRowError, BadRows, EmptyRowError, Row, open_rows
+from .table_files import (
+    KINDS,
+    BadRowError,
+    EmptyRowError,
+    PlacedRow,
+    Row,
+    convert_rows,
+    open_rows,
+    print_skipped,
+)
 
 
 FEATURES = datasets.Features(
@@ -95,6 +105,7 @@ def load_pairs(
         )
     side: Literal["left", "right"] = "right"
     source, target = arguments.source_column, arguments.target_column
+    name = f"the {split} data"
     if given[1]:
         if targets is None and split == "test":
             target = None
@@ -108,25 +119,33 @@ def load_pairs(
         found, read = find_files(files, (".txt",)), partial(dialogues, max_history=arguments.max_history)
     elif files is not None:
         found, read = find_files(files, KINDS), table_rows
-    name = f"the {split} data"
-    reader = PairReader(source, target, name, arguments.source_prefix, arguments.skip_empty_examples, split != "test")
-    if not any(given):
-        pairs = reader.from_data_set(arguments.load(arguments.source_of(split), token))
     else:
-        pairs = load_rows(found, partial(reader.from_files, read=read), FEATURES)
-    return arguments.select(split, reader.kept(pairs)), arguments.source_truncation_side or side
-
-
-#: A row's file or data set, its place there, and the row, or what is wrong with it.
-PlacedRow = tuple[str, str, Row | BadRowError]
+        rows = arguments.load(arguments.source_of(split), token)
+        found, read = [], partial(data_set_rows, rows=rows, name=name)
+    skip_empty, can_skip = arguments.skip_empty_examples and split != "test", split != "test"
+    options = {"columns": (source, target), "name": name, "prefix": arguments.source_prefix}
+    options |= {"skip_empty": skip_empty, "can_skip": can_skip}
+    pairs = indexed(load_rows(found, partial(read_pairs, read=read, **options), FEATURES))
+    if not len(pairs):
+        raise UserError(f"{name} has no rows.")
+    kept = pairs.filter(bool, input_columns="source") if skip_empty else pairs
+    print_skipped(name, len(pairs) - len(kept), len(pairs))
+    if not len(kept):
+        raise UserError(f"{name} has no row with both texts.")
+    return arguments.select(split, kept), arguments.source_truncation_side or side
 
 
 def table_rows(files: Sequence[str]) -> Iterator[PlacedRow]:
     """The rows of tables, one after another."""
     for file in files:
-        unit, rows = open_rows(file)
-        for number, row in rows:
-            yield file, f"{unit} {number}", row
+        yield from open_rows(file)
+
+
+def data_set_rows(files: Sequence[str], rows: datasets.Dataset, name: str) -> Iterator[PlacedRow]:
+    """The rows of a data set, for which there are no files to name."""
+    batches = (zip(*batch.values(), strict=True) for batch in rows.iter(1000))
+    for number, values in enumerate(chain.from_iterable(batches), start=1):
+        yield name, f"row {number}", dict(zip(rows.column_names, values, strict=True))
 
 
 def parallel_lines(files: Sequence[str], num_sources: int) -> Iterator[PlacedRow]:
@@ -193,126 +212,82 @@ def dialogues(files: Sequence[str], max_history: int | None = None) -> Iterator[
             history.append(reply[0])
 
 
-@dataclass
-class PairReader:
-    """Makes pairs of rows: the columns of `FEATURES`. Rows that are left out become pairs of empty texts.
+def read_pairs(
+    files: Sequence[str],
+    read: Callable[[Sequence[str]], Iterator[PlacedRow]],
+    columns: tuple[str, str | None],
+    name: str,
+    prefix: str = "",
+    skip_empty: bool = False,
+    can_skip: bool = True,
+) -> Iterator[dict[str, Any]]:
+    """Pairs of texts: the columns of `FEATURES`. Rows that are left out become pairs of empty texts.
 
     Args:
-        source: Column of texts, or of lists of sentences, which are joined by spaces. `a.b` is `b` inside column `a`.
-        target: Column of texts, or of lists of references; `None` if there are none.
+        files: Names of files.
+        read: Reads their rows.
+        columns: Column of sources: texts, or lists of sentences, which are joined by spaces. Column of targets: texts,
+            or lists of references; `None` if there are none. `a.b` is `b` inside column `a`.
         name: Name of the data, for messages.
         prefix: Text before every source.
-        skip_empty: Whether to leave out rows with an empty text, where they may be.
-        can_skip: Whether they may be left out.
+        skip_empty: Whether to leave out rows with an empty text.
+        can_skip: Whether an error may advise to do so.
+
+    Raises:
+        BadDataError: If something is wrong with the files or rows, or a column is missing.
     """
+    missing = {column: "" for column in columns if column is not None}
 
-    source: str
-    target: str | None
-    name: str
-    prefix: str = ""
-    skip_empty: bool = False
-    can_skip: bool = True
-
-    def __post_init__(self):
-        self.bad = BadRows(self.skip_empty and self.can_skip, self.can_skip)
-        self.missing = {column: "" for column in (self.source, self.target) if column is not None}
-
-    def from_files(
-        self, files: Sequence[str], read: Callable[[Sequence[str]], Iterator[PlacedRow]]
-    ) -> Iterator[dict[str, Any]]:
-        """The pairs in files.
-
-        Raises:
-            BadDataError: If something is wrong with the files or rows; the message names the first rows.
-        """
-        for placed in read(files):
-            yield self._pair(*placed)
-        self._check()
-
-    def from_data_set(self, rows: datasets.Dataset) -> datasets.Dataset:
-        """The pairs in a data set."""
-
-        def convert(batch: dict[str, list], indices: list[int]) -> dict[str, list]:
-            whole = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
-            pairs = [self._pair(self.name, f"row {index + 1}", row) for index, row in zip(indices, whole, strict=True)]
-            if indices[-1] + 1 == len(rows):  # here: what `map` returns is kept on the disk
-                self._check()
-            return {column: [pair[column] for pair in pairs] for column in FEATURES}
-
-        with report_bad_data():
-            return rows.map(
-                convert,
-                batched=True,
-                with_indices=True,
-                remove_columns=rows.column_names,
-                features=FEATURES,
-                desc=f"reading {self.name}",
-            )
-
-    def kept(self, pairs: datasets.Dataset) -> datasets.Dataset:
-        """The pairs without those left out, whose number is printed."""
-        if not len(pairs):
-            raise UserError(f"{self.name} has no rows.")
-        pairs = indexed(pairs)
-        found = pairs.filter(bool, input_columns="source") if self.bad.skip_empty else pairs
-        self.bad.skipped = len(pairs) - len(found)
-        self.bad.print_skipped(self.name, len(pairs))
-        if not len(found):
-            raise UserError(f"{self.name} has no row with both texts.")
-        return found
-
-    def _pair(self, source: str, place: str, row: Row | BadRowError) -> dict[str, Any]:
-        try:
-            if isinstance(row, BadRowError):
-                raise row
-            texts = {
-                column: self._texts(row, column) for column in dict.fromkeys((self.source, self.target)) if column
-            }
-            empty = [column for column, found in texts.items() if not found]
-            if empty:
-                raise EmptyRowError(f"{empty[0]!r} is empty.")
-        except BadRowError as problem:
-            self.bad.add(source, place, problem)
+    def pair(row: Row) -> dict[str, Any]:
+        texts = {column: _texts(row, column, missing) for column in dict.fromkeys(columns) if column is not None}
+        empty = [column for column, found in texts.items() if not found]
+        if empty and skip_empty:
             return {"source": "", "target": "", "references": []}
-        references = [] if self.target is None else texts[self.target]
-        return {
-            "source": self.prefix + " ".join(texts[self.source]),
-            "target": references[0] if references else "",
-            "references": references,
-        }
+        if empty:
+            raise EmptyRowError(f"{empty[0]!r} is empty.")
+        references = [] if columns[1] is None else texts[columns[1]]
+        source = prefix + " ".join(texts[columns[0]])
+        return {"source": source, "target": references[0] if references else "", "references": references}
 
-    def _texts(self, row: Row, column: str) -> list[str]:
-        """The texts of a cell, without those that are empty."""
-        value: Any = row
-        for key in [column] if column in row else column.split("."):
-            if value is None:
-                break
-            if not isinstance(value, dict) or key not in value:
-                known = ", ".join(map(repr, value)) if isinstance(value, dict) else repr(value)
-                if column in self.missing:
-                    self.missing[column] = self.missing[column] or f"where {key!r} should be, there is {known}"
-                if not isinstance(value, dict) and value != "":
-                    raise BadRowError(
-                        f"the column {column!r} must hold a text: where {key!r} should be, there is {known}."
-                    )
-                value = None
-                break
-            value = value[key]
-        else:
-            self.missing.pop(column, None)
-        values = value if isinstance(value, list) else [value]
-        wrong = [item for item in values if item is not None and not isinstance(item, str)]
-        if wrong:
-            raise BadRowError(f"the column {column!r} must hold a text or a list of texts, got {wrong[0]!r}.")
-        return [item.strip() for item in values if item and item.strip()]
-
-    def _check(self) -> None:
-        for column, found in self.missing.items():
+    def rows() -> Iterator[PlacedRow]:
+        yield from read(files)
+        for column, found in missing.items():
             if found:
                 raise BadDataError(
-                    f"{self.name} has no column {column!r}: {found}. Give --source_column and --target_column."
+                    f"{name} has no column {column!r}: {found}. Give --source_column and --target_column."
                 )
-        self.bad.check()
+
+    for *_, item in convert_rows(name, rows(), pair, can_skip=can_skip):
+        yield item
+
+
+def _texts(row: Row, column: str, missing: dict[str, str]) -> list[str]:
+    """The texts of a cell, without those that are empty.
+
+    `missing` keeps the columns that no row had so far, and what the first one had in their place.
+    """
+    value: Any = row
+    for key in [column] if column in row else column.split("."):
+        if value is None:
+            break
+        if not isinstance(value, dict) or key not in value:
+            known = ", ".join(map(repr, value)) if isinstance(value, dict) else repr(value)
+            if column in missing:
+                missing[column] = missing[column] or f"where {key!r} should be, there is {known}"
+            if not isinstance(value, dict) and value != "":
+                raise BadRowError(
+                    f"the column {column!r} must hold a text: where {key!r} should be, there is {known}."
+                )
+            value = None
+            break
+        value = value[key]
+    else:
+        missing.pop(column, None)
+    values = value if isinstance(value, list) else [value]
+    wrong = [item for item in values if item is not None and not isinstance(item, str)]
+    if wrong:
+        raise BadRowError(f"the column {column!r} must hold a text or a list of texts, got {wrong[0]!r}.")
+    return [item.strip() for item in values if item and item.strip()]
 
 
 def iterate_pair_texts(pairs: datasets.Dataset) -> Iterator[str]:

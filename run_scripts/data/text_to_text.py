@@ -17,9 +17,9 @@ from ..base.errors import UserError
 from ..base.ranges import check_ranges
 from .glue import TASKS as GLUE_TASKS
 from .glue import GlueTask, without_tags
-from .loading import PairLengthArguments, PredictionSampleArguments, load_named
+from .loading import PairLengthArguments, PredictionSampleArguments
 from .squad import check_questions, load_squad_files
-from .table_files import BadRowError, EmptyRowError, Row, Table, check_text, is_missing
+from .table_files import BadRowError, EmptyRowError, Row, Table, check_text, is_missing, load_split
 
 
 SQUAD_ON_HUB = "rajpurkar/squad"
@@ -396,13 +396,10 @@ def _load_questions(split: str, arguments: TextToTextArguments, token: str | Non
     files = {"train": arguments.squad_train_file, "validation": arguments.squad_validation_file}.get(split)
     if files is None and arguments.data_dir is not None:
         files = [str(Path(arguments.data_dir, "squad", _SQUAD_FILES[split]))]
-    if files is None:
-        rows = load_named(SQUAD_ON_HUB, None, split, token=token)
-        table = Table(f"{SQUAD_ON_HUB}, {split}", list(enumerate(rows, start=1)), "question")
-    else:
-        table = load_squad_files(files)
+    table = load_split(SQUAD_ON_HUB, None, split, token) if files is None else load_squad_files(files)
     questions = check_questions(table, False, arguments.skip_empty_examples, advice="remove it")
-    return Table(table.source, list(enumerate(questions, start=1)), "question")
+    rows = enumerate(questions, start=1)
+    return Table(table.source, [(table.source, f"question {number}", row) for number, row in rows])
 
 
 def read_text_examples(task: TextToTextTask, table: Table, labelled: bool, skip_empty: bool = False) -> list[Example]:
@@ -415,7 +412,7 @@ def read_text_examples(task: TextToTextTask, table: Table, labelled: bool, skip_
         skip_empty: Whether rows without a text or label are left out where every row must have a label.
     """
 
-    def read(number: int, row: Row) -> Example:
+    def read(row: Row) -> Example:
         try:
             texts = task.texts(row)
             if not any(isinstance(text, str) and text.strip() for text in texts):
@@ -429,7 +426,7 @@ def read_text_examples(task: TextToTextTask, table: Table, labelled: bool, skip_
             return task.convert(filled, labelled)
         except KeyError as error:
             column = error.args[0]
-            table.value(number, row, column)  # raises if no row has it
+            table.value(row, column)  # raises if no row has it
             raise EmptyRowError(f"{column!r} is missing.") from error
         except BadRowError:
             raise

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
     BadRowError,
     EmptyRowError,
+    PlacedRow,
     Row,
     Table,
     is_missing,
@@ -91,11 +92,9 @@ def _read_file(file: str, arguments: TokenClassificationArguments) -> Table:
     if ending(file) != ".csv":
         return table
     columns = (arguments.text_column, arguments.label_column_name)
-    rows = [
-        (number, {name: _words_of(cell) if name in columns else cell for name, cell in row.items()})
-        for number, row in table.readable
-    ]
-    return replace(table, readable=rows)
+    return table.expand(
+        lambda row: [{name: _words_of(cell) if name in columns else cell for name, cell in row.items()}]
+    )
 
 
 def _words_of(cell: str) -> Any:
@@ -106,41 +105,38 @@ def _words_of(cell: str) -> Any:
 
 def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table:
     """The sentences of a table with a word a row, each under the number of its first row."""
-    sentences: list[tuple[int, Row]] = []
-    problems = list(table.problems)
-    last, seen = None, set()
+    sentences: list[PlacedRow] = []
+    last, seen, cells_of = None, set(), None
     columns = [arguments.text_column]
     if arguments.label_column_name in table.columns:
         columns.append(arguments.label_column_name)
-    for number, row in table.readable:
-        cells = {column: table.value(number, row, column) for column in columns}
-        key = table.value(number, row, arguments.sentence_column or "")
-        if is_missing(key) and last is None:
-            problems.append((number, BadRowError(f"the first row has an empty {arguments.sentence_column!r}.")))
+    for source, place, row in table.placed:
+        if isinstance(row, BadRowError):
+            sentences.append((source, place, row))
+            continue
+        key = table.value(row, arguments.sentence_column or "")
+        if is_missing(key) and cells_of is None:
+            problem = BadRowError(f"the first row has an empty {arguments.sentence_column!r}.")
+            sentences.append((source, place, problem))
         elif not is_missing(key) and key != last:
             if key in seen:
-                problems.append(
-                    (
-                        number,
-                        BadRowError(f"the rows of the sentence {key!r} are apart: sort them, so that they follow."),
-                    )
-                )
+                problem = BadRowError(f"the rows of the sentence {key!r} are apart: sort them, so that they follow.")
+                sentences.append((source, place, problem))
             seen.add(key)
-            last = key
-            sentences.append((number, {column: [] for column in columns}))
-        if sentences:
-            for column, cell in cells.items():
-                sentences[-1][1][column].append(cell)
-    return replace(table, readable=sentences, problems=tuple(problems))
+            last, cells_of = key, {column: [] for column in columns}
+            sentences.append((source, place, cells_of))
+        for column in columns if cells_of is not None else ():
+            cells_of[column].append(table.value(row, column))
+    return Table(table.source, sentences)
 
 
 def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:
     tokens_column, tags_column = arguments.text_column, arguments.label_column_name
     can_skip = tagged
-    tagged = tagged or any(tags_column in row for _, row in table.readable[:1])
+    tagged = tagged or any(tags_column in row for row in table.rows[:1])
 
-    def read(number: int, row: Row) -> Row:
-        tokens = table.value(number, row, tokens_column)
+    def read(row: Row) -> Row:
+        tokens = table.value(row, tokens_column)
         if is_missing(tokens) or tokens == []:
             raise EmptyRowError("the sentence is empty.")
         if not isinstance(tokens, list) or not all(isinstance(word, str) for word in tokens):
@@ -149,7 +145,7 @@ def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) 
             raise EmptyRowError(f"a word is empty: {tokens!r}.")
         if not tagged:
             return {"tokens": tokens}
-        tags = table.value(number, row, tags_column)
+        tags = table.value(row, tags_column)
         if is_missing(tags):
             raise EmptyRowError("the tags are missing.")
         if not isinstance(tags, list) or len(tags) != len(tokens):

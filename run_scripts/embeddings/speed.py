@@ -38,7 +38,7 @@ def read_sentences(file: str, count: int) -> list[str]:
     columns = [name for name in ("sentence1", "sentence2", "text") if name in table.columns]
     if not columns:
         raise UserError(f"--speed_file {file!r} has none of the columns sentence1, sentence2 and text.")
-    rows = table.convert(lambda number, row: [check_text(table.value(number, row, name)) for name in columns])
+    rows = table.convert(lambda row: [check_text(table.value(row, name)) for name in columns])
     return [sentence for _, sentences in rows for sentence in sentences][:count]
 
 

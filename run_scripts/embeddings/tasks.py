@@ -183,33 +183,33 @@ def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> Em
     return EmbeddingTask(folder.name, split, kind, rows, data, note)
 
 
-def _text(table: Table, number: int, row: Row, column: str) -> str:
-    return check_text(table.value(number, row, column))
+def _text(table: Table, row: Row, column: str) -> str:
+    return check_text(table.value(row, column))
 
 
-def _label(table: Table, number: int, row: Row) -> str:
-    label = table.value(number, row, "label")
+def _label(table: Table, row: Row) -> str:
+    label = table.value(row, "label")
     if is_missing(label):
         raise EmptyRowError("the label is empty.")
     return str(label)
 
 
-def _binary(table: Table, number: int, row: Row) -> int:
-    label = _label(table, number, row)
+def _binary(table: Table, row: Row) -> int:
+    label = _label(table, row)
     if label not in ("0", "1"):
         raise BadRowError(f"the label is {label!r}; expected 0 or 1.")
     return int(label)
 
 
-def _convert(table: Table, read: Callable[[int, Row], Item]) -> list[Item]:
+def _convert(table: Table, read: Callable[[Row], Item]) -> list[Item]:
     """What a function makes of each row, see `Table.convert`. No row is left out."""
     return [item for _, item in table.convert(read, can_skip=False)]
 
 
 def _labelled_pairs(table: Table) -> dict[str, Any]:
-    def read(number: int, row: Row) -> tuple[str, str, int]:
-        first, second = (_text(table, number, row, column) for column in ("sentence1", "sentence2"))
-        return first, second, _binary(table, number, row)
+    def read(row: Row) -> tuple[str, str, int]:
+        first, second = (_text(table, row, column) for column in ("sentence1", "sentence2"))
+        return first, second, _binary(table, row)
 
     data = dict(
         zip(("sentence1", "sentence2", "label"), map(list, zip(*_convert(table, read), strict=True)), strict=True)
@@ -222,10 +222,10 @@ def _labelled_pairs(table: Table) -> dict[str, Any]:
 def _reranking(table: Table) -> tuple[dict[str, Any], str]:
     samples: dict[str, dict[str, Any]] = {}
 
-    def read(number: int, row: Row) -> None:
-        query, document = (_text(table, number, row, column) for column in ("query", "document"))
-        label = _binary(table, number, row)
-        name = str(table.value(number, row, "query_id")) if "query_id" in table.columns else query
+    def read(row: Row) -> None:
+        query, document = (_text(table, row, column) for column in ("query", "document"))
+        label = _binary(table, row)
+        name = str(table.value(row, "query_id")) if "query_id" in table.columns else query
         sample = samples.setdefault(name, {"query": query, "positive": [], "negative": []})
         if sample["query"] != query:
             raise BadRowError(f"the query {name!r} has another text than in an earlier row.")
@@ -245,10 +245,10 @@ def _reranking(table: Table) -> tuple[dict[str, Any], str]:
 def _labelled_texts(table: Table) -> dict[str, list[str]]:
     columns = ("text",) if "text" in table.columns else ("title", "description")
 
-    def read(number: int, row: Row) -> tuple[str, str]:
-        parts = [table.value(number, row, column) for column in columns]
+    def read(row: Row) -> tuple[str, str]:
+        parts = [table.value(row, column) for column in columns]
         text = " ".join(check_text(part) for part in parts if not is_missing(part)).strip()
-        return check_text(text), _label(table, number, row)
+        return check_text(text), _label(table, row)
 
     return dict(zip(("texts", "labels"), map(list, zip(*_convert(table, read), strict=True)), strict=True))
 
@@ -301,8 +301,8 @@ def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTas
     table = read_table(judged[name])
     relevant: dict[str, set[str]] = {}
 
-    def read(number: int, row: Row) -> None:
-        query, text, score = (str(table.value(number, row, key)) for key in ("query-id", "corpus-id", "score"))
+    def read(row: Row) -> None:
+        query, text, score = (str(table.value(row, key)) for key in ("query-id", "corpus-id", "score"))
         for value, known, file in ((query, queries, "queries"), (text, corpus, "corpus")):
             if value not in known:
                 raise BadRowError(f"{value!r} is not an _id of {files[file].name}.")
@@ -324,10 +324,10 @@ def _texts_by_id(table: Table, may_be_empty: bool = False) -> dict[str, str]:
     """Texts, after their titles if they have any, by `_id`. Corpora of BEIR have some empty texts."""
     texts: dict[str, str] = {}
 
-    def read(number: int, row: Row) -> None:
-        parts = [row.get("title"), table.value(number, row, "text")]
+    def read(row: Row) -> None:
+        parts = [row.get("title"), table.value(row, "text")]
         text = " ".join(check_text(part) for part in parts if not is_missing(part)).strip()
-        name = table.value(number, row, "_id")
+        name = table.value(row, "_id")
         if is_missing(name):
             raise EmptyRowError("the _id is empty.")
         if str(name) in texts:

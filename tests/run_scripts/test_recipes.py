@@ -80,7 +80,7 @@ def questions_for(recipe: dict, folder: Path) -> dict[str, str | int]:
     if "config_name" in recipe:
         return {**small, "train_file": train, "validation_file": validation}
     for split, file in (("train", train), ("validation", validation)):
-        rows = [row for _, row in load_squad_files([file]).rows]
+        rows = load_squad_files([file]).rows
         path = Path(recipe["dataset_name"]) / f"{split}.parquet"
         datasets.Dataset.from_list(rows, features=FEATURES).to_parquet(path)
     sizes = f"hidden_size=8,intermediate_size=8,num_hidden_layers=1,max_position_embeddings={recipe['max_seq_length']}"

@@ -253,7 +253,7 @@ def test_padding_and_batches_change_nothing(command, trained, tokenizer, tmp_pat
 
 
 def table_of(rows: list[dict]) -> Table:
-    return Table("training", list(enumerate(rows, start=1)), "row")
+    return Table("training", [("training", f"row {number}", row) for number, row in enumerate(rows, start=1)])
 
 
 def flat_rows(seed: int, count: int) -> list[dict]:
@@ -313,11 +313,9 @@ def test_spaces_around_answers_are_left_out():
         ({"context": ""}, "id '0-0' has an empty context"),
         ({"answers": {"text": ["Atlantis"], "answer_start": [3]}}, "its answer 'Atlantis' is not in the context at"),
         ({"answers": {"text": ["Rome"], "answer_start": [-4]}}, "at character -4, where '' is"),
-        ({"answers": {"text": [""], "answer_start": [3]}}, "needs a text that is not empty"),
         ({"answers": {"text": ["Rome", "Oslo"], "answer_start": [3]}}, "2 answers, but 1 starts"),
         ({"answers": {"text": [], "answer_start": []}}, "has no answer: give --version_2_with_negative"),
         ({"answers": "Rome"}, "its answers are not valid JSON"),
-        ({"answers": {"text": ["Rome"]}}, "must have the lists 'text' and 'answer_start'"),
         ({"id": "0-1"}, "id '0-1': every question needs an id of its own"),
         ({"id": None}, "id None: every question needs an id"),
     ],
@@ -355,26 +353,10 @@ def test_kinds_of_json_may_be_mixed(questions, tmp_path):
     assert counts == [counts[0], 2, counts[0] + 2]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"train_file": None}, "give the train data as either --dataset_name or --train_file"),
-        ({"doc_stride": 30}, "must be more than `doc_stride=30`"),
-        ({"validation_file": None}, "give the validation data as either --dataset_name or --validation_file"),
-        (
-            {"label_smoothing_factor": 0.1},
-            "--label_smoothing_factor is for classes, this model is trained on start_positions and end_positions",
-        ),
-    ],
-)
-def test_mistakes_are_one_sentence(command, tmp_path, changes, message):
-    with pytest.raises(SystemExit, match="error: ") as caught:
-        run_qa.main(command(**changes))
-    assert message in str(caught.value)
+def test_a_stride_without_room_and_missing_columns(command, tmp_path):
+    with pytest.raises(SystemExit, match="must be more than `doc_stride=30`"):
+        run_qa.main(command(doc_stride=30))
     assert not (tmp_path / "run").exists()
-
-
-def test_missing_columns(command, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", "context": "text", "question": "What?"}))
     with pytest.raises(SystemExit, match=r"rows\.jsonl, line 1: there is no column 'answers'; the columns are"):
         run_qa.main(command(train_file=tmp_path / "rows.jsonl"))

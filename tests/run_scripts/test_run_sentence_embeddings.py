@@ -85,21 +85,12 @@ def command(data, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_file": None}, "give the train data as either --dataset_name or --train_file"),
-        ({"anchor_column": "nope"}, "line 1: there is no column 'nope'; the columns are 'anchor', "),
         ({"validation_file": "nope.tsv"}, "there is no file 'nope.tsv'"),
         ({"per_device_train_batch_size": 1}, "in-batch negatives need --per_device_train_batch_size of at least 2"),
         ({"per_device_train_batch_size": 41}, "there are 40 training pairs, and a step takes 41: lower --per_device"),
         ({"scale": 0}, "--scale must be a finite number above 0, got 0.0"),
         ({"matryoshka_dims": 0}, "--matryoshka_dims must be at least 1, got 0"),
         ({"pooling_mode": "sum"}, "invalid choice: 'sum' (choose from 'mean', 'cls', 'max')"),
-        ({"label_column_name": "label"}, "--label_column_name and --positive_labels belong together"),
-        ({"do_train": None, "do_eval": None}, "there is nothing to do"),
-        pytest.param(
-            {"label_smoothing_factor": 0.1},
-            "--label_smoothing_factor is for classes, this model is trained on similarities: leave it out",
-            marks=library,
-        ),
     ],
 )
 def test_mistakes_are_one_sentence_before_anything_is_written(changes, message, command, tmp_path):

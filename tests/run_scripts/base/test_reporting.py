@@ -72,5 +72,5 @@ def test_written_numbers_have_all_digits(tmp_path):
 def test_tables_are_read_back(tmp_path):
     rows = [{"index": 3, "label": ["a", 'b"c'], "prediction": "x,\ny"}, {"index": 5, "label": [], "prediction": "ß"}]
     write_table(tmp_path / "table.csv", {name: [row[name] for row in rows] for name in rows[0]})
-    found = [row for _, row in read_table(tmp_path / "table.csv").rows]
+    found = read_table(tmp_path / "table.csv").rows
     assert [{**row, "index": int(row["index"]), "label": read_list(row["label"])} for row in found] == rows

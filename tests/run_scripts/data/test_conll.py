@@ -19,7 +19,7 @@ def write(folder, content, name="a.conll"):
 
 def sentences(folder, content, name="a.conll", **options):
     table = read_conll(write(folder, content, name), **options)
-    return [(row["tokens"], row["ner_tags"]) for _, row in table.rows]
+    return [(row["tokens"], row["ner_tags"]) for row in table.rows]
 
 
 def test_words_may_hold_spaces_where_tabs_separate_columns(tmp_path):
@@ -44,7 +44,7 @@ def test_names_of_columns_say_where_word_and_tag_are(tmp_path):
     content = "id\tword\tpos\tner\n\n7\tAda\tNNP\tB-PER\n9\twent\tVBD\tO\n"
     assert sentences(tmp_path, content) == [(["Ada", "went"], ["B-PER", "O"])]
     (row,) = read_conll(tmp_path / "a.conll", tags_column="pos").rows
-    assert row[1] == {"tokens": ["Ada", "went"], "pos": ["NNP", "VBD"]}
+    assert row == {"tokens": ["Ada", "went"], "pos": ["NNP", "VBD"]}
 
 
 def test_a_first_word_that_is_no_name_of_a_column_stays(tmp_path):
@@ -76,7 +76,7 @@ def test_conllu(tmp_path, capsys):
     assert found == list(zip(words, [["VERB", "PRON", "NOUN"], ["INTJ"]], strict=True))
     assert "the column upos" in capsys.readouterr().out
     found = read_conll(tmp_path / "a.conllu", tags_column="deprel").rows
-    assert [row["deprel"] for _, row in found] == [["root", "obj", "obl"], ["root"]]
+    assert [row["deprel"] for row in found] == [["root", "obj", "obl"], ["root"]]
 
 
 def test_comments_are_no_words_and_the_word_number_sign_is_none(tmp_path):
@@ -102,7 +102,7 @@ def test_files_of_other_kinds_are_refused(name, tmp_path):
 def test_all_lines_with_other_columns_are_named(tmp_path):
     table = read_conll(write(tmp_path, "a O\nb O X\n\nc O\n\nd\n"))
     with pytest.raises(UserError, match=r"2 bad rows\. line 2: 3 columns instead of 2; line 6: 1 columns instead"):
-        table.convert(lambda number, row: row)
+        table.convert(lambda row: row)
 
 
 def loaded(tmp_path, content, **options):

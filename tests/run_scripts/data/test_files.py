@@ -89,7 +89,7 @@ def rows_of_every_reader(tmp_path, compression):
     )
     jsonl = write("a.jsonl", '{"text": "a\\rb",\r "label": "x"}\n{"text": "c", "label": "y"}\n')
     for file in (csv_file, tsv_file, jsonl):
-        yield f"table {file}", [row["text"] for _, row in read_table(file).rows]
+        yield f"table {file}", [row["text"] for row in read_table(file).rows]
         yield f"corpus {file}", load_texts([file], "text", "train")["text"][:]
         yield f"stream {file}", [row["text"] for row in load_texts([file], "text", "train", streaming=True)]
         pairs = load_training_pairs(
@@ -99,7 +99,7 @@ def rows_of_every_reader(tmp_path, compression):
         arguments = Seq2SeqDataArguments(train_file=[file], source_column="text", target_column="label")
         yield f"seq2seq {file}", load_pairs(arguments, "train")[0]["source"][:]
         tables = load_sets(TextClassificationArguments(train_file=[file]), ["train"])
-        yield f"glue {file}", [row["text"] for _, row in tables["train"][""].rows]
+        yield f"glue {file}", [row["text"] for row in tables["train"][""].rows]
     txt, other = write("a.txt", "a\rb\nc\n"), write("a.de", "x\ny\n")
     yield "txt", load_texts([txt], "text", "train")["text"][:]
     yield "txt stream", [row["text"] for row in load_texts([txt], "text", "train", streaming=True)]
@@ -108,11 +108,11 @@ def rows_of_every_reader(tmp_path, compression):
     dialogue = write("dialogue.txt", "1 a\rb\tx\n1 c\ty\n")
     yield "dialogue", load_pairs(Seq2SeqDataArguments(test_file=[dialogue]), "test")[0]["source"][:]
     (tagged,) = read_conll(write("a.conll", "a\rb\tO\nc\tO\n")).rows
-    yield "conll", tagged[1]["tokens"]
+    yield "conll", tagged["tokens"]
     question = '{"id": "%s", "question": "a\\rb", "answers": []}'
     content = f'{{"data": [{{"paragraphs": [{{"context": "c", "qas": [{question % 1}]}}]}}]}}'
     (row,) = load_squad_files([write("squad.json", content)]).rows
-    yield "squad", [row[1]["question"], row[1]["context"]]
+    yield "squad", [row["question"], row["context"]]
 
 
 @pytest.mark.parametrize("compression", ["", ".zst"])
@@ -180,7 +180,7 @@ def test_words_for_nothing_are_texts_in_every_reader(ending, tmp_path):
     columns = SentencePairArguments(train_file=file, anchor_column="text", positive_column="label")
     assert load_training_pairs(columns)["positive"][:] == WORDS
     tables = load_sets(TextClassificationArguments(train_file=file), ["train"])
-    assert [row["label"] for _, row in tables["train"][""].rows] == WORDS
+    assert [row["label"] for row in tables["train"][""].rows] == WORDS
 
 
 @pytest.mark.parametrize("streaming", [False, True])

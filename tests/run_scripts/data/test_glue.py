@@ -131,8 +131,8 @@ def test_record_has_a_row_for_each_question(tmp_path):
     (tmp_path / "train.jsonl").write_text(RECORD)
     shared = {"passage": "Bo met Al and Bo.", "entities": ["Al", "Bo"]}
     assert TASKS["record"].read("train", "", str(tmp_path)).rows == [
-        (1, {**shared, "query": "@placeholder met him", "answers": ["Bo"], "idx": {"passage": 4, "query": 7}}),
-        (1, {**shared, "query": "he met @placeholder", "answers": [], "idx": {"passage": 4, "query": 8}}),
+        {**shared, "query": "@placeholder met him", "answers": ["Bo"], "idx": {"passage": 4, "query": 7}},
+        {**shared, "query": "he met @placeholder", "answers": [], "idx": {"passage": 4, "query": 8}},
     ]
     with pytest.raises(UserError, match=r"'record' has another number of choices in every row.*run_text_to_text"):
         find_task("record")
@@ -152,7 +152,7 @@ def test_lines_without_a_tasks_columns_are_named(task, line, message, tmp_path):
     first = RECORD if task == "record" else OFFICIAL[task][1].splitlines()[0] + "\n"
     (tmp_path / "train.jsonl").write_text(first + line)
     with pytest.raises(UserError) as caught:
-        TASKS[task].read("train", "", str(tmp_path)).convert(lambda number, row: row)
+        TASKS[task].read("train", "", str(tmp_path)).convert(lambda row: row)
     assert f"train.jsonl, {message}" in str(caught.value)
 
 
@@ -165,8 +165,8 @@ def test_official_files(name, folder_of, tmp_path):
     path.write_text(content, encoding="utf-8")
     task = find_task(name.upper())
     table = task.read("train", "", str(tmp_path if folder_of == "all tasks" else path.parent))
-    assert task.texts(table.rows[0][1]) == texts
-    assert [task.read_label(row["label"]) for _, row in table.rows] == labels
+    assert task.texts(table.rows[0]) == texts
+    assert [task.read_label(row["label"]) for row in table.rows] == labels
 
 
 @pytest.mark.parametrize(
@@ -275,6 +275,6 @@ def test_real_files(name, sizes, positive):
     task = TASKS[name]
     tables = [task.read(split, "", str(SHARED / "glue")) for split in ("train", "validation", "test")]
     assert tuple(len(table.rows) for table in tables) == sizes
-    labels = [task.read_label(row["label"]) for _, row in tables[1].rows]
+    labels = [task.read_label(row["label"]) for row in tables[1].rows]
     assert positive in (None, sum(labels))
-    assert not task.has_label(tables[2].rows[0][1])
+    assert not task.has_label(tables[2].rows[0])

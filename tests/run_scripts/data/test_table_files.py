@@ -14,27 +14,32 @@ def write(folder, name, content):
     return path
 
 
+def placed(table):
+    """The rows with their places in their file."""
+    return [(place, row) for _, place, row in table.placed]
+
+
 def texts_of(table):
     """The rows, or the error of bad ones."""
-    return [row for _, row in table.convert(lambda number, row: row)]
+    return [row for _, row in table.convert(lambda row: row)]
 
 
 def test_tsv_is_taken_literally(tmp_path):
     content = '\ufefflabel\ttext\r\n1\tHe said " yes .\r\n\r\n0\tnext line\u2028and\x85on\r\n'
     table = read_table(write(tmp_path, "a.tsv", content))
-    assert table.rows == [
-        (2, {"label": "1", "text": 'He said " yes .'}),
-        (4, {"label": "0", "text": "next line\u2028and\x85on"}),
+    assert placed(table) == [
+        ("line 2", {"label": "1", "text": 'He said " yes .'}),
+        ("line 4", {"label": "0", "text": "next line\u2028and\x85on"}),
     ]
     headerless = read_table(write(tmp_path, "b.tsv", "1\tx\n"), columns=("label", "text"))
-    assert headerless.rows == [(1, {"label": "1", "text": "x"})]
+    assert headerless.rows == [{"label": "1", "text": "x"}]
 
 
 def test_broken_lines_fail_unless_they_are_expected(tmp_path, capsys):
     path = write(tmp_path, "a.tsv", "a\tb\n1\t2\n3\n")
     with pytest.raises(UserError, match=r"a\.tsv, line 3: 1 columns instead of 2"):
         texts_of(read_table(path))
-    assert [row for _, row in read_table(path, drop_incomplete=True).rows] == [{"a": "1", "b": "2"}]
+    assert read_table(path, drop_incomplete=True).rows == [{"a": "1", "b": "2"}]
     assert "1 incomplete lines left out" in capsys.readouterr().out
 
 
@@ -46,7 +51,10 @@ def test_compressed_tables_of_unknown_kinds(tmp_path):
 
 def test_csv_is_quoted(tmp_path):
     table = read_table(write(tmp_path, "A.CSV", 'text,label\n"a, ""b""\nc",1\nd,0\n'))
-    assert table.rows == [(3, {"text": 'a, "b"\nc', "label": "1"}), (4, {"text": "d", "label": "0"})]
+    assert placed(table) == [
+        ("line 3", {"text": 'a, "b"\nc', "label": "1"}),
+        ("line 4", {"text": "d", "label": "0"}),
+    ]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "list.json", "A.JSON", "A.Jsonl"])
@@ -54,7 +62,7 @@ def test_json(name, tmp_path):
     rows = [{"text": "a\u2028b", "label": True}, {"text": "c", "label": 0}]
     lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     table = read_table(write(tmp_path, name, json.dumps(rows) if name == "list.json" else lines))
-    assert [row for _, row in table.rows] == rows
+    assert table.rows == rows
 
 
 def test_classes_become_names_also_in_lists(tmp_path):
@@ -62,12 +70,12 @@ def test_classes_become_names_also_in_lists(tmp_path):
     features = datasets.Features({"label": names, "tags": datasets.List(names)})
     rows = datasets.Dataset.from_dict({"label": [1, -1], "tags": [[0, 1], []]}, features=features)
     rows.to_parquet(tmp_path / "train.parquet")
-    expected = [(1, {"label": "B-X", "tags": ["O", "B-X"]}), (2, {"label": None, "tags": []})]
-    assert read_table(tmp_path / "train.parquet").rows == expected
-    assert load_split(str(tmp_path), None, "train").rows == expected
+    expected = [("row 1", {"label": "B-X", "tags": ["O", "B-X"]}), ("row 2", {"label": None, "tags": []})]
+    assert placed(read_table(tmp_path / "train.parquet")) == expected
+    assert placed(load_split(str(tmp_path), None, "train")) == expected
     (tmp_path / "copa" / "validation").mkdir(parents=True)  # how the Hub stores what it converted
     rows.to_parquet(tmp_path / "copa" / "validation" / "0000.parquet")
-    assert load_split(str(tmp_path), None, "validation", data_dir="copa").rows == expected
+    assert placed(load_split(str(tmp_path), None, "validation", data_dir="copa")) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,11 +109,11 @@ def test_missing_files_and_data_sets(tmp_path):
 def test_conll(tmp_path):
     content = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\n\nPeter NNP B-PER\n"
     table = read_conll(write(tmp_path, "a.conll", content))
-    assert table.rows == [
-        (3, {"tokens": ["EU", "rejects"], "ner_tags": ["B-ORG", "O"]}),
-        (7, {"tokens": ["Peter"], "ner_tags": ["B-PER"]}),
+    assert placed(table) == [
+        ("line 3", {"tokens": ["EU", "rejects"], "ner_tags": ["B-ORG", "O"]}),
+        ("line 7", {"tokens": ["Peter"], "ner_tags": ["B-PER"]}),
     ]
-    assert read_conll(write(tmp_path, "words.txt", "a\nb\n")).rows == [(1, {"tokens": ["a", "b"]})]
+    assert read_conll(write(tmp_path, "words.txt", "a\nb\n")).rows == [{"tokens": ["a", "b"]}]
     with pytest.raises(UserError, match=r"a\.conll, line 2: 1 columns instead of 2"):
         texts_of(read_conll(write(tmp_path, "a.conll", "EU B-ORG\nrejects\n")))
     with pytest.raises(UserError, match="has no sentences"):

@@ -17,7 +17,8 @@ from tokenmixers.run_scripts.data.text_classification import (
 
 
 def table(*labels):
-    return Table("a file", [(number, {"text": "a", "label": label}) for number, label in enumerate(labels, 1)])
+    rows = ({"text": "a", "label": label} for label in labels)
+    return Table("a file", [("a file", f"line {number}", row) for number, row in enumerate(rows, start=1)])
 
 
 @pytest.mark.parametrize("kind", [int, str])

@@ -94,14 +94,15 @@ def refusal(**arguments):
 
 def test_mistakes_are_named(tmp_path):
     empty = tmp_path / "empty.txt"
-    empty.write_text("\n \n\n")
     unknown = tmp_path / "data.docx"
     unknown.write_text("text")
     file = write(tmp_path, "jsonl")
     assert "no file 'missing.txt'" in refusal(train_file=["missing.txt"])
     assert "data.docx" in refusal(train_file=[str(unknown)])
     assert "no column 'body'; it has 'text', 'extra'" in refusal(train_file=[file], text_column_names=["body"])
-    assert "holds no text" in refusal(train_file=[str(empty)], validation_file=[file])
+    for content in ("\n \n\n", ""):
+        empty.write_text(content)
+        assert "holds no text" in refusal(train_file=[str(empty)], validation_file=[file])
     assert "--dataset_name or --train_file" in refusal()
     assert "either --dataset_name or --train_file." in refusal(train_file=[file], dataset_name="corpus")
     assert "--max_eval_samples" in refusal(train_file=[file], streaming=True)

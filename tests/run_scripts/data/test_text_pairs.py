@@ -155,6 +155,8 @@ def test_mistakes_are_named(tmp_path):
     assert "has no row with both texts" in refusal(
         train_source_file=empty, train_target_file=empty, skip_empty_examples=True
     )
+    nothing = write_lines(tmp_path, "nothing", [])
+    assert "the train data has no rows" in refusal(train_source_file=nothing, train_target_file=nothing)
     assert "--max_history must be at least 1, got 0" in refusal(**columns, max_history=0)
 
 

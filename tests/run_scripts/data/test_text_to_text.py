@@ -115,7 +115,7 @@ def test_every_task_is_covered():
 
 
 def converted(name, row, labelled=True):
-    (example,) = read_text_examples(TEXT_TASKS[name], Table("file.jsonl", [(7, row)]), labelled)
+    (example,) = read_text_examples(TEXT_TASKS[name], Table("file.jsonl", [("file.jsonl", "line 7", row)]), labelled)
     return example
 
 
@@ -255,7 +255,7 @@ class TestFolders:
             (tmp_path / name).parent.mkdir(parents=True)
             (tmp_path / name).write_text(content)
         arguments = TextToTextArguments(data_dir=str(tmp_path))
-        assert load_table(TEXT_TASKS["rte"], "train", "", arguments).rows[0][1]["sentence1"] == "a"
+        assert load_table(TEXT_TASKS["rte"], "train", "", arguments).rows[0]["sentence1"] == "a"
         table = load_table(TEXT_TASKS["superglue_rte"], "train", "", arguments)
         with pytest.raises(UserError, match=r"RTE/train.jsonl, line 1: the label 'x' is not one of"):
             read_text_examples(TEXT_TASKS["superglue_rte"], table, True)
@@ -310,8 +310,9 @@ class TestFolders:
 
 
 def test_examples_have_the_place_of_their_row():
-    rows = [(line, {"sentence": f"Sentence {line}." if line != 4 else "", "label": 1}) for line in range(1, 9)]
-    examples = read_text_examples(TEXT_TASKS["cola"], Table("f", rows), True, skip_empty=True)
+    rows = [{"sentence": f"Sentence {line}." if line != 4 else "", "label": 1} for line in range(1, 9)]
+    table = Table("f", [("f", "", row) for row in rows])
+    examples = read_text_examples(TEXT_TASKS["cola"], table, True, skip_empty=True)
     assert [(example.index, example.source) for example in examples[2:4]] == [
         (2, "cola sentence: Sentence 3."),
         (4, "cola sentence: Sentence 5."),

@@ -134,6 +134,32 @@ def test_wrong_tables_of_words(content, sentence, message, tmp_path):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("source", ["folder of parquet", "folder of saved splits", "file"])
+def test_lists_of_class_labels_have_the_names_of_the_classes(source, tmp_path):
+    """As CoNLL 2003 and WNUT have them on the Hub, where tags are numbers."""
+    classes = datasets.Sequence(datasets.ClassLabel(names=["O", "B-ORG", "I-ORG"]))
+    features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("string")), "ner_tags": classes})
+    numbers = {"train": [[1, 0, 0], [0]], "validation": [[2, 0, 1], [1]]}
+    splits = datasets.DatasetDict(
+        {
+            split: datasets.Dataset.from_dict({"tokens": WORDS, "ner_tags": tags}, features=features)
+            for split, tags in numbers.items()
+        }
+    )
+    folder = tmp_path / "data"
+    if source == "folder of saved splits":
+        splits.save_to_disk(folder)
+    else:
+        for split, rows in splits.items():
+            rows.to_parquet(folder / f"{split}.parquet")
+    files = {"train_file": [str(folder / "train.parquet")], "validation_file": [str(folder / "validation.parquet")]}
+    arguments = TokenClassificationArguments(**files if source == "file" else {"dataset_name": str(folder)})
+    found = load_sentences(arguments, list(splits))
+    assert found["train"]["tokens"][:] == WORDS and found["train"]["tags"][:] == TAGS
+    assert found["validation"]["tags"][:] == [["I-ORG", "O", "B-ORG"], ["B-ORG"]]
+    assert tag_names(found["train"]) == ["O", "B-ORG", "I-ORG"]
+
+
 def test_words_without_tags_are_a_test_set(tmp_path):
     (tmp_path / "test.csv").write_text("n,words\n1,a\n1,b\n2,c")
     arguments = TokenClassificationArguments(

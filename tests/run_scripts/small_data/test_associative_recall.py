@@ -10,7 +10,7 @@ def write(folder, *arguments):
     counts = ("--train_count", "30", "--validation_count", "7")
     make_data.main(["associative_recall", "--output_dir", str(folder), *counts, *arguments])
     tables = {split: read_conll(str(folder / f"{split}.conll"), "tokens", "tags") for split in ("train", "validation")}
-    return {split: [row for _, row in table.rows] for split, table in tables.items()}
+    return {split: table.rows for split, table in tables.items()}
 
 
 def test_repeated_keys_are_tagged_with_their_values(tmp_path):

@@ -50,10 +50,10 @@ def test_the_mixture_has_the_benchmarks_own_formats(made):
 def test_writes_both_data_sets_without_overlap(made):
     texts = {}
     for split in ("train", "validation"):
-        rows = [row for _, row in read_table(made / "packages" / f"{split}.jsonl").rows]
+        rows = read_table(made / "packages" / f"{split}.jsonl").rows
         assert {row["label"] for row in rows} == set(docstring_tasks.PACKAGES)
         texts[split] = {json.dumps(row) for row in rows}
-        tags = {tag for _, row in read_conll(made / "mentions" / f"{split}.conll").rows for tag in row["ner_tags"]}
+        tags = {tag for row in read_conll(made / "mentions" / f"{split}.conll").rows for tag in row["ner_tags"]}
         assert tags == {"O", "B-ERROR", "B-CONSTANT", "B-STANDARD", "I-STANDARD"}
     assert 0.1 < len(texts["validation"]) / len(texts["train"]) < 0.25
     assert len(texts["train"] & texts["validation"]) < 0.1 * len(texts["validation"])
