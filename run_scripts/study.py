@@ -4,11 +4,10 @@
     tokenmixers study gates --quick
     tokenmixers study gates --report_only
 
-Every contestant gets the same tokens, steps, batches and choice of learning rates. Runs that are finished are not
-repeated, and the same command continues runs that were killed. The output folder gets a JSON file with all runs,
-a table with the verdicts on the claims, and a picture. To continue on another machine, copy the output folder
-there. The intervals of the verdicts need scipy: `pip install '.[glue]'`. `studies/definition.py`
-says what a study's file holds.
+All models get the same tokens, steps, batches and choice of learning rates. Finished runs are not repeated, and the
+same command continues runs that were killed. The output folder gets a JSON file with all runs, a table with the
+verdicts on the claims, and a picture. To continue on another machine, copy the output folder there. The intervals of
+the verdicts need scipy: `pip install '.[glue]'`. `studies/definition.py` describes the file of a study.
 """
 
 import sys
@@ -32,7 +31,7 @@ from .studies.workspace import Workspace, read_report
 
 @dataclass
 class StudyArguments:
-    """How to do a study, whose name (or YAML file) is the first argument."""
+    """How to run a study, whose name (or YAML file) is the first argument."""
 
     output_dir: str | None = field(
         default=None,
@@ -42,21 +41,23 @@ class StudyArguments:
         default=None, metadata={"help": "Folder of the data files that the study names; the Hub's data by default."}
     )
     quick: bool = field(
-        default=False, metadata={"help": "Minutes instead of hours: shows the whole path, and decides nothing."}
+        default=False,
+        metadata={"help": "Minutes instead of hours: tries the command, and decides nothing."},
     )
-    setting: str | None = field(default=None, metadata={"help": "Another of the study's settings."})
+    setting: str | None = field(default=None, metadata={"help": "Use another setting of the study's file."})
     jobs: int | None = field(
-        default=None, metadata={"help": "Runs at a time, which share the processor's cores; 1, with --quick 2."}
+        default=None,
+        metadata={"help": "Runs at a time, which share the cores; by default 1, with --quick 2."},
     )
     report_only: bool = field(
         default=False,
-        metadata={"help": "Train nothing: table, picture and verdicts from NAME.json in the output folder."},
+        metadata={"help": "Train nothing; write table, picture and verdicts from NAME.json in the output folder."},
     )
 
     def __post_init__(self):
         check_ranges(self, ("at least 1", "jobs"))
         if self.quick and self.setting is not None:
-            raise UserError("--quick is a setting itself: give it or --setting.")
+            raise UserError("--quick is itself a setting: give either --quick or --setting.")
 
 
 def write_report(report: dict[str, Any], folder: Path, study: Any = None) -> None:

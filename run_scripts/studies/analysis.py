@@ -1,7 +1,7 @@
-"""What the runs of a study say: chosen learning rates, results by seed, fits, verdicts.
+"""What the runs of a study show: chosen learning rates, results by seed, fits, verdicts.
 
-All is computed from a report, the content of a study's JSON file: its `definition`, `models` (parameters, operations
-and bytes of the contestants by task) and `runs`, see `workspace.Workspace.record`.
+Everything is computed from a report, the content of a study's JSON file: its `definition`, `models` (their parameters,
+operations and bytes by task) and `runs`, see `workspace.Workspace.record`. A run names its model `contestant`.
 """
 
 import math
@@ -67,7 +67,7 @@ class Analysis:
         return {run["seed"]: run for run in found if rate is not None and run["learning_rate"] == rate}
 
     def _started(self, task: Task, contestant: str) -> list[Mapping[str, Any]]:
-        """The runs of a contestant, without those that finetune models of another learning rate than the best."""
+        """The runs of a model, without those that finetune from another learning rate than the best."""
         start = self.start_learning_rate(task, contestant)
         found = self._runs.get((task.name, contestant), ())
         return [run for run in found if run.get("start_learning_rate") == start]
@@ -77,7 +77,7 @@ class Analysis:
         return {seed: _value(run, at, of) for seed, run in self.runs(task, contestant).items()}
 
     def compared(self, task: Task, name: str, claim: Claim) -> dict[int, float]:
-        """The results of a contestant in the units in which a claim compares them, or the slopes of a variant."""
+        """The results of a model in the units in which a claim compares them, or the slopes of a variant."""
         if claim.of == SLOPE:
             return self.slopes(task, name, claim.at)
         results = self.results(task, name, claim.at, claim.of)
@@ -94,7 +94,7 @@ class Analysis:
         return {seed: power_law(sizes, [results[seed] for results in by_member]) for seed in seeds}
 
     def has_started(self, task: Task, name: str) -> bool:
-        """Whether all runs of a contestant, or of a variant's sizes, have surpassed the task's plateau."""
+        """Whether all runs of a model, or of a variant's sizes, have surpassed the task's plateau."""
         if task.plateau is None:
             return True
         runs = [run for member in task.members(name) for run in self.runs(task, member).values()]
@@ -116,10 +116,10 @@ class Analysis:
         found = [(claim, self.comparisons(claim)) for claim in self.study.claims]
         return [(claim, comparisons, verdict(comparisons)) for claim, comparisons in found]
 
-    def close_contestants(self) -> set[tuple[str, str]]:
-        """Task and name of the contestants of undecided claims: more seeds may decide them.
+    def close_models(self) -> set[tuple[str, str]]:
+        """Task and name of the models of undecided claims, which more seeds may decide.
 
-        They decide nothing about contestants that have not surpassed the plateau.
+        Models that have not surpassed the plateau are left out.
         """
         close = set()
         for claim, comparisons, _ in self.verdicts():
@@ -157,8 +157,8 @@ def at_equal_time(runs: Mapping[int, Mapping[str, Any]], step: float, seconds: f
     """The mean over seeds of the results after the same training time, between evaluations by a straight line.
 
     Args:
-        runs: Runs of one contestant, by seed.
-        step: The contestant's seconds of a step.
+        runs: Runs of one model, by seed.
+        step: The model's seconds of a step.
         seconds: The time; `None` is returned if it is not within the evaluations of all runs.
     """
     found = [result_at(run, seconds / step) for run in runs.values()]

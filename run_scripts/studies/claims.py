@@ -1,19 +1,19 @@
-"""Claims of papers as comparisons of contestants, and their verdicts.
+"""Claims of papers as comparisons of models, and their verdicts.
 
 A claim in a study's file is a mapping with `claim` (one sentence), `source`, `task` if there are several, and one of
 
 - `better: A`, `than: B`: A's results are better than B's;
-- `not_worse: A`, `than: B`, `margin: m`: they are not worse by more than m;
-- `equal: A`, `to: B`, `margin: m`: they differ by at most m, in either direction;
+- `not_worse: A`, `than: B`, `margin: m`: A's results are at most m worse than B's;
+- `equal: A`, `to: B`, `margin: m`: the results differ by at most m in either direction;
 - `above: A`, `value: x`: A's results, or what `of` names, are above the number x.
 
-A and B are names of contestants or variants, or lists of them; a variant with sizes is compared size by size. Optional
-are `at`, the step whose results are compared (the last by default), and `of`: `slope` compares how fast the results
-improve with the size, a measure of `measures.py` compares that.
+A and B are names of models or variants, or lists of them. A variant with sizes is compared size by size. Two keys are
+optional: `at`, the step whose results are compared (by default the last), and `of`, which compares something else than
+the results: `slope` how fast they improve with the size, or a measure of `measures.py`.
 
-The rule is the same for all: the differences between A and B within each seed, positive where A is better, have a mean
-and a 95 % confidence interval (t distribution). The claim holds if the whole interval lies on the claimed side (above
-0, above -m, within -m to m), it does not hold if the whole interval lies on the other side, and otherwise it is
+One rule decides all claims. The differences between A and B with the same seed, positive where A is better, have a
+mean and a 95 % confidence interval (t distribution). A claim holds if the whole interval lies on the claimed side:
+above 0, above -m, or within -m to m. It does not hold if the whole interval lies on the other side. Otherwise it is
 undecided at this scale. Differences and margins are in the units of the task's `compared_as`: with `log`, 0.02 is
 about 2 %. A claim about several pairs holds if it holds for all of them, and does not hold if it fails for one.
 """

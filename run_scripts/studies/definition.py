@@ -1,28 +1,27 @@
-"""What a study compares, read from a YAML file: tasks, contestants, seeds, claims.
+"""What a study compares, read from a YAML file: tasks, models, seeds, claims.
 
 A file has these keys. Those with (task) may also stand below a name in `tasks`, for a study of several tasks.
 
 - `title`, `question`: texts for the report.
-- `seeds`: of every contestant; `more_seeds`: of the contestants of claims that are undecided after these.
-- `setting`s: `quick` and others below `settings`: keys to replace, e.g. fewer steps; mappings are merged.
+- `seeds`: the seeds of every model; `more_seeds`: further seeds for the models of claims that are then undecided.
+- `settings`: other settings, such as `quick`: keys to replace, e.g. fewer steps. Mappings are merged.
 - `command` (task): the training command. `arguments` (task): its arguments, as in a recipe.
 - `data` (task): `files`, arguments with `{data_dir}` in their paths; `hub`, the same data on the Hub; or `made_by`, a
   data set of `make_data`, with `made_with`, its arguments, and `files`, with `{made}`, a folder of the study, in their
-  paths; `measured_on`, folders of sets, for the measures of `measures.py` that read texts.
-- `tokenizer` (task): number of ids of a tokenizer that is trained once for all contestants; none for images, or if a
-  teacher gives it. The embeddings of a teacher are computed once too, if `files` have `cache_teacher`.
+  paths; `measured_on`, folders of sets for the measures of `measures.py` that read texts.
+- `tokenizer` (task): size of a tokenizer that is trained once for all models. Images need none, and a teacher brings
+  its own. If `files` have `cache_teacher`, the teacher's embeddings are computed once too.
 - `example` (task): shapes of a model's inputs for one example, by name, to count operations.
-- `variants` (task): name -> arguments that are added to the task's; below `sizes`, more of them by name of the size.
-  `contestants` (task): names of the variants that take part; all by default.
-- `baseline` (task): the variant whose parameters all others have to match within `parameter_tolerance`, 0.02.
-- `learning_rates` (task): every contestant gets the one that is best for it with the first seed, the
-  larger one of equals.
+- `variants` (task): name -> arguments that are added to the task's; below `sizes`, further ones by name of the size.
+  Every variant, or each of its sizes, is a model of the study. `contestants` (task): names of the variants that take
+  part; all by default.
+- `baseline` (task): the variant whose number of parameters all others must match within `parameter_tolerance`, 0.02.
+- `learning_rates` (task): every model gets the one with the best result for the first seed; of equal ones the larger.
 - `metric`, `better` (task): name of a result without `eval_`, and `lower` or `higher`. `compared_as` (task): `log`
   for differences of logarithms, else `value`. `budgets` (task): steps whose results are in the table too.
-- `plateau` (task): a number, or the name of a result, that a contestant has to surpass, otherwise its claims stay
-  undecided.
-- `starts_from` (task): name of an earlier task: its models of the same contestant and seed are finetuned, with
-  the best of its learning rates.
+- `plateau` (task): a number, or the name of a result, that a model must surpass; otherwise its claims stay undecided.
+- `starts_from` (task): name of an earlier task. Its models of the same name and seed are finetuned, from the runs with
+  the best learning rate.
 - `measures` (task): what `measures.py` measures in the trained models.
 - `claims`: see `claims.py`.
 """
@@ -58,7 +57,7 @@ RESERVED = ("output_dir", "seed", "learning_rate", "seeds", "learning_rates", "t
 
 @dataclass(frozen=True)
 class Task:
-    """What all contestants do. The fields are the keys described above."""
+    """What all models do. The fields are the keys described above."""
 
     name: str
     command: str
@@ -97,11 +96,11 @@ class Task:
         return 1 if self.better == "higher" else -1
 
     def members(self, name: str) -> list[str]:
-        """The contestants of a variant, one for each size, or the contestant of this name."""
+        """The models of a variant, one per size, or the model of this name."""
         return [found for found in self.contestants if name in (found, variant_of(found))]
 
     def recipe(self, contestant: str) -> dict[str, Any]:
-        """The arguments of the contestant's runs, with the overrides of task and contestant in one mapping."""
+        """The arguments of a model's runs, with the overrides of the task and the model in one mapping."""
         recipe = merge(self.arguments, self.contestants[contestant])
         if self.starts_from is not None:  # the checkpoint has a configuration
             recipe = {key: value for key, value in recipe.items() if key not in ("config_name", "model_type")}
@@ -142,12 +141,12 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def variant_of(contestant: str) -> str:
-    """The variant of a contestant: its name up to the size."""
+    """The variant of a model: its name up to the size."""
     return contestant.partition("/")[0]
 
 
 def size_of(contestant: str) -> str:
-    """The size of a contestant, empty if its variant has no sizes."""
+    """The size of a model, empty if its variant has no sizes."""
     return contestant.partition("/")[2]
 
 
@@ -243,7 +242,7 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
 
 
 def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The contestants: every variant, or each of its sizes."""
+    """The models: every variant, or each of its sizes."""
     contestants = {}
     for name, arguments in variants.items():
         own = {key: value for key, value in arguments.items() if key != "sizes"}
@@ -262,7 +261,7 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], contestants: Mapp
         if not isinstance(overrides, Mapping):
             raise UserError(f"{place}: config_overrides must be a mapping, got {overrides!r}.")
     if not isinstance(arguments.get("max_steps"), int):
-        raise UserError(f"{where}: `arguments` need max_steps, the same number for all contestants.")
+        raise UserError(f"{where}: `arguments` need max_steps, the same number for all models.")
 
 
 def _check_budgets(where: str, budgets: Sequence[int], arguments: Mapping[str, Any]) -> None:
@@ -308,7 +307,7 @@ def _as_list(value: str | list[str]) -> list[str]:
 
 
 def _pairs(place: str, task: Task, a: str, b: str, whole: bool) -> list[tuple[str, str]]:
-    """The contestants to compare; with `whole` the variants themselves."""
+    """The models to compare; with `whole` the variants themselves."""
     sides = [task.members(name) for name in (a, b)]
     for name, members in zip((a, b), sides, strict=True):
         if not members:

@@ -1,4 +1,4 @@
-"""Parameters, operations and bytes of the contestants, counted before anything runs."""
+"""Parameters, operations and bytes of the models of a study, counted before anything runs."""
 
 from collections.abc import Mapping
 
@@ -30,8 +30,8 @@ AUTO_CLASSES = {
 }
 
 
-def contestant_model(study: Study, task: Task, contestant: str, device: str = "meta") -> PreTrainedModel:
-    """A contestant's model with new weights, on the meta device without memory for them."""
+def new_model(study: Study, task: Task, contestant: str, device: str = "meta") -> PreTrainedModel:
+    """A model of a study with new weights; on the meta device they need no memory."""
     recipe = task.recipe(contestant)
     if task.starts_from is not None:
         recipe = study.tasks[task.starts_from].recipe(contestant)
@@ -56,7 +56,7 @@ def _vocabulary(study: Study, task: Task) -> int | None:
 
 
 def describe_models(study: Study) -> dict[str, dict[str, dict[str, int]]]:
-    """Task -> contestant -> `parameters`, `flops` (of a forward pass of one example) and `bytes` (in float32).
+    """Task -> model -> `parameters`, `flops` (of a forward pass of one example) and `bytes` (in float32).
 
     All parameters count, those of embeddings too; tied ones count once. The vocabulary has the requested size.
     """
@@ -67,7 +67,7 @@ def _describe_task(study: Study, task: Task) -> dict[str, dict[str, int]]:
     found = {}
     check_measures(task)
     for contestant in task.contestants:
-        model = contestant_model(study, task, contestant).eval()
+        model = new_model(study, task, contestant).eval()
         stored = [*model.parameters(), *(buffer for buffer in _saved_buffers(model))]
         parameters = sum(tensor.numel() for tensor in {id(tensor): tensor for tensor in stored}.values())
         flops = count_flops(model, [_example(task)])
@@ -91,7 +91,7 @@ def _example(task: Task) -> dict[str, torch.Tensor]:
 
 
 def check_parameters(task: Task, parameters: Mapping[str, int]) -> None:
-    """Check that all contestants have as many parameters as the baseline, or as the baseline of their size."""
+    """Check that all models have as many parameters as the baseline, or as the baseline of their size."""
     if task.baseline is None:
         return
     for contestant, count in parameters.items():

@@ -26,7 +26,7 @@ CONCLUSIONS = "conclusions.yaml"
 
 
 def results_table(analysis: Analysis) -> str:
-    """The results of all tasks: a row for each contestant, with mean and standard deviation over seeds."""
+    """The results of all tasks: a row per model, with mean and standard deviation over seeds."""
     tasks = list(analysis.study.tasks.values())
     several = len(tasks) > 1
     metric = "result" if several else f"{tasks[0].metric} ({tasks[0].better} is better)"
@@ -93,7 +93,7 @@ def _last_change(run: Mapping[str, Any]) -> float:
 
 
 def _step_seconds(analysis: Analysis, task: Task) -> dict[str, float]:
-    """Seconds of a step by contestant; none until all runs are done."""
+    """Seconds of a step by model; empty until all runs are done."""
     models = analysis.report["models"][task.name]
     return {name: facts["step_seconds"] for name, facts in models.items() if "step_seconds" in facts}
 

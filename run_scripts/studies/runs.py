@@ -102,12 +102,12 @@ class Executor:
         """Take the times of an earlier start."""
         for task, contestants in self.models.items():
             for name, facts in contestants.items():
-                earlier = models.get(task, {}).get(name, {})  # not there if the study's file had other contestants
+                earlier = models.get(task, {}).get(name, {})  # missing if the study's file had other models
                 if "step_seconds" in earlier:
                     facts["step_seconds"] = earlier["step_seconds"]
 
     def _time_steps(self) -> None:
-        """Measure what has not been measured: all contestants of a task together, with the threads of a run."""
+        """Measure what has not been measured: all models of a task together, with the threads of a run."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads())
         if self.device.type == "cpu":  # as the runs do
@@ -137,7 +137,7 @@ class Executor:
             self.records |= new
 
     def _is_of_this_study(self, run: Run) -> bool:
-        """Whether the study's file still has a run's task and contestant."""
+        """Whether the study's file still has a run's task and model."""
         task = self.study.tasks.get(run.task)
         return task is not None and run.contestant in task.contestants
 
@@ -252,7 +252,7 @@ def _run(analysis: Analysis, task: Task, contestant: str, learning_rate: float, 
 
 
 def _planned(analysis: Analysis, task: Task) -> list[Run]:
-    """All runs of a task that are known by now: every learning rate with the first seed, then the other seeds."""
+    """The runs of a task that are known so far: every learning rate with the first seed, then the other seeds."""
     first, *others = analysis.study.seeds
     ready = [name for name in task.contestants if analysis.can_start(task, name)]
     runs = [_run(analysis, task, name, rate, first) for name in ready for rate in task.learning_rates]
@@ -264,8 +264,8 @@ def _planned(analysis: Analysis, task: Task) -> list[Run]:
 
 
 def _more_runs(analysis: Analysis) -> list[Run]:
-    """The runs with more seeds of the contestants of undecided claims, and of what these start from."""
-    close, tasks = analysis.close_contestants(), analysis.study.tasks
+    """The runs with `more_seeds`, for the models of undecided claims and those that these start from."""
+    close, tasks = analysis.close_models(), analysis.study.tasks
     for task, name in list(close):
         while (start := tasks[task].starts_from) is not None:
             close.add((start, name))

@@ -1,4 +1,4 @@
-"""Seconds of a training step of every contestant, measured side by side: runs share the machine with other work."""
+"""Seconds of a training step of every model, measured in turn, because runs share the machine with other work."""
 
 import statistics
 from typing import Any
@@ -8,19 +8,19 @@ from transformers import PreTrainedModel
 
 from ..benchmarks.timing import Case, model_candidate, take_turns
 from .definition import Study, Task
-from .models import AUTO_CLASSES, contestant_model
+from .models import AUTO_CLASSES, new_model
 
 
-#: Timed steps of each contestant, whose median counts.
+#: Timed steps of each model; their median counts.
 ROUNDS = 15
 
 
 def step_seconds(study: Study, task: Task, device: torch.device, rounds: int = ROUNDS) -> dict[str, float]:
-    """Seconds of a step by contestant: forward and backward pass, and AdamW, in float32. The steps alternate."""
+    """Seconds of a step by model: forward and backward pass and AdamW, in float32. The models take turns."""
     case = Case("training", torch.float32, False, device)
     calls = {}
     for name in task.contestants:
-        model = contestant_model(study, task, name, "cpu")
+        model = new_model(study, task, name, "cpu")
         if task.command == "run_mlm" and hasattr(model.config, "sparse_prediction"):
             model.config.sparse_prediction = True  # as in training
         calls[name] = model_candidate(name, model, [random_batch(task, model)], case).call

@@ -59,7 +59,7 @@ def small_study(corpus, tmp_path):
         ([], "the first argument is the name of a study: depth, "),
         (["--quick"], "the first argument is the name of a study: depth, "),
         (["gate"], "there is no study file 'gate.yaml'. Shipped study files: depth.yaml, "),
-        (["gates", "--quick", "--setting", "large"], "--quick is a setting itself"),
+        (["gates", "--quick", "--setting", "large"], "--quick is itself a setting"),
         (["gates", "--setting", "huge"], "the study gates has no setting 'huge'"),
         (["gates", "--jobs", "0"], "--jobs must be at least 1, got 0"),
         (["gates", "--report_only", "--output_dir", "nowhere"], "there is no nowhere/gates.json"),

@@ -74,7 +74,7 @@ def test_a_plateau_can_be_a_number(report):
     report["definition"]["plateau"] = 47.9  # linear has 46, 48 and 47; mixer at least 84
     analysis = Analysis(report)
     assert [whole for _, _, whole in analysis.verdicts()] == [UNDECIDED] * 4
-    assert analysis.close_contestants() == set()  # more seeds do not help those that have not started
+    assert analysis.close_models() == set()  # more seeds do not help those that have not started
 
 
 def test_runs_that_diverged_have_not_started(report):
@@ -85,11 +85,11 @@ def test_runs_that_diverged_have_not_started(report):
 
 
 def test_undecided_claims_ask_for_more_seeds(report):
-    assert Analysis(report).close_contestants() == set()
+    assert Analysis(report).close_models() == set()
     for run in report["runs"]:
         if (run["contestant"], run["seed"]) == ("mixer", 3):
             run["result"] = 20.0
-    assert Analysis(report).close_contestants() == {("small", "mixer"), ("small", "split")}
+    assert Analysis(report).close_models() == {("small", "mixer"), ("small", "split")}
 
 
 def test_slopes_over_sizes(report):

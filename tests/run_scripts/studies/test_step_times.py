@@ -1,7 +1,7 @@
 import torch
 
 from tokenmixers.run_scripts.studies.definition import build_study, merge, read_study
-from tokenmixers.run_scripts.studies.models import contestant_model
+from tokenmixers.run_scripts.studies.models import new_model
 from tokenmixers.run_scripts.studies.step_times import random_batch, step_seconds
 
 
@@ -14,7 +14,7 @@ def test_the_batches_of_all_shipped_tasks_train():
     for name in ("tiny_attention", "synthesizers", "images"):
         study = read_study(name, "quick")
         for task in study.tasks.values():
-            model = contestant_model(study, task, next(iter(task.contestants)), "cpu")
+            model = new_model(study, task, next(iter(task.contestants)), "cpu")
             batch = random_batch(task, model)
             assert {len(value) for value in batch.values()} == {task.arguments["per_device_train_batch_size"]}
             loss = model(**batch).loss
@@ -26,7 +26,7 @@ def test_the_batches_of_all_shipped_tasks_train():
 def test_a_share_of_the_tokens_is_masked():
     study = tiny("toeplitz", arguments={"per_device_train_batch_size": 64, "mlm_probability": 0.3})
     (task,) = study.tasks.values()
-    labels = random_batch(task, contestant_model(study, task, "full", "cpu"))["labels"]
+    labels = random_batch(task, new_model(study, task, "full", "cpu"))["labels"]
     assert labels.shape == (64, 128)
     assert abs((labels != -100).float().mean() - 0.3) < 0.02
 
