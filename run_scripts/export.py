@@ -40,7 +40,7 @@ ROUNDS = 15
 class ExportArguments:
     """What to export, and how good it has to be."""
 
-    model: str = field(metadata={"help": "Checkpoint folder or Hub id."})
+    model: str = field(metadata={"help": "Checkpoint folder, Hub id or shipped model, e.g. gmlp-minilm."})
     output_dir: str = field(metadata={"help": "New folder for the exported model."})
     formats: list[str] = field(
         default_factory=lambda: ["onnx", "onnx-int8"],

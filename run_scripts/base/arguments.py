@@ -35,7 +35,8 @@ class ModelArguments:
     """Model and tokenizer to start from."""
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Checkpoint to start from: a folder or a Hub id."}
+        default=None,
+        metadata={"help": "Checkpoint to start from: a folder, a Hub id or a shipped model, e.g. gmlp-minilm."},
     )
     config_name: str | None = field(
         default=None,
