@@ -1,4 +1,4 @@
-"""The floor of a model's time: its matrix products alone, and a pass over the memory that they have to share."""
+"""The floor of a model's time: its matrix products, and one pass over what they read and write."""
 
 import time
 from collections import Counter
@@ -36,10 +36,10 @@ OTHER_PRODUCTS: dict[Any, Callable[..., int]] = {
 
 
 class Floor(TorchDispatchMode):
-    """Records the matrix products of what runs inside, forward and backward, to repeat them alone.
+    """Records the matrix products of the code inside, forward and backward, to repeat them on their own.
 
-    It keeps one tensor of each shape, and the weights themselves, which the repeated products read from memory as the
-    model does. Fused attention counts as a product.
+    It keeps one tensor per shape and the weights themselves, which the repeated products read from memory like the
+    model. Fused attention counts as a product.
     """
 
     def __init__(self, model: nn.Module, device: torch.device):
@@ -78,7 +78,7 @@ class Floor(TorchDispatchMode):
         )
 
     def _count_bytes(self, value: Any) -> None:
-        """Count a tensor, or the memory that it shares with others, but no weights: the products alone read those."""
+        """Count a tensor, shared memory once. Weights are not counted: the products already read them."""
         if not self._is_activation(value) or not value.numel():
             return
         storage = value.untyped_storage()
@@ -115,7 +115,7 @@ class Floor(TorchDispatchMode):
         return sum(size * count for size, count in self.tensors.items())
 
     def copies(self) -> None:
-        """A copy of every operand and result: twice the time of passing once over each."""
+        """Copy every operand and result, which takes twice the time of one pass."""
         for size, count in self.tensors.items():
             if size not in self._copies:
                 self._copies[size] = tuple(torch.ones(size, dtype=torch.uint8, device=self.device) for _ in range(2))

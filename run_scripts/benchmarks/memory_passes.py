@@ -3,10 +3,10 @@
     python -m tokenmixers.run_scripts.benchmarks.memory_passes
     python -m tokenmixers.run_scripts.benchmarks.memory_passes --models gmlp-base --masks none --operators
 
-Every operator of PyTorch except views passes once over its operands and its result. The bytes of the operators that
-are not matrix products are the passes that a model could do without; on fast processors they take most of a step. They
-depend on the code and not on the machine, and nothing is timed. A layer is what a model with two layers has beyond a
-model with one, so that the gradients' additions at the residuals are included.
+Every operator of PyTorch except views passes once over its operands and its result. The bytes of operators other than
+matrix products are passes that a model could avoid; on fast processors they take most of a step. They depend on the
+code and not on the machine, and nothing is timed. The bytes of a layer are those of a model with two layers minus
+those of a model with one, which includes the additions of gradients at the residuals.
 """
 
 from collections import Counter
@@ -63,7 +63,7 @@ class Bytes(NamedTuple):
 
 
 class ByteCounter(TorchDispatchMode):
-    """Counts operands and results of all operators inside of the context, backward passes included."""
+    """Counts operands and results of all operators in the context, including backward passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class ByteCounter(TorchDispatchMode):
 
 
 def _bytes(value: Any) -> int:
-    """Bytes of a tensor, each number once: expanded dimensions repeat what is there."""
+    """Bytes of a tensor. Expanded dimensions count once."""
     if not isinstance(value, torch.Tensor):
         return 0
     dimensions = zip(value.shape, value.stride(), strict=True)
@@ -104,7 +104,7 @@ def count_layer(
         config: Configuration of an encoder for text.
         mode: `"inference"`, or `"training"`: a forward and a backward pass, without the optimizer.
         precision: A key of `PRECISIONS`.
-        mask: `"none"`; `"ones"`, an attention mask without padding; `"padding"`, a row that is half as long.
+        mask: `"none"`; `"ones"`, an attention mask without padding; `"padding"`, with one row of half the length.
         batch: Number of rows.
         length: Tokens in a row.
     """

@@ -59,7 +59,7 @@ TORCHVISION += (".transforms.functional", ".utils")
 
 
 def import_peer(package: str, cell: int) -> ModuleType:
-    """A package to compare with. timm is also imported without torchvision, which its models do not need."""
+    """Import a package to compare with. timm's models do not need torchvision, so it may be missing."""
     if package != "timm":
         return import_optional(package.replace("-", "_"), "bench", f"--cells {cell}")
     if find_spec("timm") is None:
@@ -73,7 +73,7 @@ def import_peer(package: str, cell: int) -> ModuleType:
 
 @contextmanager
 def empty_torchvision() -> Iterator[None]:
-    """Modules of torchvision from which every name can be imported, for what is imported meanwhile."""
+    """Stand-ins for modules of torchvision, in which every name can be imported within the context."""
     names = [f"torchvision{name}" for name in TORCHVISION]
     found = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "torchvision"}
     sys.modules.update({name: MagicMock() for name in names})
@@ -89,7 +89,7 @@ Experiment = Callable[[Case, BenchmarkArguments], Iterator[Group]]
 
 
 def built_on_device(experiment: Experiment) -> Experiment:
-    """An experiment whose models and inputs are made on the case's device: on a GPU that takes seconds less each."""
+    """Make an experiment create its models and inputs on the case's device, which saves seconds on a GPU."""
 
     @wraps(experiment)
     def groups(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
@@ -114,7 +114,7 @@ def shipped_config(name: str, **changes: Any) -> PreTrainedConfig:
 
 @torch.no_grad()
 def randomise_gates(model: nn.Module) -> nn.Module:
-    """Randomise spatial weights, and the head of timm's models: they start at or near zero, which hides mistakes."""
+    """Randomise spatial weights and the head of timm's models, which start near 0 and would hide mistakes."""
     for name, parameter in model.named_parameters():
         if any(part in f".{name}" for part in (".spatial_proj.", ".gate.proj.", ".head.")):
             parameter.normal_(mean=float(name.endswith("proj.bias")), std=parameter.shape[-1] ** -0.5)
@@ -148,8 +148,8 @@ def as_g_mlp_pytorch(model: GMLPForMaskedLM | AMLPForMaskedLM, length: int) -> n
     """The same function as a `gMLP` of g-mlp-pytorch.
 
     That package has full spatial weights (its circulant ones are causal) and reads exactly `length` tokens. Its head
-    has its own matrix, which is set to the embeddings here, and its attention no biases of queries, keys and values,
-    which have to be 0.
+    has its own matrix, which is set to the embeddings. Its attention has no biases of queries, keys and values, so
+    these must be 0.
     """
     config = model.config
     package = import_peer("g-mlp-pytorch", 2)
@@ -208,7 +208,7 @@ def text_against_g_mlp_pytorch(case: Case, sizes: BenchmarkArguments) -> Iterato
 
 
 def matched_transformer(config_class: type, parameters: int, **settings: Any) -> PreTrainedModel:
-    """A BERT or ModernBERT with this many parameters, by choice of the width of its feed-forward layers.
+    """A BERT or ModernBERT with this many parameters; the width of its feed-forward layers is chosen to fit.
 
     Raises:
         ValueError: If the rest of the model already has more.
@@ -304,11 +304,11 @@ def sequence_to_sequence(case: Case, sizes: BenchmarkArguments) -> Iterator[Grou
 
 
 def with_own_code(method: MethodType) -> MethodType:
-    """The same method, with a copy of its code.
+    """The method with a copy of its code.
 
-    All forward methods of Transformers have the code of one decorator, and PyTorch keeps the graphs of a code in one
-    list. Where it explains why a graph of another model does not fit, it raises a KeyError for arguments that only
-    that model was called with.
+    All forward methods of Transformers share the code of one decorator, and PyTorch keeps the graphs of a code object
+    in one list. When it explains why the graph of another model does not fit, it raises a KeyError for arguments that
+    only that model got.
     """
     function = method.__func__
     code = function.__code__.replace(co_name=f"{function.__name__}_{id(method.__self__)}")
@@ -367,7 +367,7 @@ def _decoding(
 
 @built_on_device
 def growth(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
-    """6: growing lengths: the spatial gating unit of gMLP-base, its products; gMLP-base's layers and ModernBERT's."""
+    """6: growing lengths: gMLP-base's spatial gating unit and its products; layers of gMLP-base and ModernBERT."""
     config = shipped_config("gmlp-base")
     for length in sizes.growth:
         settings = (config.gate_layer_norm_eps, config.gate_type)
@@ -398,7 +398,7 @@ def growth(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
 
 @built_on_device
 def with_and_without_kernels(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
-    """9: our own models with the kernels that were chosen for this machine, and as they are written."""
+    """9: our models with the kernels that were chosen for this machine, and in plain PyTorch."""
 
     def pair(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
         plain = deepcopy(model)

@@ -58,7 +58,7 @@ COMPARISONS = (
 
 
 class Measure(NamedTuple):
-    """A figure of the first model of each group, where it was measured."""
+    """A figure of the first model of each group, if it was measured."""
 
     key: str
     title: str
@@ -102,7 +102,7 @@ class SummaryRow(NamedTuple):
 
 _BOTH = ("inference", "training")
 
-#: Rows of which nothing was measured are left out.
+#: Rows without figures are left out.
 SUMMARY = (
     SummaryRow(
         "gMLP-S, images: inference / training",
@@ -175,9 +175,7 @@ def read_machines(folder: Path) -> dict[str, Results]:
         bfloat16 = " with bfloat16" if machine.get("bfloat16") else ""
         name = machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}{bfloat16}"
         if name in machines:
-            raise UserError(
-                f"two folders of {folder} hold results of {name!r}; one of them is {subfolder}: join them."
-            )
+            raise UserError(f"two folders in {folder} hold results of {name!r}, one of them {subfolder}: merge them.")
         machines[name] = reports
     if not machines:
         raise UserError(f"there are no results in the folders of {folder}.")
@@ -185,7 +183,7 @@ def read_machines(folder: Path) -> dict[str, Results]:
 
 
 def _read_report(path: Path) -> dict[str, Any]:
-    """A report, with its rows by cell, group, mode, type and compilation in `by_case`."""
+    """Read a report, and group its rows by cell, group, mode, type and compilation in `by_case`."""
     report = json.loads(path.read_text(encoding="utf-8"))
     report["by_case"] = {}
     for row in report["results"]:
@@ -206,9 +204,9 @@ def command(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def times_as_fast(rows: Sequence[Mapping[str, Any]], ours: str, peer: str) -> float | None:
-    """Speedup of one candidate of a group over another; `None` if one of them was not measured.
+    """Speed-up of one candidate of a group over another; `None` if one of them was not measured.
 
-    If `ours` is the first of its group, it is the median of the ratios within the rounds, else the ratio of the
+    If `ours` is the first of its group, this is the median of the ratios within the rounds, otherwise the ratio of the
     medians.
     """
     by_name = {row["model"]: row for row in rows}
@@ -234,13 +232,13 @@ def _figure(
 def _figures_of_one_run(
     reports: Results, figures: Callable[[Mapping[str, Any]], list[float | None]]
 ) -> list[float | None]:
-    """The figures of a single run: the one with most of them, of several the newest."""
+    """The figures of one run: the run with most figures, or the newest of several."""
     runs = sorted(reports.values(), key=lambda report: report["machine"]["date"])
     return max(map(figures, reversed(runs)), key=lambda run: sum(figure is not None for figure in run))
 
 
 def _format_figures(figures: Sequence[float | None], text: str = "{:.2f}") -> str:
-    """Figures as a cell of a table, which is empty if there are none."""
+    """A cell of a table with these figures, empty if there are none."""
     return " / ".join("-" if figure is None else text.format(figure) for figure in figures) if any(figures) else ""
 
 
@@ -358,7 +356,7 @@ def summary_table(machines: Mapping[str, Results]) -> str:
 
 
 def with_summary(readme: Path, folder: Path) -> str:
-    """The content of a README with the table between its two comments made from the results in a folder."""
+    """The content of a README, with the table between its two comments replaced by the results in a folder."""
     start, end = MARKS
     before, found, rest = readme.read_text(encoding="utf-8").partition(start)
     _, found_end, after = rest.partition(end)
@@ -368,7 +366,7 @@ def with_summary(readme: Path, folder: Path) -> str:
 
 
 def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
-    """The figures of a row. Those of a mode are of one run: inference and training may be measured separately."""
+    """The figures of a row. Inference and training may come from different runs."""
     found: list[float | None] = []
     for mode in dict.fromkeys(mode for *_, mode in row.groups):
 

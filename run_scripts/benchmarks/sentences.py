@@ -39,14 +39,14 @@ TO_TRAIN, VOCABULARY = 10_000, 8192
 
 
 def read_sentences(file: str | None, count: int) -> list[str]:
-    """The first sentences of a file, one per line, or of the documentation of Python's standard library."""
+    """The first sentences of a file (one per line), or of the documentation of Python's standard library."""
     if file is None:
         return list(islice(_documentation(), count))
     return [line.strip() for line in read_lines(file, count, "sentences")]
 
 
 def _documentation() -> Iterator[str]:
-    """Sentences of more than 20 characters, each once."""
+    """The distinct sentences of more than 20 characters."""
     seen = set()
     for _, text in documents():
         for paragraph in re.split(r"\n\s*\n", text):
@@ -57,7 +57,7 @@ def _documentation() -> Iterator[str]:
 
 
 def _texts(sizes: BenchmarkArguments) -> tuple[list[str], PreTrainedTokenizerBase]:
-    """The sentences, and the tokenizer that was asked for or one that is trained on such sentences."""
+    """The sentences, and the requested tokenizer or one trained on such sentences."""
     sentences = read_sentences(sizes.sentence_file, max(sizes.sentences, TO_TRAIN))
     if sizes.tokenizer is not None:
         tokenizer = load_tokenizer(sizes.tokenizer)
@@ -69,7 +69,7 @@ def _texts(sizes: BenchmarkArguments) -> tuple[list[str], PreTrainedTokenizerBas
 def models_of_equal_shape(
     vocab_size: int, sizes: BenchmarkArguments, classifiers: bool = False
 ) -> dict[str, PreTrainedModel]:
-    """gMLP and BERT with MiniLM's layers, widths and heads, and a BERT of half the layers."""
+    """gMLP and BERT with MiniLM's layers, widths and heads, and a BERT with half the layers."""
     shape = {**SHAPE, "vocab_size": vocab_size, "max_position_embeddings": LENGTH}
     shape |= {"num_hidden_layers": sizes.shrunk.get("num_hidden_layers", SHAPE["num_hidden_layers"])}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -103,7 +103,7 @@ def sentence_embeddings(case: Case, sizes: BenchmarkArguments) -> Iterator[Group
 def _encoding(
     name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str], case: Case
 ) -> Candidate:
-    """All sentences from texts to vectors."""
+    """Encode all sentences, including tokenization."""
     from ..training.sentence_embeddings import as_sentence_transformer
 
     encoder = as_sentence_transformer(model.eval(), tokenizer).to(case.device, case.dtype)
@@ -118,7 +118,7 @@ def _encoding(
 
 
 def _tokenized(tokenizer: PreTrainedTokenizerBase, sentences: list[str], rows: int) -> list[dict[str, torch.Tensor]]:
-    """Batches of so many sentences, padded to the longest of each."""
+    """Batches of sentences, padded to the longest of each batch."""
     starts = range(0, len(sentences), rows)
     encoded = [
         tokenizer(

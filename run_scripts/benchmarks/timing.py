@@ -1,4 +1,4 @@
-"""Timing side by side: candidates with equal outputs, alternating calls, synchronised devices."""
+"""Timing of several candidates: equal outputs, alternating calls, synchronised devices."""
 
 import gc
 import json
@@ -37,9 +37,9 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
 
 @dataclass
 class Case:
-    """How the candidates of a group run; `mode` is `"inference"` or `"training"`.
+    """How the candidates of a group run. `mode` is `"inference"` or `"training"`.
 
-    `by_layer` compiles a model's layers one by one, which share their code, and leaves the rest as it is.
+    `by_layer` compiles each layer of a model, with one graph for layers of the same code, and nothing else.
     """
 
     mode: str
@@ -58,16 +58,16 @@ class Case:
 
 @dataclass
 class Candidate:
-    """One of the functions that are timed side by side.
+    """One of the functions that are timed in turn.
 
     Args:
         name: Name in the report.
         call: The function to time.
         outputs: Outputs that must be equal for candidates with the same `weights`.
-        weights: Name of the weights; `None` if no other candidate has the same.
+        weights: Name of the weights; `None` if no other candidate has the same weights.
         items: Tokens or images per call, without padding.
         is_profiled: Whether to measure peak memory and operators.
-        floor: Its matrix products, to be measured in turn with it.
+        floor: The matrix products of the call, which are timed in turn with it.
         facts: Further columns of the report.
     """
 
@@ -83,7 +83,7 @@ class Candidate:
 
 @dataclass
 class Group:
-    """Candidates whose calls alternate. The others are compared with the first."""
+    """Candidates whose calls alternate. All others are compared with the first."""
 
     name: str
     candidates: list[Candidate]
@@ -103,8 +103,8 @@ def model_candidate(
 ) -> Candidate:
     """A model that reads all of `inputs` in one call: forward passes, or training steps with AdamW.
 
-    Inference in bfloat16 has weights of that type, training has float32 weights and autocast. The loss is the
-    cross-entropy with `labels`, else the mean square of the first output.
+    Inference in bfloat16 uses weights of that type; training uses float32 weights and autocast. The loss is the
+    cross-entropy with `labels`, or else the mean square of the first output.
 
     Args:
         name: Name in the report.
@@ -166,7 +166,7 @@ def model_candidate(
 
 
 def compiled(model: nn.Module, case: Case) -> Callable[..., Any]:
-    """The model as the case asks: itself, compiled whole, or with compiled layers."""
+    """The model as the case requires: eager, compiled, or with compiled layers."""
     if not case.compiled:
         return model
     layers = repeated_layers(model) if case.by_layer else []
@@ -201,12 +201,12 @@ def _placed(value: Any, model: nn.Module, case: Case) -> Any:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Parameters, shared ones once."""
+    """Number of parameters. Shared parameters count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def count_flops(model: nn.Module, inputs: Inputs) -> int:
-    """Operations of the forward passes: by `forward_flops`, for other models by PyTorch's counter."""
+    """Operations of the forward passes, by `forward_flops`, or by PyTorch's counter for other models."""
     if hasattr(model, "forward_flops"):
         shapes = [next(iter(batch.values())).shape for batch in inputs]
         targets = [batch["decoder_input_ids"].shape[1] if "decoder_input_ids" in batch else None for batch in inputs]
@@ -223,7 +223,7 @@ def count_flops(model: nn.Module, inputs: Inputs) -> int:
 
 @contextmanager
 def attention_written_out(model: nn.Module) -> Iterator[None]:
-    """Eager attention: PyTorch's counter does not see into every fused kernel."""
+    """Use eager attention, because PyTorch's counter does not count every fused kernel."""
     implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if implementation != "sdpa":
         yield
@@ -271,7 +271,7 @@ def synchronise(device: torch.device) -> None:
 
 @contextmanager
 def number_of_threads(count: int) -> Iterator[None]:
-    """So many threads for PyTorch's operators and, if it is one, for tokenizers, which read it at every call."""
+    """Set the number of threads of PyTorch's operators. With one thread, tokenizers use one too."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -290,7 +290,7 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Seconds of each call in each round. The order rotates, so that no call always follows the same one.
 
-    A GPU's own clock times short calls several at a time.
+    On a GPU, events time short calls several at a time.
     """
     names, seconds = list(calls), {name: [] for name in calls}
     repeats = dict.fromkeys(names, 1)
@@ -334,7 +334,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
-    """Milliseconds of each candidate, and the ratio of the first's time to its time in the same round.
+    """Milliseconds of each candidate, and the ratio of the first candidate's time to its time in the same round.
 
     Returns:
         By name: `milliseconds`, `ratio` (below 1: the first is faster), each with `_q1` and `_q3`, its quartiles.

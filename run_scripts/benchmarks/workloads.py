@@ -1,4 +1,4 @@
-"""Experiments that measure whole jobs: texts of real lengths, and masked language modelling."""
+"""Experiments with whole workloads: texts of real lengths, and masked language modelling."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -26,7 +26,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def read_lines(file: str, count: int, wanted: str) -> list[str]:
-    """The first lines of a file that are not blank."""
+    """The first non-blank lines of a file."""
     if not Path(file).is_file():
         raise UserError(f"there is no file {file!r} to take {wanted} from.")
     with report_bad_data():
@@ -73,7 +73,7 @@ def _batches_by_length(lengths: list[int], room: int, ids: torch.Tensor) -> tupl
 def _packed_batches(
     lengths: list[int], batch_size: int, length: int, ids: torch.Tensor
 ) -> tuple[Inputs, list[list[int]]]:
-    """Batches of rows with several whole texts each, and the texts in each row."""
+    """Batches of rows that hold several whole texts, and the texts in each row."""
     from ..data.packing import first_fit  # with the package that reads data, which other experiments do without
 
     packed = first_fit(lengths, length)
@@ -92,7 +92,7 @@ def _packed_batches(
 
 
 def _texts_of(lengths: list[int], order: list[int] | list[list[int]]) -> Callable:
-    """Undo batching, for `comparable` of `model_candidate`: one tensor for each text, in the given order."""
+    """Undo batching, for `comparable` of `model_candidate`: one tensor per text, in the given order."""
 
     def select(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         found = {}
@@ -108,7 +108,7 @@ def _texts_of(lengths: list[int], order: list[int] | list[list[int]]) -> Callabl
 
 
 def real_lengths(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
-    """5: texts of real lengths: like lengths together, packed, and padded to the maximum as in the paper."""
+    """5: texts of real lengths: batched by length, packed, and padded to the maximum as in the paper."""
     longest, generator = sizes.lengths[-1], torch.Generator().manual_seed(0)
     spread = (torch.randn(sizes.texts, generator=generator) / 8 + 0.5) * longest
     sources = {"normally distributed": [max(round(length), longest // 32) for length in spread.tolist()]}

@@ -115,7 +115,7 @@ def test_a_folder_is_for_one_machine(folder, fact):
 
 def test_folders_of_the_same_machine_are_refused(folder):
     write(folder, "three", "images", [])
-    with pytest.raises(UserError, match=r"two folders of .* hold results of 'x, AVX9'.*three: join them"):
+    with pytest.raises(UserError, match=r"two folders in .* hold results of 'x, AVX9'.*three: merge them"):
         results_page.read_machines(folder)
 
 
