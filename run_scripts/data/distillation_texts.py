@@ -108,8 +108,7 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
 
 def _rows_of(table: Table, arguments: SentencePairArguments) -> tuple[datasets.Dataset, int]:
     """The pairs or texts of a table, and how many rows were left out since a text is empty."""
-    columns, names = arguments.pair_columns, ["anchor", "positive"]
-    names += [f"negative_{number}" for number in range(1, len(columns) - 1)]
+    columns, names = arguments.pair_columns, arguments.pair_names
     if not {*columns} <= {*table.columns}:
         if arguments.text_column not in table.columns:
             raise UserError(

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
@@ -108,28 +108,38 @@ def find_images(folder: Path) -> list[Path]:
 
     Other files are left out, with a message.
     """
-    found, others = [], Counter[str]()
+    images, others = _files_in(folder)
+    if not images:
+        raise UserError(f"the folder {str(folder)!r} has no image, such as .png or .jpg.")
+    if others:
+        kinds = ", ".join(f"{count:,} with {ending}" for ending, count in sorted(_endings(others).items()))
+        print(f"{folder}: files that are not images are left out: {kinds}", flush=True)
+    return images
+
+
+def _files_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The images in a folder and its folders in alphabetical order, and the other files; hidden ones are left out."""
+    images: list[Path] = []
+    others: list[Path] = []
     for parent, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        files = [Path(parent) / name for name in names if not name.startswith(".")]
-        images = [file for file in files if file.suffix.lower() in ImageFolder.EXTENSIONS]
-        others += Counter(file.suffix or "no ending" for file in files if file not in {*images})
-        found += images
-    if not found:
-        raise UserError(f"the folder {str(folder)!r} has no image, such as .png or .jpg.")
-    _print_left_out(str(folder), others)
-    return sorted(found)
+        for file in (Path(parent, name) for name in names if not name.startswith(".")):
+            (images if file.suffix.lower() in ImageFolder.EXTENSIONS else others).append(file)
+    return sorted(images), others
 
 
-def _print_left_out(name: str, endings: Counter[str]) -> None:
-    if endings:
-        kinds = ", ".join(f"{count:,} with {ending}" for ending, count in sorted(endings.items()))
-        print(f"{name}: files that are not images are left out: {kinds}", flush=True)
+def _endings(files: Iterable[Path]) -> Counter[str]:
+    return Counter(file.suffix or "no ending" for file in files)
+
+
+def _has_metadata(folder: Path) -> bool:
+    """Whether a file in a folder names the classes of its images."""
+    return any(any(folder.rglob(name)) for name in ImageFolder.METADATA_FILENAMES)
 
 
 def _read_test_folder(folder: Path, classes: Sequence[str] | None) -> datasets.Dataset:
     """All images of a folder, with labels if all are in folders that are called like classes."""
-    if any(any(folder.rglob(name)) for name in ImageFolder.METADATA_FILENAMES):
+    if _has_metadata(folder):
         return _read_folder(folder, "--test_dir")
     files = find_images(folder)
     features = {"image": datasets.Image()}
@@ -161,54 +171,27 @@ def _test_images(images: datasets.Dataset, arguments: ImageDataArguments) -> dat
 
 def _read_folder(folder: Path, argument: str) -> datasets.Dataset:
     """The images of a folder: in a folder for each class, or as a metadata file names them."""
-    names_classes = any(any(folder.rglob(name)) for name in ImageFolder.METADATA_FILENAMES)
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if names_classes or not classes:
+    if _has_metadata(folder):
         # All files: otherwise words like "val" in the names of files and folders choose among them.
-        split = load_named("imagefolder", None, "train", data_files={"train": f"{escape(str(folder))}/**"})
-        if not names_classes:
-            _refuse_images_outside_classes(_image_folders(folder), folder, argument)
-        return split
-    _refuse_images_outside_classes(_image_folders(folder), folder, argument)
-    found: list[tuple[str, int]] = []
-    others: Counter[str] = Counter()
-    for label, path in enumerate(classes):
-        files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-        images = [file for file in files if file.suffix.lower() in ImageFolder.EXTENSIONS]
-        endings = Counter(file.suffix or "no ending" for file in files if file not in {*images})
-        if not images:
-            holds = f"no image, but files with {', '.join(sorted(endings))}" if endings else "no image"
-            raise UserError(
-                f"{argument}: the folder {str(path)!r} has {holds}: put images such as .png or .jpg into it, or "
-                "remove it."
-            )
-        others += endings
-        found += [(str(file), label) for file in images]
-    _print_left_out(argument, others)
-    features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.ClassLabel(names=[path.name for path in classes])}
-    )
-    columns = {"image": [file for file, _ in found], "label": [label for _, label in found]}
-    return datasets.Dataset.from_dict(columns, features=features)
-
-
-def _image_folders(folder: Path) -> list[Path]:
-    """The folders in which there are images."""
-    return [
-        Path(parent)
-        for parent, _, names in os.walk(folder, followlinks=True)
-        if any(Path(name).suffix.lower() in ImageFolder.EXTENSIONS and not name.startswith(".") for name in names)
-    ]
-
-
-def _refuse_images_outside_classes(found: Sequence[Path], folder: Path, argument: str) -> None:
-    """Refuse images that are in no folder of a class: a folder of training and validation images would be one set."""
-    for path in sorted(found):
-        if path.parent.resolve() != folder.resolve():
+        return load_named("imagefolder", None, "train", data_files={"train": f"{escape(str(folder))}/**"})
+    images = find_images(folder)
+    for path in (image.parent for image in images):
+        if path.parent != folder:  # a folder of training and validation images would be one set
             raise UserError(
                 f"{argument}: {str(folder)!r} must have a folder of images for each class, but there are images in "
                 f"{str(path)!r}."
             )
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    for path in sorted({*classes} - {image.parent for image in images}):
+        endings = ", ".join(sorted(_endings(_files_in(path)[1])))
+        holds = f"no image, but files with {endings}" if endings else "no image"
+        raise UserError(
+            f"{argument}: the folder {str(path)!r} has {holds}: put images such as .png or .jpg into it, or remove it."
+        )
+    names = [path.name for path in classes]
+    columns = {"image": list(map(str, images)), "label": [image.parent.name for image in images]}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+    return datasets.Dataset.from_dict(columns, features=features)
 
 
 def _complete(images: datasets.Dataset, name: str, skip_empty: bool | None = None) -> datasets.Dataset:

@@ -82,6 +82,11 @@ class SentencePairArguments(LengthArguments, TextColumnArguments, FileArguments)
         """The columns of a training example, in the order of the loss: anchor, positive, hard negatives."""
         return [self.anchor_column, self.positive_column, *(self.negative_columns or ())]
 
+    @property
+    def pair_names(self) -> list[str]:
+        """Our names of these columns."""
+        return ["anchor", "positive", *(f"negative_{number}" for number in range(1, len(self.pair_columns) - 1))]
+
 
 def load_training_pairs(arguments: SentencePairArguments, token: str | None = None) -> datasets.Dataset:
     """Load and check the training examples.
@@ -89,15 +94,15 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
     Returns:
         Columns `anchor`, `positive`, and for each hard negative `negative_1` and so on.
     """
-    (table,), columns = load_tables(arguments, ["train"], token).values(), arguments.pair_columns
-    rows = _texts_of(table, columns, arguments, can_skip=True)
+    (table,) = load_tables(arguments, ["train"], token).values()
+    rows = _texts_of(table, arguments.pair_columns, arguments, can_skip=True)
     if not rows:
         labels = ", ".join(map(repr, arguments.positive_labels))
         raise UserError(
             f"no training pair has one of the --positive_labels {labels} in {arguments.label_column_name!r}."
         )
-    names = ["anchor", "positive", *(f"negative_{number}" for number in range(1, len(columns) - 1))]
-    pairs = datasets.Dataset.from_dict(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    columns = map(list, zip(*rows, strict=True))
+    pairs = datasets.Dataset.from_dict(dict(zip(arguments.pair_names, columns, strict=True)))
     return arguments.select("train", pairs)
 
 

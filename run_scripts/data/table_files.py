@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -153,6 +154,19 @@ class Table:
         known = ", ".join(map(repr, self.columns))
         raise UserError(f"{source}, {place}: there is no column {column!r}; the columns are {known}.")
 
+    @contextmanager
+    def report_bad_row(self, row: Row) -> Iterator[None]:
+        """Turn what a function raises for a row of another form than it expects into a `BadRowError`."""
+        try:
+            yield
+        except KeyError as error:
+            self.value(row, error.args[0])  # raises if no row has it
+            raise EmptyRowError(f"{error.args[0]!r} is missing.") from error
+        except BadRowError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise BadRowError(str(error)) from error
+
     def expand(self, change: Callable[[Row], Iterable[Row]]) -> "Table":
         """The table with the rows that a function makes of each, which raises `BadRowError` if it cannot."""
         placed: list[PlacedRow] = []
@@ -197,6 +211,18 @@ def check_text(value: Any, name: str = "the text") -> str:
     if not isinstance(value, str):
         raise BadRowError(f"{name} must be a string, got {value!r}.")
     return value
+
+
+def check_some_text(texts: Sequence[Any]) -> list[str]:
+    """The texts of a row in which some, but not all, may be empty, as in QQP.
+
+    Raises:
+        EmptyRowError: If all are empty.
+        BadRowError: If one is no text.
+    """
+    if not any(isinstance(text, str) and text.strip() for text in texts):
+        check_text(next(iter(texts), None))
+    return ["" if is_missing(text) else check_text(text) for text in texts]
 
 
 def read_list(cell: Any) -> Any:

@@ -17,6 +17,7 @@ from .table_files import (
     EmptyRowError,
     Row,
     Table,
+    check_some_text,
     check_text,
     is_missing,
     load_tables,
@@ -227,36 +228,16 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
     labelled = labelled or any(map(task.has_label, table.rows[:1]))
 
     def read(row: Row) -> Row:
-        try:
+        with table.report_bad_row(row):
             texts = task.texts(row)
-            group = {} if task.group is None else {"group": task.group(row)}
-        except KeyError as error:
-            column = error.args[0]
-            table.value(row, column)  # raises if no row has it
-            raise EmptyRowError(f"{column!r} is missing.") from error
-        except BadRowError:
-            raise
-        except (TypeError, ValueError, AttributeError) as error:
-            raise BadRowError(str(error)) from error
-        # A benchmark's pairs may have one empty text; so has QQP.
-        if isinstance(task, GlueTask) and any(isinstance(text, str) and text.strip() for text in texts):
-            texts = ["" if text is None else text for text in texts]
-            check = [text for text in texts if text]
-        else:
-            check = list(texts)
-        for text in check:
-            check_text(text)
-        label = {}
-        if labelled:
-            value = table.value(row, task.label_column)
-            if is_missing(value):
-                raise EmptyRowError("the label is missing.")
-            try:
-                label["label"] = task.read_label(value)
-            except ValueError as error:
-                raise BadRowError(str(error)) from error
-        index = {INDEX: row["idx"]} if isinstance(task, GlueTask) and "idx" in row else {}
-        return {"texts": list(texts), **index, **group, **label}
+            columns = {} if task.group is None else {"group": task.group(row)}
+            columns["texts"] = check_some_text(texts) if isinstance(task, GlueTask) else [*map(check_text, texts)]
+            if labelled:
+                value = table.value(row, task.label_column)
+                if is_missing(value):
+                    raise EmptyRowError("the label is missing.")
+                columns["label"] = task.read_label(value)
+            return columns | ({INDEX: row["idx"]} if isinstance(task, GlueTask) and "idx" in row else {})
 
     examples = table.convert(read, skip_empty and can_skip, can_skip)
     return datasets.Dataset.from_list([{INDEX: place, **example} for place, example in examples])

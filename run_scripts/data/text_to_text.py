@@ -19,7 +19,7 @@ from .glue import TASKS as GLUE_TASKS
 from .glue import GlueTask, without_tags
 from .loading import PairLengthArguments, PredictionSampleArguments
 from .squad import check_questions, load_squad_files
-from .table_files import BadRowError, EmptyRowError, Row, Table, check_text, is_missing, load_split
+from .table_files import EmptyRowError, Row, Table, check_some_text, is_missing, load_split
 
 
 SQUAD_ON_HUB = "rajpurkar/squad"
@@ -413,25 +413,12 @@ def read_text_examples(task: TextToTextTask, table: Table, labelled: bool, skip_
     """
 
     def read(row: Row) -> Example:
-        try:
-            texts = task.texts(row)
-            if not any(isinstance(text, str) and text.strip() for text in texts):
-                check_text(next(iter(texts), None))
-            for text in texts:
-                if text is not None and not isinstance(text, str):
-                    check_text(text)
+        with table.report_bad_row(row):
+            check_some_text(task.texts(row))
             if labelled and not task.compares_texts and is_missing(row["label"]):
                 raise EmptyRowError("the label is missing.")
             filled = row | {name: "" for name in task.columns if row[name] is None}
             return task.convert(filled, labelled)
-        except KeyError as error:
-            column = error.args[0]
-            table.value(row, column)  # raises if no row has it
-            raise EmptyRowError(f"{column!r} is missing.") from error
-        except BadRowError:
-            raise
-        except (TypeError, ValueError, AttributeError) as error:
-            raise BadRowError(str(error)) from error
 
     examples = table.convert(read, skip_empty and labelled, labelled)
     return [example if example.index is not None else replace(example, index=place) for place, example in examples]
