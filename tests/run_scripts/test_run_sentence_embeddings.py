@@ -2,12 +2,10 @@
 
 import importlib.util
 import json
-import os
 import random
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -377,22 +375,6 @@ def test_two_processes_train_as_one_with_twice_the_batch(command, in_two_process
         assert torch.allclose(single[name], launched[name], atol=1e-4), name
 
 
-KILLED = """
-import os, signal, sys
-import torch
-from transformers import Trainer
-from tokenmixers.run_scripts import run_sentence_embeddings
-torch.set_num_threads(1)
-step = Trainer.training_step
-def step_or_die(self, *args, **kwargs):
-    if self.state.global_step == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(self, *args, **kwargs)
-Trainer.training_step = step_or_die
-run_sentence_embeddings.main(sys.argv[1:])
-"""
-
-
 @library
 def test_pairs_that_fill_no_batch_without_a_repeated_text_are_an_error(command, tmp_path):
     rows = [{"anchor": f"question {index}", "positive": ("yes", "no", "maybe")[index % 3]} for index in range(12)]
@@ -401,26 +383,6 @@ def test_pairs_that_fill_no_batch_without_a_repeated_text_are_an_error(command, 
     with pytest.raises(SystemExit, match="the 12 training rows give no batch of 4 without the same text twice"):
         run_sentence_embeddings.main(command(**options, max_steps=None, num_train_epochs=1))
     assert not (tmp_path / "run").exists()
-
-
-@library
-@pytest.mark.slow
-def test_a_killed_run_ends_as_if_it_had_not_been(command, tmp_path):
-    options = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2, "precision": "fp32"}
-    whole = run_sentence_embeddings.main(command(**options))
-    arguments = command(**options, output_dir=tmp_path / "killed")
-    process = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=dict(os.environ), check=False)
-    assert process.returncode < 0 and (tmp_path / "killed" / "checkpoint-2").is_dir()
-    resumed = run_sentence_embeddings.main(arguments)
-    results = [
-        {key: value for key, value in each.items() if not key.endswith(("runtime", "per_second"))}
-        for each in (resumed, whole)
-    ]
-    assert results[0] == results[1]
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "killed"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {path.name for path in (tmp_path / "killed").iterdir()}
 
 
 GUIDE = (Path(run_sentence_embeddings.__file__).parent / "guides" / "sentence_embeddings.md").read_text("utf-8")
@@ -436,7 +398,7 @@ def test_the_commands_of_the_guide_are_read(monkeypatch):
     monkeypatch.setattr(Run, "command", read)
     lines = "".join(re.findall(r"^```bash\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)).replace("\\\n", "")
     calls = [shlex.split(line) for line in lines.splitlines() if line.startswith("tokenmixers run_sentence")]
-    assert len(calls) == 5
+    assert len(calls) >= 5
     for _, _, *arguments in calls:
         with pytest.raises(ReadError):
             run_sentence_embeddings.main(arguments)
