@@ -86,7 +86,7 @@ def load_questions(
     """
     splits = {}
     for name, table in load_tables(arguments, wanted, token, load_squad_files).items():
-        answered = name != "test" or any(map(_has_answer, table.rows))
+        answered = name != "test" or any(map(_has_answer, table.readable))
         skip_empty = arguments.skip_empty_examples and name != "test"
         questions = check_questions(table, arguments.version_2_with_negative, skip_empty, answered=answered)
         splits[name] = arguments.select(name, questions)

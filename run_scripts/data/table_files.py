@@ -134,15 +134,20 @@ class Table:
     source: str
     placed: list[PlacedRow]
 
-    @cached_property
+    @property
     def rows(self) -> list[Row]:
-        """The rows that could be read."""
+        """The rows. Raises `UserError` if some could not be read."""
+        return [row for _, row in self.convert(lambda row: row)]
+
+    @cached_property
+    def readable(self) -> list[Row]:
+        """The rows that could be read; `convert` names the others."""
         return [row for *_, row in self.placed if not isinstance(row, BadRowError)]
 
     @cached_property
     def columns(self) -> list[str]:
         """The columns that any row has."""
-        return list({column: None for row in self.rows for column in row})
+        return list({column: None for row in self.readable for column in row})
 
     def value(self, row: Row, column: str) -> Any:
         """The value of a column; `None` if this row does not have it, and others do."""

@@ -166,7 +166,7 @@ def _has_several(train: Table | None, column: str, config: PreTrainedConfig) -> 
     """Whether labels are lists: those of all training rows, or else, those of the model."""
     if train is None:
         return config.problem_type == "multi_label_classification"
-    labels = [row.get(column) for row in train.rows]
+    labels = [row.get(column) for row in train.readable]
     return any(isinstance(label, list) for label in labels) and all(
         isinstance(label, list) or is_missing(label) for label in labels
     )
@@ -175,10 +175,10 @@ def _has_several(train: Table | None, column: str, config: PreTrainedConfig) -> 
 def _classes(train: Table, column: str, several: bool) -> list[str]:
     """The labels of training rows in order."""
     if several:
-        lists = (row.get(column) for row in train.rows)
+        lists = (row.get(column) for row in train.readable)
         return _in_order({str(label) for found in lists if isinstance(found, list) for label in found})
     # Rows without a label, or with several: `read_examples` names all of them.
-    labels = [train.value(row, column) for row in train.rows]
+    labels = [train.value(row, column) for row in train.readable]
     found = {str(label) for label in labels if not (is_missing(label) or isinstance(label, list | dict))}
     if found and all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
         raise UserError(
@@ -202,7 +202,7 @@ def _is_number(name: str) -> bool:
 
 def found_labels(table: Table, task: TextTask) -> set[str]:
     """The labels of a table as names: those of the task's classes that a row names by index, others as they are."""
-    labels = [row[task.label_column] for row in table.rows if task.has_label(row)]
+    labels = [row[task.label_column] for row in table.readable if task.has_label(row)]
     if task.multi_label:
         return {str(label) for found in labels if isinstance(found, list) for label in found}
     return {_name_of(label, task) for label in labels}
@@ -225,7 +225,7 @@ def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool
         skip_empty: Whether rows without a text or label are left out where every row must have a label.
     """
     can_skip = labelled
-    labelled = labelled or any(map(task.has_label, table.rows[:1]))
+    labelled = labelled or any(map(task.has_label, table.readable[:1]))
 
     def read(row: Row) -> Row:
         with table.report_bad_row(row):

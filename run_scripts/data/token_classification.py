@@ -133,7 +133,7 @@ def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table
 def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:
     tokens_column, tags_column = arguments.text_column, arguments.label_column_name
     can_skip = tagged
-    tagged = tagged or any(tags_column in row for row in table.rows[:1])
+    tagged = tagged or any(tags_column in row for row in table.readable[:1])
 
     def read(row: Row) -> Row:
         tokens = table.value(row, tokens_column)
