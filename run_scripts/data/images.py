@@ -75,20 +75,7 @@ def load_images(
             split = _read_test_folder(Path(sources[name]), _classes(splits, model_classes))
         else:
             split = _read_folder(Path(sources[name]), f"--{names[name]}")
-        if name == "test":
-            splits[name] = _test_images(split, arguments)
-            continue
-        for column in (arguments.image_column_name, arguments.label_column_name):
-            if column not in split.column_names:
-                raise UserError(f"the {name} images have no column {column!r}; there are {split.column_names}.")
-        split = split.select_columns([arguments.image_column_name, arguments.label_column_name])
-        split = split.rename_columns({arguments.image_column_name: "image", arguments.label_column_name: "label"})
-        # The collator decodes the images, and can name a damaged one. It augments rows with a number.
-        split = indexed(split.cast_column("image", datasets.Image(decode=False)))
-        split = _complete(split, f"the {name} images", arguments.skip_empty_examples)
-        if not isinstance(split.features["label"], datasets.ClassLabel):
-            split = split.class_encode_column("label")
-        splits[name] = number_rows(split) if name == "train" else split
+        splits[name] = _prepared(split, arguments, name)
     first, *others = splits
     if first != "train" and "label" in splits[first].features:
         splits[first] = _with_classes(splits[first], model_classes, first, refuse_others=False)
@@ -153,20 +140,22 @@ def _read_test_folder(folder: Path, classes: Sequence[str] | None) -> datasets.D
     return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
 
 
-def _test_images(images: datasets.Dataset, arguments: ImageDataArguments) -> datasets.Dataset:
-    """Test images with the column `image` and, if all have a class, `label`."""
-    column, label = arguments.image_column_name, arguments.label_column_name
-    if column not in images.column_names:
-        raise UserError(f"the test images have no column {column!r}; there are {images.column_names}.")
-    labels = images[label] if label in images.column_names else [None]
-    names = {column: "image"}
-    if all(value is not None and value != -1 for value in labels):
-        names[label] = "label"
-    images = images.select_columns([*names]).rename_columns(names)
-    images = _complete(indexed(images.cast_column("image", datasets.Image(decode=False))), "the test images")
-    if "label" in images.column_names and not isinstance(images.features["label"], datasets.ClassLabel):
+def _prepared(images: datasets.Dataset, arguments: ImageDataArguments, name: str) -> datasets.Dataset:
+    """The images of a split with the columns `index`, `image` and `label`, which test images have if all have one."""
+    label, is_test = arguments.label_column_name, name == "test"
+    columns = {arguments.image_column_name: "image", label: "label"}
+    if is_test and (label not in images.column_names or any(value in (None, -1) for value in images[label])):
+        del columns[label]
+    for column in columns:
+        if column not in images.column_names:
+            raise UserError(f"the {name} images have no column {column!r}; there are {images.column_names}.")
+    images = images.select_columns([*columns]).rename_columns(columns)
+    # The collator decodes the images, and can name a damaged one. It augments rows with a number.
+    images = indexed(images.cast_column("image", datasets.Image(decode=False)))
+    images = _complete(images, f"the {name} images", None if is_test else arguments.skip_empty_examples)
+    if "label" in columns.values() and not isinstance(images.features["label"], datasets.ClassLabel):
         images = images.class_encode_column("label")
-    return images
+    return number_rows(images) if name == "train" else images
 
 
 def _read_folder(folder: Path, argument: str) -> datasets.Dataset:
