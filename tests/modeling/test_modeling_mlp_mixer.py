@@ -206,3 +206,16 @@ def test_parameter_count_of_mixer_b16():
     config = MLPMixerConfig(num_hidden_layers=12, image_size=224, num_labels=1000)
     with torch.device("meta"):
         assert MLPMixerForImageClassification(config).num_parameters() == 59_880_472
+
+
+def test_missing_biases_get_their_initial_values(build, tmp_path):
+    """They alone: all others keep what was loaded."""
+    model = build().float()
+    missing = {f"layers.1.token_mixing.{name}" for name in ("bias_in", "bias_out")}
+    kept = {name: tensor for name, tensor in model.state_dict().items() if name not in missing}
+    model.save_pretrained(tmp_path, state_dict=kept)
+    loaded, report = MLPMixerModel.from_pretrained(tmp_path, output_loading_info=True)
+    state = loaded.state_dict()
+    assert set(report["missing_keys"]) == missing
+    assert all(torch.equal(state[name], tensor) for name, tensor in kept.items())
+    assert not any(state[name].any() for name in missing)
