@@ -78,9 +78,9 @@ def answered_by(program: Program, model_class: type[PreTrainedModel]) -> Iterato
     original = model_class.forward
 
     @functools.wraps(original)  # the Trainer reads the names of inputs
-    def forward(self: PreTrainedModel, **inputs: Any) -> ModelOutput:
-        if not self.name_or_path:  # the tiny model with which a command tries its arguments
-            return original(self, **inputs)
+    def forward(self: PreTrainedModel, *positional: Any, **inputs: Any) -> ModelOutput:
+        if not self.name_or_path:  # the tiny model with which a command tries its arguments, alone or below a head
+            return original(self, *positional, **inputs)
         if inputs.get("attention_mask") is None and "input_ids" in inputs:
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         loss = {"loss": torch.zeros(())} if {"labels", "start_positions"} & inputs.keys() else {}

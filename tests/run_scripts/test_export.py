@@ -281,9 +281,10 @@ def labelled(checkpoint, tokenizer, tmp_path):
     return folder, tmp_path / "dev.jsonl"
 
 
-def test_a_program_answers_for_checkpoints_alone(checkpoint, tmp_path):
-    """Before it reads data, a command tries its arguments with a tiny model, which may be of the same class."""
-    folder, model = checkpoint("GMLPForSequenceClassification")
+@pytest.mark.parametrize("name", ["GMLPForSequenceClassification", "GMLPModel"])
+def test_a_program_answers_for_checkpoints_alone(name, checkpoint, tmp_path):
+    """Before it reads data, a command tries its arguments with a tiny model, of the same class or around one."""
+    folder, model = checkpoint(name)
     args = ScriptTrainingArguments(str(tmp_path / "run"), do_eval=True, use_cpu=True)
     with answered_by(lambda inputs: {"logits": torch.full((1, 2), 7.0)}, type(model)):
         try_arguments(args)
