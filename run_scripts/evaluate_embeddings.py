@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from .base.arguments import check_output_folder, parse_arguments
+from .base.arguments import check_new_folder, parse_arguments
 from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.precision import device_type
@@ -53,7 +53,7 @@ class EmbeddingEvaluationArguments:
         }
     )
     data_dir: list[str] = field(metadata={"help": "Folders, each with a set, or with a folder for each set."})
-    output_dir: str = field(metadata={"help": "Folder for results.json and results.md, which are replaced."})
+    output_dir: str = field(metadata={"help": "New folder for results.json and results.md."})
     tasks: list[str] | None = field(
         default=None, metadata={"help": "Names of sets or kinds, such as sts12 or retrieval; all by default."}
     )
@@ -168,10 +168,16 @@ def page(tables: list[str], run: dict[str, Any]) -> str:
     return f"{content}\n\nScores times 100. {where}.\n\n```\n{run['command']}\n```\n"
 
 
+def write_results(output: Path, content: dict[str, Any], tables: list[str], run: dict[str, Any]) -> None:
+    """Write `results.json` and `results.md`."""
+    write_atomically(output / "results.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(output / "results.md", page(tables, run))
+
+
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Entry point; returns the rows of the table, see `embeddings.results.summarise`."""
     (arguments,) = parse_arguments((EmbeddingEvaluationArguments,), argv)
-    output = check_output_folder(arguments.output_dir)
+    output = check_new_folder(arguments.output_dir)
     if arguments.speed_file is not None:
         read_sentences(arguments.speed_file, 1)
     tasks = load_tasks(arguments.data_dir, arguments.tasks, arguments.split)
@@ -193,13 +199,13 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     tables = [table_of(rows, names)]
     print(f"\n{tables[0]}\n", flush=True)
     output.mkdir(parents=True, exist_ok=True)
+    write_results(output, content, tables, run)  # measuring speeds takes long too
     if arguments.speed_file is not None:
         content["speeds"] = evaluation.speeds()
         tables.append(speed_table(content["speeds"]))
         print(f"{tables[1]}\n", flush=True)
         draw(content, content["speeds"], output)
-    write_atomically(output / "results.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    write_atomically(output / "results.md", page(tables, run))
+        write_results(output, content, tables, run)
     return rows
 
 

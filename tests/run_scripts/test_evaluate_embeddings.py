@@ -171,7 +171,7 @@ def test_models_stand_side_by_side_with_shares_and_means(command, model, tmp_pat
     for part in ("scores", "shares"):
         assert overall[part] == pytest.approx(np.mean([row[part] for row in rows[:4]], axis=0))
     # A single set has no mean.
-    (row,) = evaluate_embeddings.main(command(model, tasks=["pairs"], output_dir=tmp_path / "alone"))
+    (row,) = evaluate_embeddings.main(command(model, tasks=["pairs"], output_dir=tmp_path / "one set"))
     assert (row["name"], row["scores"]) == ("pairs", pytest.approx([BY_HAND["pairs"]]))
 
 
@@ -227,8 +227,8 @@ def test_formats_are_evaluated_side_by_side(encoder, command, tmp_path, capsys):
     assert [result["format"] for result in results] == ["float32"] * len(STANDARD) + ["bfloat16"] * len(STANDARD)
     first, second = (result["figures"] for result in results if result["set"] == "similar")
     assert first != second and first == pytest.approx(second, abs=0.05)  # the correlation of numbers, not of ranks
-    evaluate_embeddings.main(command(encoder, max_seq_length=4, tasks=["folds"]))
-    (cut,) = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
+    evaluate_embeddings.main(command(encoder, max_seq_length=4, tasks=["folds"], output_dir=tmp_path / "cut"))
+    (cut,) = json.loads((tmp_path / "cut" / "results.json").read_text())["results"]
     (whole,) = (result for result in results if (result["set"], result["format"]) == ("folds", "float32"))
     assert (whole["max_seq_length"], cut["max_seq_length"]) == (12, 4) and whole["score"] != cut["score"]
 
@@ -293,11 +293,11 @@ def test_exported_encoders_are_evaluated_in_onnx_runtime(exported, model, comman
     ]
     assert scores_of(rows, 1) == pytest.approx(BY_HAND, abs=1e-6)
     swapped = static_model(tmp_path / "models" / "swapped", "abedcf")
-    expected = scores_of(evaluate_embeddings.main(command(swapped, tasks=[*BY_HAND])))
+    expected = scores_of(evaluate_embeddings.main(command(swapped, tasks=[*BY_HAND], output_dir=tmp_path / "swapped")))
     assert scores_of(rows, 2) == pytest.approx(expected, abs=1e-6)
     assert expected != pytest.approx(BY_HAND, abs=1e-3)
     with pytest.raises(UserError, match="exported' has no files for float32 or bfloat16: give another of --formats"):
-        evaluate_embeddings.main(command(exported, formats=["float32", "bfloat16"]))
+        evaluate_embeddings.main(command(exported, formats=["float32", "bfloat16"], output_dir=tmp_path / "none"))
 
 
 def test_speeds_are_measured_in_turn_with_each_number_of_threads(monkeypatch):
@@ -365,10 +365,10 @@ def test_the_dev_split_and_tasks_can_be_chosen(command, data, capsys, tmp_path):
     rows = evaluate_embeddings.main(command(tasks=["classification", "pairs"], output_dir=tmp_path / "some"))
     assert {*scores_of(rows)} == {"pairs", "folds", "topics"}
     single = data[0] / "pairs"  # a folder that is a set
-    assert {*scores_of(evaluate_embeddings.main(command(data_dir=[single, data[0] / "rerank"])))} == {
-        "pairs",
-        "rerank",
-    }
+    folders = command(data_dir=[single, data[0] / "rerank"], output_dir=tmp_path / "two")
+    assert {*scores_of(evaluate_embeddings.main(folders))} == {"pairs", "rerank"}
+    with pytest.raises(UserError, match="two exists and is not empty: give another one"):
+        evaluate_embeddings.main(folders)
 
 
 def test_qrels_may_lie_in_a_folder_as_in_beir(data, tmp_path):
