@@ -81,6 +81,7 @@ def test_classes_become_names_also_in_lists(tmp_path):
         ("a.csv", 'a;b\n1;2\n"1";2\n', r"a\.csv, line 3: .* Commas separate columns"),
         ("a.jsonl", '{"a": 1}\n{"a"\n', r"a\.jsonl, line 2: not valid JSON"),
         ("a.json", "[1]", r"a\.json, row 1: a row must be an object"),
+        ("a.json", '{"a":\n 1}', r"a\.json' is one JSON object over several lines"),
         ("a.tsv", "text\n", "has no rows"),
         ("a.parquet", "no parquet", "cannot be read as parquet"),
         ("a.xls", "", "of no known kind"),

@@ -167,6 +167,14 @@ def test_a_folder_of_other_runs_is_refused(grid, tmp_path):
     ]
 
 
+def test_a_folder_with_other_files_is_refused(grid, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="run' is not empty and holds no runs of this kind"):
+        run_mlm.main(grid("--seeds", 1, 2))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
