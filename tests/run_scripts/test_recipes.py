@@ -371,9 +371,8 @@ def test_the_papers_encoders_classify_texts(recipe, name):
     assert classifier(ids).logits.shape == (1, 2)
 
 
-@pytest.mark.parametrize("name", ["quickstart.yaml", "digits.yaml"])
-def test_the_quickstart_trains_shipped_sizes_as_they_are(name):
-    recipe = yaml.safe_load((RECIPES / name).read_text())
+def test_the_quickstart_trains_a_shipped_size_as_it_is():
+    recipe = yaml.safe_load((RECIPES / "quickstart.yaml").read_text())
     assert (MODEL_CARDS / recipe["config_name"] / "config.json").is_file()
     assert not {"config_overrides", "model_type"} & recipe.keys()
 
