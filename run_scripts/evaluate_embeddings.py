@@ -13,6 +13,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -136,22 +137,22 @@ class Evaluation:
 
         return load_embedder(name, kind, self.arguments.max_seq_length, self.arguments.trust_remote_code)
 
-    def results(self, tasks: list[EmbeddingTask]) -> dict[str, list[dict[str, Any]]]:
-        """Title of each model -> its results on the sets."""
+    def results(self, tasks: list[EmbeddingTask]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """Title of each model, and its results on the sets."""
         from .embeddings.scores import evaluate
 
-        found: dict[str, list[dict[str, Any]]] = {title: [] for title in self.columns}
         for title, (name, kind) in self.columns.items():
             model = self.load(name, kind)
             facts = {"model": name, "format": kind, **self.facts[title], "batch_size": self.arguments.batch_size}
+            found = []
             for task in tasks:
                 start = time.perf_counter()
                 score, figures = evaluate(model, task, self.arguments.batch_size)
                 print(f"{title}, {task.title}: {METRICS[task.kind]} {100 * score:.2f}", flush=True)
                 row = {"set": task.name, "split": task.split, "kind": task.kind, "rows": task.rows}
                 row |= {"metric": METRICS[task.kind], "score": score, "figures": figures}
-                found[title].append({**facts, **row, "seconds": time.perf_counter() - start})
-        return found
+                found.append({**facts, **row, "seconds": time.perf_counter() - start})
+            yield title, found
 
     def speeds(self) -> list[dict[str, Any]]:
         """Sentences per second of all models, see `embeddings.speed.measure`."""
@@ -170,6 +171,7 @@ def page(tables: list[str], run: dict[str, Any]) -> str:
 
 def write_results(output: Path, content: dict[str, Any], tables: list[str], run: dict[str, Any]) -> None:
     """Write `results.json` and `results.md`."""
+    output.mkdir(parents=True, exist_ok=True)
     write_atomically(output / "results.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     write_atomically(output / "results.md", page(tables, run))
 
@@ -192,14 +194,16 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         if task.note:
             print(f"{task.title}: {task.note}")
     evaluation = Evaluation(arguments)
-    results = evaluation.results(tasks)
-    names = list(results)
-    rows = summarise(tasks, {name: [result["score"] for result in results[name]] for name in names})
-    content = run | {"models": names, "rows": rows, "results": [result for name in names for result in results[name]]}
-    tables = [table_of(rows, names)]
+    scores: dict[str, list[float]] = {}
+    results: list[dict[str, Any]] = []
+    for title, found in evaluation.results(tasks):
+        scores[title] = [result["score"] for result in found]
+        results += found
+        rows = summarise(tasks, scores)
+        content = run | {"models": list(scores), "rows": rows, "results": results}
+        tables = [table_of(rows, list(scores))]
+        write_results(output, content, tables, run)  # the next model may take an hour, or fail
     print(f"\n{tables[0]}\n", flush=True)
-    output.mkdir(parents=True, exist_ok=True)
-    write_results(output, content, tables, run)  # measuring speeds takes long too
     if arguments.speed_file is not None:
         content["speeds"] = evaluation.speeds()
         tables.append(speed_table(content["speeds"]))

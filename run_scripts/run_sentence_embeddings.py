@@ -297,7 +297,7 @@ class SentenceEmbeddings(Task):
     def _write_similarities(
         self, run: Run, split: str, trainer: "SentenceEmbeddingTrainer", evaluator: "AllEvaluators"
     ) -> None:
-        """Write the cosine similarity of each pair next to its score; of held-out pairs there is none to compare."""
+        """Write the cosine similarity of each pair next to its score. Pairs without a score give no file."""
         pairs = run.data[split]
         if trainer.is_world_process_zero() and evaluator.similarities is not None:
             columns = {INDEX: pairs[INDEX][:], "label": pairs["score"][:], "prediction": evaluator.similarities}

@@ -77,6 +77,9 @@ def load_data(arguments: TextToTextArguments, args: Seq2SeqTrainingArguments, to
     """Load the examples that a run needs."""
     tasks = find_tasks(arguments.tasks)
     check_packages(*{SCORES[name][0] for task in tasks for name in task.metrics if name in SCORES})
+    for task in tasks:
+        if task.benchmark_task is not None:
+            task.benchmark_task.check_split(arguments.train_val_split)
     found: dict[str, list[EvaluationSet]] = {"train": [], "validation": [], "test": []}
     for task, split in product(tasks, wanted_splits(args)):
         if split == "test" and task.benchmark_task is None:  # SQuAD's test set is not public

@@ -148,6 +148,14 @@ class GlueTask(TextTask):
         """Names of the sets of a split; `""` where there is one only."""
         return ("",) if split == "train" else self.sets
 
+    def check_split(self, share: float | None) -> None:
+        """Refuse to hold out a share of the rows where several rows are one question."""
+        if share is not None and self.group is not None:
+            raise UserError(
+                f"--train_val_split {share} would divide the answers to one question of {self.folder}: leave it out, "
+                "the task has validation data."
+            )
+
     @property
     def benchmark(self) -> str:
         """Name of the benchmark."""

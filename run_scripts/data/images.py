@@ -141,7 +141,7 @@ def _read_test_folder(folder: Path, classes: Sequence[str] | None) -> datasets.D
 
 
 def _prepared(images: datasets.Dataset, arguments: ImageDataArguments, name: str) -> datasets.Dataset:
-    """The images of a split with the columns `index`, `image` and `label`, which test images have if all have one."""
+    """The images of a split: columns `index`, `image` and `label`, which test images have if all have a class."""
     label, is_test = arguments.label_column_name, name == "test"
     columns = {arguments.image_column_name: "image", label: "label"}
     if is_test and (label not in images.column_names or any(value in (None, -1) for value in images[label])):
@@ -165,7 +165,7 @@ def _read_folder(folder: Path, argument: str) -> datasets.Dataset:
         return load_named("imagefolder", None, "train", data_files={"train": f"{escape(str(folder))}/**"})
     images = find_images(folder)
     for path in (image.parent for image in images):
-        if path.parent != folder:  # a folder of training and validation images would be one set
+        if path == folder or path.parent != folder:  # a folder of training and validation images would be one set
             raise UserError(
                 f"{argument}: {str(folder)!r} must have a folder of images for each class, but there are images in "
                 f"{str(path)!r}."

@@ -58,7 +58,7 @@ def convert_rows(
     can_skip: bool = True,
     stop_at_first: bool = False,
 ) -> Iterator[tuple[int, str, Item]]:
-    """Read rows one after another: what a function makes of each, and all that is wrong with them in one error.
+    """Yield what a function makes of each row; all bad rows are named in one error at the end.
 
     Args:
         name: Name of the data, for messages.
@@ -225,9 +225,10 @@ def check_some_text(texts: Sequence[Any]) -> list[str]:
         EmptyRowError: If all are empty.
         BadRowError: If one is no text.
     """
-    if not any(isinstance(text, str) and text.strip() for text in texts):
-        check_text(next(iter(texts), None))
-    return ["" if is_missing(text) else check_text(text) for text in texts]
+    found = ["" if is_missing(text) else check_text(text) for text in texts]
+    if not any(found):
+        raise EmptyRowError("the text is empty.")
+    return found
 
 
 def read_list(cell: Any) -> Any:

@@ -78,6 +78,7 @@ def load_sets(arguments: TextClassificationArguments, splits: list[str], token: 
         raise UserError("--data_dir holds the files of a benchmark: say which task with --task_name.")
     if arguments.task_name is not None:
         task, sources = find_task(arguments.task_name), {split: arguments.source_of(split) for split in splits}
+        task.check_split(arguments.train_val_split)
         return {
             split: {part: task.read(source, part, arguments.data_dir, token) for part in task.sets_of(source)}
             for split, source in sources.items()

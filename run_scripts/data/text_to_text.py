@@ -417,7 +417,7 @@ def read_text_examples(task: TextToTextTask, table: Table, labelled: bool, skip_
             check_some_text(task.texts(row))
             if labelled and not task.compares_texts and is_missing(row["label"]):
                 raise EmptyRowError("the label is missing.")
-            filled = row | {name: "" for name in task.columns if row[name] is None}
+            filled = row | {name: "" for name in task.columns if is_missing(row[name])}
             return task.convert(filled, labelled)
 
     examples = table.convert(read, skip_empty and labelled, labelled)

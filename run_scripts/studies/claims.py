@@ -8,8 +8,8 @@ A claim in a study's file is a mapping with `claim` (one sentence), `source`, `t
 - `above: A`, `value: x`: A's results, or what `of` names, are above the number x.
 
 A and B are names of models or variants, or lists of them. A variant with sizes is compared size by size. Two keys are
-optional: `at`, the step whose results are compared (by default the last), and `of`, which compares something else than
-the results: `slope` how fast they improve with the size, or a measure of `measures.py`.
+optional: `at`, the step whose results are compared (by default the last), and `of`, which names what is
+compared instead of the results: `slope`, how fast they improve with the size, or a measure of `measures.py`.
 
 One rule decides all claims. The differences between A and B with the same seed, positive where A is better, have a
 mean and a 95 % confidence interval (t distribution). A claim holds if the whole interval lies on the claimed side:

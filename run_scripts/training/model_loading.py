@@ -70,8 +70,8 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
         raise UserError(f"--config_overrides {arguments.config_overrides!r} is not possible: {error}") from error
     if unfit:
         raise UserError(
-            f"--config_overrides {arguments.config_overrides!r}: of a checkpoint only fields can be changed that "
-            "leave its weights and what they compute as they are: dropout rates and classifier_pooling."
+            f"--config_overrides {arguments.config_overrides!r}: of a checkpoint only dropout rates and "
+            "classifier_pooling can be changed."
         )
     return changed
 

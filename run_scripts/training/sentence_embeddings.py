@@ -267,6 +267,7 @@ class CosineEvaluator(EmbeddingSimilarityEvaluator):
         self.embeddings: list[np.ndarray] = []
         metrics = super().__call__(model, *args, **kwargs)
         self.similarities = pairwise_cos_sim(*self.embeddings).tolist()
+        del self.embeddings
         return metrics
 
     def embed_inputs(self, model: SentenceTransformer, sentences: Any, **kwargs: Any) -> np.ndarray:

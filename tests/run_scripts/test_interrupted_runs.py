@@ -491,6 +491,11 @@ def test_a_student_learns_from_a_model_of_transformers(script, changes, argument
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     losses = [entry["loss"] for entry in history if "loss" in entry]
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    labels = {name: value for name, value in changes.items() if not name.startswith(("teacher", "distillation"))}
+    labels |= {"max_steps": 1, "train_tokenizer": None, "tokenizer_name": None if images else tmp_path / "teacher"}
+    run_here(script, arguments(script, tmp_path / "alone", **labels))
+    alone = json.loads((tmp_path / "alone" / "trainer_state.json").read_text())["log_history"]
+    assert losses[0] != pytest.approx(next(entry["loss"] for entry in alone if "loss" in entry), rel=1e-3)
     assert re.search(r"^\| `?teacher`? +\| +teacher +\|$", (tmp_path / "run" / "README.md").read_text(), re.MULTILINE)
 
 

@@ -124,6 +124,25 @@ def test_other_validation_data_next_to_it_are_a_mistake(load, source, tmp_path):
         load(["train", "validation"], **source, **files, train_val_split=0.3)
 
 
+def test_answers_to_one_question_are_not_divided(tmp_path):
+    """MultiRC has a row for each answer, and a score for each question."""
+    with pytest.raises(
+        SystemExit, match=r"--train_val_split 0\.3 would divide the answers to one question of MultiRC"
+    ):
+        _glue(["train"], task_name="multirc", data_dir=str(tmp_path), train_val_split=0.3)
+    arguments = TextToTextArguments(tasks=["cb", "multirc"], data_dir=str(tmp_path), train_val_split=0.3)
+    with pytest.raises(SystemExit, match="would divide the answers to one question of MultiRC"):
+        load_data(arguments, _Run(arguments, ["train"]).args)
+
+
+def test_images_in_no_folder_of_a_class_are_a_mistake_in_the_current_folder_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (2, 2)).save("one.png")
+    with pytest.raises(SystemExit, match="must have a folder of images for each class"):
+        load_images(ImageDataArguments(train_dir="."), ["train"])
+
+
 def test_images_are_held_out(tmp_path):
     for number in NUMBERS:
         (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)

@@ -77,6 +77,10 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
             "no training pair has one of the --positive_labels '1' in 'kind'",
         ),
         ({"train_file": ["number.jsonl"], **COLUMNS}, "line 1: the text must be a string, got 3"),
+        (
+            {"train_file": ["tsv"], "label_column_name": "kind"},
+            "--label_column_name and --positive_labels belong",
+        ),
     ],
 )
 def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):

@@ -1,11 +1,18 @@
 import json
+import math
 
 import datasets
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.conll import read_conll
-from tokenmixers.run_scripts.data.table_files import load_split, read_table
+from tokenmixers.run_scripts.data.table_files import (
+    BadRowError,
+    EmptyRowError,
+    check_some_text,
+    load_split,
+    read_table,
+)
 
 
 def write(folder, name, content):
@@ -112,3 +119,12 @@ def test_conll(tmp_path):
         assert read_conll(write(tmp_path, "a.conll", "EU B-ORG\nrejects\n")).rows
     with pytest.raises(UserError, match="has no sentences"):
         read_conll(write(tmp_path, "a.conll", "\n"))
+
+
+def test_some_texts_of_a_row_may_be_empty():
+    assert check_some_text(["", "a"]) == ["", "a"] and check_some_text([math.nan, "a"]) == ["", "a"]
+    with pytest.raises(EmptyRowError):
+        check_some_text([None, " "])
+    with pytest.raises(BadRowError, match="must be a string, got 3") as caught:
+        check_some_text(["", 3])
+    assert not isinstance(caught.value, EmptyRowError)  # which --skip_empty_examples leaves out
