@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,30 @@ SENTENCES = [
     "Canberra is the capital city of Australia, although Sydney is larger.",
     "An exception is raised if the file cannot be opened.",
 ]
+#: Names of the sets on the cards -> their folders.
+SETS = {
+    "BIOSSES": "biosses",
+    "STS-B dev": "STS-B",
+    "STS12": "sts12",
+    "STS13 (without SMT)": "sts13",
+    "STS14": "sts14",
+    "STS15": "sts15",
+    "Twitter URL paraphrases": "pair_twitter_url",
+    "WikiQA": "rerank_wikiqa",
+    "CISI": "retrieval_cisi",
+    "NPL": "retrieval_npl",
+    "AG News": "ag_news",
+    "CLINC150": "clinc150",
+    "CR": "cr",
+    "HWU64": "hwu64",
+    "MPQA": "mpqa",
+    "TREC": "trec",
+    "TweetEval irony": "tweeteval_irony",
+    "20 Newsgroups subjects": "cluster_20newsgroups",
+    "biomedical titles": "cluster_biomedical_titles",
+    "search snippets": "cluster_searchsnippets",
+}
+METRICS = "spearman_cosine|ap|map|ndcg@10|accuracy|v_measure"
 PINNED = Path(__file__).with_name("shipped_embeddings.safetensors")
 library = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers (extra embeddings)"
@@ -139,13 +164,26 @@ def test_card(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_results_of_the_card_are_those_that_were_measured(name):
-    measured = json.loads((FOLDER / "embeddings" / "quality.json").read_text())["results"]
-    expected = sorted((row["metric"], round(100 * row["score"], 2)) for row in measured if row["model"] == name)
+    """Its metadata, and all columns of its table."""
+    scores: dict[tuple[str, str], float] = {}
+    for row in json.loads((FOLDER / "embeddings" / "quality.json").read_text())["results"]:
+        scores[row["model"], row["set"]] = 100 * row["score"]
+    text = (FOLDER / name / "README.md").read_text()
+    head = re.search(r"^\| set \| metric \|(.*)\|$", text, re.MULTILINE)[1]
+    columns = [column.strip().replace("token embeddings", "token-embeddings") for column in head.split("|")]
+    rows = [row.split(" | ") for row in re.findall(rf"^\| (.* \| (?:{METRICS}) \| .*%.*) \|$", text, re.MULTILINE)]
+    assert len(rows) == 20
+    for title, _, *cells in rows:
+        values = dict(zip(columns, (cell.strip("*") for cell in cells), strict=True))
+        share = float(values.pop("share").removesuffix(" %"))
+        ours = scores[name, SETS[title]]
+        assert share == pytest.approx(100 * ours / scores[columns[0], SETS[title]], abs=0.06)
+        for model, value in values.items():
+            assert float(value) == pytest.approx(scores[model, SETS[title]], abs=0.06), (title, model)
     results = ModelCard.load(FOLDER / name / "README.md").data.eval_results
-    found = sorted((result.metric_type, result.metric_value) for result in results)
-    assert len(found) == 20
-    for (metric, value), (expected_metric, expected_value) in zip(found, expected, strict=True):
-        assert metric == expected_metric and value == pytest.approx(expected_value, abs=0.02)
+    assert {result.dataset_name: result.metric_value for result in results} == {
+        title: pytest.approx(scores[name, key], abs=0.02) for title, key in SETS.items()
+    }
 
 
 @pytest.mark.slow  # a process that imports everything
