@@ -280,6 +280,7 @@ def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
 
 # --- modeling/inputs/token_layout.py
 _READ_AT_ONCE = ("cpu",)  # devices
+_LONGEST_WITH_DIAGONALS = 1024  # longer sequences may be mixed by Fourier transforms, in less memory
 
 
 class TokenLayout(NamedTuple):
@@ -294,6 +295,7 @@ class TokenLayout(NamedTuple):
     is_causal: bool = False
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
+    diagonals: torch.Tensor | None = None
 
     @property
     def counts_positions(self) -> bool:
@@ -386,6 +388,7 @@ def token_layout(
     """
     batch, length, _ = inputs_embeds.shape
     new_tokens, key_length = _new_tokens(config, inputs_embeds, cache)
+    is_toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
     if position_ids is not None:
         check_positions(position_ids, (batch, length), longest_sequence(config))
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
@@ -393,7 +396,7 @@ def token_layout(
     padding_mask, left_padded = None, False
     if attention_mask is not None and getattr(config, "mask_padding", True):
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
-        is_padded, left_padded = _sides_with_padding(config, padding_mask)
+        is_padded, left_padded = _sides_with_padding(padding_mask, config.image_size is None, is_toeplitz)
         padding_mask = padding_mask if is_padded else None
     positions = None
     if seq_idx is not None:
@@ -404,7 +407,10 @@ def token_layout(
         positions = (index - first_token_index(padding_mask)[:, None]).clamp(min=0)
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
-    return layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
+    layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
+    if is_toeplitz and config.max_position_embeddings <= _LONGEST_WITH_DIAGONALS and layout.counts_positions:
+        layout = layout._replace(diagonals=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
+    return layout
 
 
 def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -474,11 +480,9 @@ def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, cache: Ca
         raise ValueError("`seq_idx` is for whole rows: it cannot be given with tokens in a cache.")
 
 
-def _sides_with_padding(config: PreTrainedConfig, padding_mask: torch.Tensor) -> tuple[bool, bool]:
+def _sides_with_padding(padding_mask: torch.Tensor, may_shift: bool, is_toeplitz: bool) -> tuple[bool, bool]:
     """Whether there is padding, and whether some is on the left; true if this is unknown."""
-    may_shift = config.image_size is None  # masks do not change the positions of patches
-    # Synchronize with a GPU only if positions matter: a shift does not change Toeplitz weights.
-    is_toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
+    # Synchronize with a GPU only if positions matter: a shift changes neither those of patches nor Toeplitz weights.
     would_wait = padding_mask.device.type not in _READ_AT_ONCE and (is_toeplitz or not may_shift)
     if would_wait or is_tracing(padding_mask) or padding_mask.is_meta or torch._C._are_functorch_transforms_active():
         return True, may_shift
@@ -779,9 +783,6 @@ class DropPath(nn.Module):
         kept = torch.empty((branch.shape[0],) + (1,) * (branch.ndim - 1), dtype=branch.dtype, device=branch.device)
         return branch * kept.bernoulli_(keep_prob) / keep_prob
 
-    def extra_repr(self) -> str:
-        return f"drop_prob={self.drop_prob}"
-
 
 # --- modeling/layers/patch_embeddings.py
 class PatchEmbeddings(nn.Module):
@@ -856,12 +857,14 @@ class SpatialProjection(nn.Module):
             if positions is None:
                 return self.weight[layout.rows, :length]
             return self.weight[positions[:, new_tokens, None], positions[:, None, :]]
-        if layout.is_whole and layout.counts_positions:
-            diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
-            # Appendix C: rows of 2 * length numbers, read in steps of one less, shift by one. `unfold` is not dynamic.
-            rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
-            return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
-        return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
+        if layout.diagonals is None and not (layout.is_whole and layout.counts_positions):
+            return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
+        diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
+        if layout.diagonals is not None:  # one operator, whose gradient has no sort, unlike that of an index
+            return diagonals.expand(layout.query_length, -1).gather(1, layout.diagonals)
+        # Appendix C: rows of 2 * length numbers, read in steps of one less, shift by one. `unfold` is not dynamic.
+        rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
+        return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
         """Mix all tokens, those in the cache first, into the new tokens (into all tokens without `layout`)."""
@@ -955,9 +958,6 @@ class SpatialGatingUnit(nn.Module):
         if self.gate_type == "linear":
             return gate
         return passed + gate if self.gate_type == "additive" else passed * gate
-
-    def extra_repr(self) -> str:
-        return f"gate_type={self.gate_type!r}"
 
 
 # --- modeling/mixins/checkpoint_features.py

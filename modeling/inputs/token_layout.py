@@ -12,6 +12,7 @@ from .input_checks import check_length, check_positions
 
 
 _READ_AT_ONCE = ("cpu",)  # devices
+_LONGEST_WITH_DIAGONALS = 1024  # longer sequences may be mixed by Fourier transforms, in less memory
 
 
 class TokenLayout(NamedTuple):
@@ -29,6 +30,8 @@ class TokenLayout(NamedTuple):
         seq_idx: Index of each token's document, shape `(batch, key_length)`; tokens see their own document only.
             `None` if each row is one document.
         attention_mask: Mask for the attention implementation, which combines causal order, padding and documents.
+        diagonals: For Toeplitz weights, `distances` plus `key_length - 1`, shape `(query_length, key_length)`. `None`
+            with given positions, and in models for long sequences.
     """
 
     query_length: int
@@ -40,6 +43,7 @@ class TokenLayout(NamedTuple):
     is_causal: bool = False
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
+    diagonals: torch.Tensor | None = None
 
     @property
     def counts_positions(self) -> bool:
@@ -158,6 +162,7 @@ def token_layout(
     """
     batch, length, _ = inputs_embeds.shape
     new_tokens, key_length = _new_tokens(config, inputs_embeds, cache)
+    is_toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
     if position_ids is not None:
         check_positions(position_ids, (batch, length), longest_sequence(config))
         if config.is_decoder and seq_idx is None and attention_mask is None and key_length == length:
@@ -165,7 +170,7 @@ def token_layout(
     padding_mask, left_padded = None, False
     if attention_mask is not None and getattr(config, "mask_padding", True):
         padding_mask = _padding_mask(attention_mask, inputs_embeds, key_length, cache)
-        is_padded, left_padded = _sides_with_padding(config, padding_mask)
+        is_padded, left_padded = _sides_with_padding(padding_mask, config.image_size is None, is_toeplitz)
         padding_mask = padding_mask if is_padded else None
     positions = None
     if seq_idx is not None:
@@ -176,7 +181,10 @@ def token_layout(
         positions = (index - first_token_index(padding_mask)[:, None]).clamp(min=0)
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
-    return layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
+    layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
+    if is_toeplitz and config.max_position_embeddings <= _LONGEST_WITH_DIAGONALS and layout.counts_positions:
+        layout = layout._replace(diagonals=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
+    return layout
 
 
 def first_token_index(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -246,11 +254,9 @@ def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, cache: Ca
         raise ValueError("`seq_idx` is for whole rows: it cannot be given with tokens in a cache.")
 
 
-def _sides_with_padding(config: PreTrainedConfig, padding_mask: torch.Tensor) -> tuple[bool, bool]:
+def _sides_with_padding(padding_mask: torch.Tensor, may_shift: bool, is_toeplitz: bool) -> tuple[bool, bool]:
     """Whether there is padding, and whether some is on the left; true if this is unknown."""
-    may_shift = config.image_size is None  # masks do not change the positions of patches
-    # Synchronize with a GPU only if positions matter: a shift does not change Toeplitz weights.
-    is_toeplitz = getattr(config, "spatial_weight_type", None) == "toeplitz"
+    # Synchronize with a GPU only if positions matter: a shift changes neither those of patches nor Toeplitz weights.
     would_wait = padding_mask.device.type not in _READ_AT_ONCE and (is_toeplitz or not may_shift)
     if would_wait or is_tracing(padding_mask) or padding_mask.is_meta or torch._C._are_functorch_transforms_active():
         return True, may_shift

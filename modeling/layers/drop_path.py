@@ -18,6 +18,3 @@ class DropPath(nn.Module):
         keep_prob = 1 - self.drop_prob
         kept = torch.empty((branch.shape[0],) + (1,) * (branch.ndim - 1), dtype=branch.dtype, device=branch.device)
         return branch * kept.bernoulli_(keep_prob) / keep_prob
-
-    def extra_repr(self) -> str:
-        return f"drop_prob={self.drop_prob}"

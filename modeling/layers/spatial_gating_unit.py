@@ -47,12 +47,14 @@ class SpatialProjection(nn.Module):
             if positions is None:
                 return self.weight[layout.rows, :length]
             return self.weight[positions[:, new_tokens, None], positions[:, None, :]]
-        if layout.is_whole and layout.counts_positions:
-            diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
-            # Appendix C: rows of 2 * length numbers, read in steps of one less, shift by one. `unfold` is not dynamic.
-            rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
-            return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
-        return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
+        if layout.diagonals is None and not (layout.is_whole and layout.counts_positions):
+            return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
+        diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
+        if layout.diagonals is not None:  # one operator, whose gradient has no sort, unlike that of an index
+            return diagonals.expand(layout.query_length, -1).gather(1, layout.diagonals)
+        # Appendix C: rows of 2 * length numbers, read in steps of one less, shift by one. `unfold` is not dynamic.
+        rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
+        return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()
 
     def forward(self, hidden_states: torch.Tensor, layout: TokenLayout | None = None) -> torch.Tensor:
         """Mix all tokens, those in the cache first, into the new tokens (into all tokens without `layout`)."""
@@ -164,6 +166,3 @@ class SpatialGatingUnit(nn.Module):
         if self.gate_type == "linear":
             return gate
         return passed + gate if self.gate_type == "additive" else passed * gate
-
-    def extra_repr(self) -> str:
-        return f"gate_type={self.gate_type!r}"

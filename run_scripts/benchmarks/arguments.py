@@ -52,7 +52,7 @@ class BenchmarkArguments:
         default=False,
         metadata={"help": "With --compile: compile each layer, in a tenth of the time. Decoding is compiled whole."},
     )
-    rounds: int = field(default=15, metadata={"help": "Timed calls of each candidate, after two to warm up."})
+    rounds: int = field(default=15, metadata={"help": "Timed calls of each candidate, after one or two to warm up."})
     batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
     lengths: list[int] = field(
         default_factory=lambda: [128, 512],

@@ -56,10 +56,11 @@ MASKS = ("none", "ones", "padding")
 
 
 class Bytes(NamedTuple):
-    """Bytes read and written, by name of the operator."""
+    """Bytes read and written, by name of the operator, and the number of operators."""
 
     products: Counter[str]
     others: Counter[str]
+    operators: Counter[str]
 
 
 class ByteCounter(TorchDispatchMode):
@@ -67,7 +68,7 @@ class ByteCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = Bytes(Counter(), Counter())
+        self.bytes = Bytes(Counter(), Counter(), Counter())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -78,6 +79,7 @@ class ByteCounter(TorchDispatchMode):
         is_product = name in PRODUCTS or "scaled_dot_product" in name
         kind = self.bytes.products if is_product else self.bytes.others
         kind[name] += sum(map(_bytes, operands)) + sum(map(_bytes, tree_leaves(result)))
+        self.bytes.operators[name] += 1
         return result
 
 
@@ -153,8 +155,11 @@ def main(argv: list[str] | None = None) -> dict[tuple[str, ...], Bytes]:
         if arguments.operators:
             rows = [(operator, _megabytes(size)) for operator, size in counts[case].others.most_common()]
             print_table((", ".join(case), "MB"), rows)
-    rows = [(*case, *(_megabytes(kind.total()) for kind in found)) for case, found in counts.items()]
-    print_table(("model", "mode", "precision", "mask", "products' MB", "other MB"), rows)
+    rows = [
+        (*case, _megabytes(found.products.total()), _megabytes(found.others.total()), str(found.operators.total()))
+        for case, found in counts.items()
+    ]
+    print_table(("model", "mode", "precision", "mask", "products' MB", "other MB", "operators"), rows)
     return counts
 
 

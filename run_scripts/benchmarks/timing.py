@@ -281,6 +281,8 @@ def number_of_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+#: Calls that take so many seconds together are warm after one round.
+LONG_SECONDS = 60
 #: On a GPU a call is repeated for so many seconds and timed as a whole: starting it is then hidden by the call before.
 REPEATED_SECONDS = 0.02
 
@@ -293,8 +295,10 @@ def take_turns(
     On a GPU, events time short calls several at a time.
     """
     names, seconds = list(calls), {name: [] for name in calls}
-    repeats = dict.fromkeys(names, 1)
+    repeats, start = dict.fromkeys(names, 1), time.monotonic()
     for number in range(-warm_up, rounds):
+        if -warm_up < number < 0 and time.monotonic() - start > LONG_SECONDS:
+            continue
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             found = _seconds(calls[name], repeats[name], device)

@@ -182,6 +182,13 @@ def test_positions_count_from_the_first_real_token(tiny_config, pad, padded_layo
             assert all(0 <= position < 11 for position in ids)
 
 
+def test_layouts_of_long_sequences_do_not_grow_with_the_square(tiny_config):
+    """The kernel for long sequences promises memory that grows with the length."""
+    config = tiny_config(max_position_embeddings=2048)
+    layout = token_layout(config, torch.zeros(1, 2000, 4), torch.arange(2000)[None] > 5)
+    assert sum(value.numel() for value in layout if isinstance(value, torch.Tensor)) < 10 * 2000
+
+
 @pytest.mark.parametrize("seq_idx", [None, torch.tensor([[0, 0, 1], [0, 1, 1]])])
 def test_accelerate_moves_a_layout_to_another_device(tiny_config, seq_idx):
     mask = torch.tensor([[0, 1, 1], [1, 1, 0]])

@@ -47,6 +47,7 @@ def test_each_number_is_counted_where_it_is_read_or_written():
         x @ x.mT
     assert counter.bytes.others == {"add": 6 * 4 * 4 * 2 + 4 * 2, "zero_": 6 * 4 * 4, "add_": 6 * 4 * 4 * 2}
     assert counter.bytes.products == {"mm": 2 * 6 * 4 * 4 + 6 * 6 * 4}
+    assert counter.bytes.operators == {"add": 1, "zero_": 1, "add_": 1, "mm": 1}
 
 
 def test_a_gmlp_layer_by_hand(count, config_of):
@@ -96,6 +97,11 @@ def test_padding_costs_no_pass_over_the_activations(family, count):
     assert masked["masked_fill"] <= 2 * of_a_matrix
 
 
+def test_toeplitz_layers_share_the_numbers_of_their_diagonals(count):
+    found = count("gmlp", "inference", "float32", "none").others
+    assert "gather" in found and "arange" not in found
+
+
 @pytest.mark.parametrize(("family", "readers"), [("amlp", ("proj_in", "qkv_proj")), ("vanilla", "qkv")])
 def test_inputs_are_cast_once_for_all_that_read_them(family, readers, tiny_model):
     """Under autocast each linear layer would cast its own copy."""
@@ -117,6 +123,10 @@ def test_the_page_has_todays_counts():
     found = count_layer(encoder_config("gmlp-base"), "inference", "float32", "ones")
     now = f"{found.others.total() / 1e6:.0f} / {found.products.total() / 1e6:.0f}"
     assert cell.endswith(f" → {now}")
+    numbers = re.search(r"gmlp-base (\d+) instead of \d+ in\s+bfloat16 inference and (\d+) instead", text).groups()
+    cases = (("inference", "bfloat16"), ("training", "autocast"))
+    found = [count_layer(encoder_config("gmlp-base"), *case, "none").operators.total() for case in cases]
+    assert [int(number) for number in numbers] == found
 
 
 def test_the_command_prints_a_table(capsys, monkeypatch):

@@ -62,6 +62,14 @@ def test_rounds_are_interleaved_and_start_with_another_each_time():
     assert all(second >= 0 for times in seconds.values() for second in times)
 
 
+@pytest.mark.parametrize(("long_seconds", "warm_up"), [(60, 2), (0, 1)])
+def test_long_calls_warm_up_once(long_seconds, warm_up, monkeypatch):
+    monkeypatch.setattr(timing, "LONG_SECONDS", long_seconds)
+    made = []
+    take_turns({"a": lambda: made.append("a")}, rounds=3, device=CPU)
+    assert len(made) == warm_up + 3
+
+
 def test_a_gpu_times_short_calls_several_at_a_time(monkeypatch):
     class Event:
         clock = 0.0
