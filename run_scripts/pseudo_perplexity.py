@@ -140,7 +140,7 @@ def score_pairs(scorer: Scorer, arguments: PseudoPerplexityArguments) -> tuple[d
     Returns:
         Accuracies, and both scores of every pair.
     """
-    table = read_table(arguments.pairs or "")
+    table = read_table(arguments.pairs or "").with_options(arguments)
 
     def read(row: Row) -> list[str]:
         return [check_text(table.value(row, column)) for column in (arguments.good_column, arguments.bad_column)]

@@ -146,9 +146,10 @@ def _prepared(images: datasets.Dataset, arguments: ImageDataArguments, name: str
     columns = {arguments.image_column_name: "image", label: "label"}
     if is_test and (label not in images.column_names or any(value in (None, -1) for value in images[label])):
         del columns[label]
-    for column in columns:
+    for column, ours in columns.items():
         if column not in images.column_names:
-            raise UserError(f"the {name} images have no column {column!r}; there are {images.column_names}.")
+            known, option = ", ".join(map(repr, images.column_names)), f"--{ours}_column_name"
+            raise UserError(f"the {name} images have no column {column!r} ({option}); the columns are {known}.")
     images = images.select_columns([*columns]).rename_columns(columns)
     # The collator decodes the images, and can name a damaged one. It augments rows with a number.
     images = indexed(images.cast_column("image", datasets.Image(decode=False)))

@@ -121,7 +121,7 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
     else:
         name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
         table = load_split(name, config, getattr(arguments, f"{split}_split"), token)
-    can_skip = split == "validation"
+    table, can_skip = table.with_options(arguments), split == "validation"
     if arguments.score_column in table.columns and source != "train":
         pairs = _scored_pairs(table, arguments, can_skip)
     elif arguments.anchor_column in table.columns and arguments.positive_column in table.columns:

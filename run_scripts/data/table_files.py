@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,10 +129,12 @@ class Table:
     Args:
         source: The files or the split, for messages.
         placed: The rows with their places, also those that could not be read.
+        options: Columns that options of the command name, and these options, for messages.
     """
 
     source: str
     placed: list[PlacedRow]
+    options: dict[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:
@@ -156,8 +158,15 @@ class Table:
         if column in self.columns:
             return None
         source, place = next((*where,) for *where, row in self.placed if not isinstance(row, BadRowError))
-        known = ", ".join(map(repr, self.columns))
-        raise UserError(f"{source}, {place}: there is no column {column!r}; the columns are {known}.")
+        known, option = ", ".join(map(repr, self.columns)), self.options.get(column)
+        named = repr(column) if option is None else f"{column!r} ({option})"
+        raise UserError(f"{source}, {place}: there is no column {named}; the columns are {known}.")
+
+    def with_options(self, arguments: Any) -> "Table":
+        """The table with the options among a command's arguments that name columns."""
+        given = {name: value for name, value in vars(arguments).items() if "_column" in name and value is not None}
+        listed = {name: [value] if isinstance(value, str) else value for name, value in given.items()}
+        return replace(self, options={column: f"--{name}" for name, columns in listed.items() for column in columns})
 
     @contextmanager
     def report_bad_row(self, row: Row) -> Iterator[None]:
@@ -181,7 +190,7 @@ class Table:
             except BadRowError as problem:
                 rows = [problem]
             placed += ((source, place, changed) for changed in rows)
-        return Table(self.source, placed)
+        return replace(self, placed=placed)
 
     def convert(
         self, read: Callable[[Row], Item], skip_empty: bool = False, can_skip: bool = True
@@ -340,9 +349,10 @@ def load_tables(
         if (name is None) == (files[split] is None):
             raise UserError(f"give the {split} data as either --dataset_name or --{source}_file.")
     if name is None:
-        return {split: read(files[split]) for split in splits}
+        return {split: read(files[split]).with_options(arguments) for split in splits}
     names = {split: getattr(arguments, f"{source}_split") for split, source in sources.items()}
-    return {split: load_split(name, arguments.dataset_config_name, names[split], token) for split in splits}
+    config = arguments.dataset_config_name
+    return {split: load_split(name, config, names[split], token).with_options(arguments) for split in splits}
 
 
 def _named_rows(rows: Iterable[Row], features: datasets.Features) -> Iterator[tuple[int, Row]]:

@@ -204,7 +204,7 @@ def load_texts(
     files = find_files(patterns, TEXT_KINDS)
     is_table = any(ending(file) != ".txt" for file in files)
     if column != "text" and not is_table:
-        raise UserError(f"the {name} data has no column {column!r}: txt files have no columns.")
+        raise UserError(f"the {name} data has no column {column!r} (--text_column_names): txt files have no columns.")
     if unit != "line" and all(ending(file) != ".txt" for file in files):
         raise UserError(f"--text_unit {unit} is for txt files, and the {name} data are tables: a row is a document.")
     read = partial(_rows_of, column=column, stop_at_first=streaming, unit=unit)
@@ -291,7 +291,7 @@ def _rows_with(file: str, column: str, unit: str) -> Iterator[PlacedRow]:
             columns |= {} if found else dict.fromkeys(row)
     if not found and columns:
         known = ", ".join(map(repr, columns))
-        raise BadDataError(f"the file {file!r} has no column {column!r}; it has {known}.")
+        raise BadDataError(f"the file {file!r} has no column {column!r} (--text_column_names); it has {known}.")
 
 
 def text_only(split: Split, column: str, name: str) -> Split:
@@ -305,7 +305,8 @@ def text_only(split: Split, column: str, name: str) -> Split:
     with report_bad_data():
         columns = split.column_names or list(next(iterate_rows(split, name), {}))
     if column not in columns:
-        raise UserError(f"the {name} data has no column {column!r}; it has {', '.join(map(repr, columns))}.")
+        known = ", ".join(map(repr, columns))
+        raise UserError(f"the {name} data has no column {column!r} (--text_column_names); it has {known}.")
     kind = (split.features or {}).get(column)
     if kind is not None and getattr(kind, "dtype", None) not in ("string", "large_string", "null"):
         with report_bad_data():

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -127,7 +127,7 @@ def _by_sentence(table: Table, arguments: TokenClassificationArguments) -> Table
             sentences.append((source, place, cells_of))
         for column in columns if cells_of is not None else ():
             cells_of[column].append(table.value(row, column))
-    return Table(table.source, sentences)
+    return replace(table, placed=sentences)
 
 
 def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) -> datasets.Dataset:

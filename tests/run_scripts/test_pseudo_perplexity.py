@@ -146,8 +146,8 @@ BAD = [
         r"number.jsonl, line 2: the column 'text' must be a string, got 3",
     ),
     (["--file", "{folder}/binary.txt"], r"binary.txt, line 2: not valid UTF-8 \(byte 0xff\)"),
-    (["--file", "{folder}/rows.jsonl"], r"has no column 'text'; it has 'sentence'"),
-    (["--pairs", "{folder}/rows.jsonl"], r"line 1: there is no column 'sentence_good'; the columns are 'sentence'"),
+    (["--file", "{folder}/rows.jsonl"], r"has no column 'text' \(--text_column_names\); it has 'sentence'"),
+    (["--pairs", "{folder}/rows.jsonl"], r"line 1: there is no column 'sentence_good' \(--good_column\)"),
     (["--pairs", "{folder}/blank.jsonl"], r"line 1: the text is empty"),
 ]
 

@@ -204,7 +204,7 @@ def test_evaluation_counts_hard_labels(command, pictures, tmp_path):
     ("changes", "message"),
     [
         ({"train_dir": None}, "--train_dir is missing"),
-        ({"label_column_name": "class"}, "no column 'class'"),
+        ({"label_column_name": "class"}, "no column 'class' (--label_column_name)"),
     ],
 )
 def test_mistakes_are_one_sentence(command, tmp_path, changes, message):

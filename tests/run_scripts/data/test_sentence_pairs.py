@@ -71,7 +71,10 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_file": ["tsv"], **COLUMNS, "negative_columns": ["far", "near"]}, "there is no column 'near'"),
+        (
+            {"train_file": ["tsv"], **COLUMNS, "negative_columns": ["far", "near"]},
+            "there is no column 'near' (--negative_columns)",
+        ),
         (
             {"train_file": ["tsv"], **COLUMNS, "label_column_name": "kind", "positive_labels": ["1"]},
             "no training pair has one of the --positive_labels '1' in 'kind'",
@@ -96,7 +99,7 @@ def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):
     ("row", "message"),
     [
         ({"a": "x", "b": "y"}, "has neither a column 'score' (--score_column) with the similarity"),
-        ({"sentence1": "x", "score": 1}, "line 1: there is no column 'sentence2'"),
+        ({"sentence1": "x", "score": 1}, "line 1: there is no column 'sentence2' (--sentence2_column)"),
         ({"sentence1": "x", "sentence2": "y", "score": "nan"}, "line 1: the similarity 'nan' is not a finite number"),
         ({"sentence1": "x", "sentence2": "y", "score": "high"}, "line 1: the similarity 'high' is not a finite num"),
         ({"sentence1": "x", "sentence2": "y", "score": 1}, "1 pairs without two different scores"),

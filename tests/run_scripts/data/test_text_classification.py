@@ -102,7 +102,8 @@ def test_the_lists_of_a_data_set_on_the_hub(tmp_path):
     [
         ("text,a,b\nx,1,2\nx,1,0", ["a", "b"], "line 2: the column 'b' of --label_columns must hold 0 or 1, got '2'"),
         ("text,a,b\nx,1,\nx,1,0", ["a", "b"], "line 2: the label is missing"),
-        ("text,a,b\nx,1,0", ["a", "c"], "there is no column 'c'; the columns are 'text', 'a', 'b'"),
+        ("text,a,b\nx,1,0", ["a", "c"], "there is no column 'c' (--label_columns); the columns are 'text', 'a', 'b'"),
+        ("text,class\nx,1", None, "there is no column 'label' (--label_column_name); the columns are 'text', 'class'"),
         ("text,a,b\nx,1,0", ["a", "a"], "--label_columns a a names a column twice"),
         ("text,label\nx,[]\nx,[]", None, "has no label: all lists in the column 'label' are empty"),
         ("text,label\nx,\"['a']\"\nx,[]", None, "has no label but 'a': a classifier needs two"),

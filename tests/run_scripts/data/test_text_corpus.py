@@ -99,7 +99,9 @@ def test_mistakes_are_named(tmp_path):
     file = write(tmp_path, "jsonl")
     assert "no file 'missing.txt'" in refusal(train_file=["missing.txt"])
     assert "data.docx" in refusal(train_file=[str(unknown)])
-    assert "no column 'body'; it has 'text', 'extra'" in refusal(train_file=[file], text_column_names=["body"])
+    assert "'body' (--text_column_names); it has 'text', 'extra'" in refusal(
+        train_file=[file], text_column_names=["body"]
+    )
     for content in ("\n \n\n", ""):
         empty.write_text(content)
         assert "holds no text" in refusal(train_file=[str(empty)], validation_file=[file])

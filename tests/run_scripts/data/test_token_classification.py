@@ -117,7 +117,8 @@ def test_tables_of_sentences_and_of_words(name, tmp_path):
         ("n,words,tags\n,a,O\n2,b,O", "n", "line 2: the first row has an empty 'n'"),
         ("n,words,tags\n1,a,O\n1,,O", "n", "line 2: a word is empty: ['a', '']"),
         ("n,words,tags\n1,a,O\n1,b,", "n", "line 2: a tag is missing"),
-        ("words,tags\na,O", "n", "there is no column 'n'; the columns are 'words', 'tags'"),
+        ("words,tags\na,O", "n", "there is no column 'n' (--sentence_column); the columns are 'words', 'tags'"),
+        ("n,words\n1,a", "n", "there is no column 'tags' (--label_column_name); the columns are 'words'"),
         ("words,tags\na b,O", None, "line 2: 'tags' must be a list of 2 tags, not ['O']"),
     ],
 )

@@ -285,7 +285,10 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"teacher": "nowhere/at-all"}, "nowhere/at-all"),
         ({"matryoshka_dims": 8}, "--matryoshka_dims is for pairs without a --teacher"),
         ({"similarity_weight": -1}, "--similarity_weight must be a finite number of at least 0"),
-        ({"train_file": "dev.tsv"}, "has neither the columns 'anchor', 'positive' of pairs nor one 'text' with texts"),
+        (
+            {"train_file": "dev.tsv"},
+            "'positive' of pairs (--anchor_column and --positive_column) nor one 'text' with texts",
+        ),
         ({"copy_token_embeddings": True, "config_overrides": SIZES.replace("16", "48")}, "hidden_size=32 or less"),
         (
             {"copy_token_embeddings": True, "train_tokenizer": 60},
