@@ -98,16 +98,21 @@ def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str
     if task not in EVALUATIONS:
         raise UserError(f"--validation_file: a model for {task} has no task of its own whose quality is defined.")
     command, metrics = EVALUATIONS[task]
+    option = "--validation_dir" if task == "image-classification" else "--validation_file"
     if files:
-        name_of_data = "--validation_dir" if task == "image-classification" else "--validation_file"
-        arguments = [name_of_data, *files, *arguments]
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        results = importlib.import_module(module_of(command)).main(
-            [
-                *("--model_name_or_path", name, "--do_eval", "--output_dir", folder, "--precision", "fp32"),
-                *("--report_to", "none", "--disable_tqdm", "true", *arguments),
-            ]
-        )
+        arguments = [option, *files, *arguments]
+    try:
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            results = importlib.import_module(module_of(command)).main(
+                [
+                    *("--model_name_or_path", name, "--do_eval", "--output_dir", folder, "--precision", "fp32"),
+                    *("--report_to", "none", "--disable_tqdm", "true", *arguments),
+                ]
+            )
+    except UserError as error:
+        if not files:
+            raise
+        raise UserError(str(error).removeprefix("error: ").replace(option, "--validation_file")) from error
     for metric in metrics:
         for key in (metric, f"eval_{metric}"):
             if key in results:

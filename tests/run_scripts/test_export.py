@@ -356,6 +356,14 @@ def test_the_command_of_every_task_evaluates_a_program(name, checkpoint, tmp_pat
     assert np.isfinite(expected[1])
 
 
+@pytest.mark.parametrize("name", ["GMLPForImageClassification", "GMLPForSequenceClassification"])
+def test_wrong_data_are_named_with_the_option_of_export(name, checkpoint, tmp_path):
+    folder, _ = checkpoint(name)
+    with pytest.raises(UserError, match=r"^error: (?!error).*missing") as caught:
+        run(folder, tmp_path / "out", "--validation_file", str(tmp_path / "missing"))
+    assert "--validation_dir" not in str(caught.value)
+
+
 @exporting
 @pytest.mark.slow
 def test_a_format_below_the_bound_is_refused_and_nothing_is_written(labelled, tmp_path, monkeypatch):
