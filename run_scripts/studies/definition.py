@@ -21,7 +21,7 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
   for differences of logarithms, else `value`. `budgets` (task): steps whose results are in the table too.
 - `plateau` (task): a number, or the name of a result, that a model must surpass; otherwise its claims stay undecided.
 - `starts_from` (task): name of an earlier task. Its models of the same name and seed are finetuned, from the runs with
-  the best learning rate.
+  the best learning rate. Dropout rates and `classifier_pooling` can be other ones.
 - `measures` (task): what `measures.py` measures in the trained models.
 - `claims`: see `claims.py`.
 """
@@ -37,6 +37,7 @@ import yaml
 from ..base.commands import TRAINING_COMMANDS
 from ..base.errors import UserError
 from ..base.shipped_files import find_shipped
+from ..training.model_loading import can_change
 from .claims import KINDS, SLOPE, Claim
 
 
@@ -105,9 +106,16 @@ class Task:
         if self.starts_from is not None:  # the checkpoint has a configuration
             recipe = {key: value for key, value in recipe.items() if key not in ("config_name", "model_type")}
             recipe["config_overrides"] = {
-                key: value for key, value in recipe.get("config_overrides", {}).items() if "drop" in key
+                key: value for key, value in recipe.get("config_overrides", {}).items() if can_change(key)
             }
         return recipe
+
+    def fixed(self, contestant: str) -> dict[str, Any]:
+        """What a model's arguments say about it that a task that starts from it cannot change."""
+        arguments = merge(self.arguments, self.contestants[contestant])
+        named = {key: arguments[key] for key in ("config_name", "model_type") if key in arguments}
+        overrides = arguments.get("config_overrides", {})
+        return named | {key: value for key, value in overrides.items() if not can_change(key)}
 
 
 @dataclass(frozen=True)
@@ -195,6 +203,8 @@ def _build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Stud
         start = tasks[part].starts_from
         if start is not None and start not in tasks:
             raise UserError(f"{where}: {part} starts from {start!r}, which is not a task before it.")
+        if start is not None:
+            _check_start(f"{where}, task {part}", tasks[part], tasks[start])
     for key in ("title", "seeds", "claims"):
         if not definition.get(key):
             raise UserError(f"{where} needs {key!r}.")
@@ -239,6 +249,20 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     _check_arguments(where, keys["arguments"], contestants)
     _check_budgets(where, keys.get("budgets", ()), keys["arguments"])
     return Task(name=name, contestants=contestants, **keys)
+
+
+def _check_start(where: str, task: Task, start: Task) -> None:
+    """Refuse models that are not those of the task that a task starts from."""
+    for name in task.contestants:
+        if name not in start.contestants:
+            raise UserError(f"{where}, {name}: {start.name}, from which it starts, has no such model.")
+        trained = start.fixed(name)
+        for key, value in task.fixed(name).items():
+            if trained.get(key) != value:
+                raise UserError(
+                    f"{where}, {name}: {key} {value!r} differs from the model of {start.name} that it finetunes: "
+                    "leave it out. Only dropout rates and classifier_pooling can be changed."
+                )
 
 
 def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

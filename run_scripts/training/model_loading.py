@@ -63,7 +63,7 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     try:
         names = type(config).attribute_map
         changed = type(config)(**config.to_diff_dict() | {names.get(key, key): overrides[key] for key in overrides})
-        unfit = arguments.model_name_or_path is not None and not all(map(_can_change, overrides))
+        unfit = arguments.model_name_or_path is not None and not all(map(can_change, overrides))
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:
             raise
@@ -76,7 +76,7 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
     return changed
 
 
-def _can_change(field: str) -> bool:
+def can_change(field: str) -> bool:
     """Whether a field of a checkpoint's configuration can have another value."""
     return "drop" in field or field == "classifier_pooling"
 

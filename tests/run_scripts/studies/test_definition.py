@@ -90,15 +90,20 @@ def test_sizes_become_contestants_of_their_own(content):
     assert claim.pairs == [("wide", "plain")]
 
 
-def test_tasks_that_start_from_others_keep_the_dropout_alone(content):
-    content["tasks"] = {
-        "first": {},
-        "second": {"starts_from": "first", "arguments": {"config_overrides": {"hidden_dropout_prob": 0.1}}},
-    }
+def test_tasks_that_start_from_others_change_dropout_and_pooling_alone(content):
+    changes = {"hidden_dropout_prob": 0.1, "classifier_pooling": "mean"}
+    content["tasks"] = {"first": {}, "second": {"starts_from": "first", "arguments": {"config_overrides": changes}}}
     content["claims"][0]["task"] = "second"
     task = build_study("gates", "default", content).tasks["second"]
-    assert task.recipe("wide")["config_overrides"] == {"hidden_dropout_prob": 0.1}
+    assert task.recipe("wide")["config_overrides"] == changes
     assert "config_name" not in task.recipe("wide")
+    second = content["tasks"]["second"]
+    second["arguments"] = {"config_overrides": {"num_hidden_layers": 7}}
+    with pytest.raises(UserError, match="task second, wide: num_hidden_layers 7 differs from the model of first"):
+        build_study("gates", "default", content)
+    second |= {"arguments": {}, "variants": {"deep": {}}}
+    with pytest.raises(UserError, match="task second, deep: first, from which it starts, has no such model"):
+        build_study("gates", "default", content)
 
 
 def test_merging_replaces_data_as_a_whole():
