@@ -5,13 +5,14 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tokenizers
 import torch
 from PIL import Image
-from transformers import AutoTokenizer, BertConfig, BertModel, CLIPImageProcessorPil, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertConfig, BertModel, CLIPImageProcessorPil, PreTrainedTokenizerFast, pipeline
 
 import tokenmixers
 from tokenmixers.run_scripts import export
@@ -183,7 +184,7 @@ def test_sentence_embeddings_have_their_pooling(name, pooling, sentence_transfor
     folder, model = sentence_transformer(name, *pooling)
     run(folder, tmp_path / "out", kinds=("onnx",))
     long = [*TEXTS, " ".join(TEXTS)]  # the last one is cut
-    alone = guides_embed(tmp_path / "out")(long)
+    alone = from_guide("embed", "tokenizers", tmp_path / "out")(long)
     expected = model.encode(long)
     assert np.abs(alone - expected).max() < 1e-4
     assert expected.shape[1] == 8
@@ -198,22 +199,44 @@ def test_sentence_embeddings_have_their_pooling(name, pooling, sentence_transfor
     assert np.abs(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(long) - expected).max() < 1e-6
 
 
-def guides_embed(folder: Path):
-    """The function `embed` of the guide, which has only tokenizers, numpy and onnxruntime."""
+@exporting
+@pytest.mark.slow
+def test_images_are_prepared_with_numpy_and_pillow_alone(checkpoint, tmp_path):
+    folder, _ = checkpoint("GMLPForImageClassification", id2label={0: "a", 1: "b"}, label2id={"a": 0, "b": 1})
+    size, mean = {"height": 8, "width": 8}, [0.1, 0.4, 0.7]
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size=size, image_mean=mean)
+    processor.save_pretrained(folder)
+    run(folder, tmp_path / "out", kinds=("onnx",))
+    classify, random = from_guide("classify", "PIL", tmp_path / "out"), np.random.default_rng(0)
+    session, fed = classify.__globals__["session"], []
+    classify.__globals__["session"] = SimpleNamespace(
+        run=lambda outputs, inputs: fed.append(inputs["pixel_values"]) or session.run(outputs, inputs)
+    )
+    pipe = pipeline("image-classification", model=str(folder), top_k=1)
+    for shape in ((8, 8, 3), (9, 31, 3), (64, 37, 3), (40, 20, 4)):
+        image = Image.fromarray(random.integers(0, 255, shape, np.uint8))
+        image.save(tmp_path / "image.png")
+        assert classify(tmp_path / "image.png") == pipe(str(tmp_path / "image.png"))[0]["label"]
+        expected = processor(image.convert("RGB"), return_tensors="np")["pixel_values"]
+        assert np.abs(fed.pop() - expected).max() < 1e-5
+
+
+def from_guide(name: str, package: str, folder: Path):
+    """A function of the guide, which has only a package, numpy and onnxruntime."""
     page = (Path(tokenmixers.__file__).parent / "run_scripts" / "guides" / "serving.md").read_text(encoding="utf-8")
-    (code,) = (code for code in re.findall(r"```python\n(.+?)```", page, flags=re.DOTALL) if "def embed" in code)
+    (code,) = (code for code in re.findall(r"```python\n(.+?)```", page, flags=re.DOTALL) if f"def {name}" in code)
     assert set(re.findall(r"^(?:import|from) (\w+)", code, flags=re.MULTILINE)) == {
         "json",
         "numpy",
         "onnxruntime",
-        "tokenizers",
+        package,
     }
     names: dict = {}
     code = code.replace("model_quantized.onnx", "model.onnx")
-    definitions, _, use = code.partition("embeddings = ")
-    exec(definitions.replace('"outputs/embeddings-onnx"', repr(str(folder))), names)
+    definitions, use = re.split(r"\nembeddings = |\nprint\(", code, maxsplit=1)
+    exec(re.sub(r'"outputs/[\w-]+"', repr(str(folder)), definitions), names)
     assert use
-    return names["embed"]
+    return names[name]
 
 
 @exporting
