@@ -26,7 +26,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.errors import UserError
 from .base.reporting import print_table
-from .base.training_arguments import wanted_splits
+from .base.training_arguments import order_seed, wanted_splits
 from .data.mixture import mix, mixing_rates
 from .data.text_pairs import iterate_pair_texts, tokenize_pairs
 from .data.text_to_text import (
@@ -115,8 +115,7 @@ def mix_for_run(
     if args.process_index == 0:
         table = [(n, f"{s:,}", f"{100 * r:.2f} %") for n, s, r in zip(rows, sizes, rates, strict=True)]
         print_table(("task", "training examples", "of the mixture"), table)
-    seed = args.seed if args.data_seed is None else args.data_seed
-    return mix(rows, rates, args.max_steps * batch, seed)
+    return mix(rows, rates, args.max_steps * batch, order_seed(args))
 
 
 class TextToText(TextGeneration):

@@ -224,6 +224,11 @@ def check_has_work(args: TrainingArguments, *jobs: str) -> None:
         raise UserError(f"there is nothing to do: give {known}.")
 
 
+def order_seed(args: TrainingArguments) -> int:
+    """The seed of the order of training rows: `--data_seed`, by default `--seed`."""
+    return args.seed if args.data_seed is None else args.data_seed
+
+
 def wanted_splits(args: TrainingArguments) -> list[str]:
     """The splits among `"train"`, `"validation"` and `"test"` that a run reads to train, evaluate and predict."""
     wanted = {"train": args.do_train, "validation": args.do_eval, "test": args.do_predict}

@@ -14,6 +14,7 @@ from transformers.trainer_utils import has_length
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
 from ..base.reporting import print_table
+from ..base.training_arguments import order_seed
 from ..data.collators import pad_rows, precompute_labels
 from ..data.loading import Split
 from ..data.packing import row_encoder, tokenize
@@ -184,8 +185,8 @@ class LanguageModeling(Task):
         rows: dict[str, Rows] = {}
         for name, split in run.data.items():
             if name == "train" and data_args.streaming:
-                seed = args.seed if args.data_seed is None else args.data_seed
-                rows[name] = TextStream(split, encode, seed, data_args.shuffle_buffer_size, shortest_row)
+                size = data_args.shuffle_buffer_size
+                rows[name] = TextStream(split, encode, order_seed(args), size, shortest_row)
             else:
                 rows[name] = tokenize(split, encode, shortest_row, data_args.preprocessing_num_workers)
                 if has_length(rows[name]) and len(rows[name]) == 0:
@@ -198,7 +199,7 @@ class LanguageModeling(Task):
         """A Trainer that reports perplexity, on an evaluation set whose labels are made once."""
         args, train = run.args, run.rows.get("train")
         if isinstance(train, TextStream):  # each run of a grid reads it from the start, in its own order
-            train = train.with_seed(args.seed if args.data_seed is None else args.data_seed)
+            train = train.with_seed(order_seed(args))
         evaluation = precompute_labels(run.rows["validation"], self.evaluation_collator(run))
         collator = self.collator(run, model)
         return build_trainer(model, run.tokenizer, args, train, evaluation, collator, self.is_causal)

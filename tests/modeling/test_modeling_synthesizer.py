@@ -251,6 +251,22 @@ def test_cached_steps_equal_one_pass(components):
     torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("components", ALL_COMPONENTS)
+def test_positions_of_new_tokens_after_a_cache(components):
+    ids, positions = tokens(2, 6), torch.tensor([[0, 1, 2, 3, 7, 8]])
+    for model, prefix in ((causal_lm(components), ""), (seq2seq(components), "decoder_")):
+        source = {"encoder_outputs": (model.get_encoder()(tokens(2, 5))[0],)} if prefix else {}
+        cache = model(**source, **{f"{prefix}input_ids": ids[:, :4]}, use_cache=True).past_key_values
+        parts = []
+        for start, past in ((0, None), (4, cache)):
+            more = {f"{prefix}input_ids": ids[:, start:], f"{prefix}position_ids": positions[:, start:]}
+            parts.append(model(**source, **more, past_key_values=past).logits[:, -2:])
+        torch.testing.assert_close(*parts, rtol=1e-4, atol=1e-4)
+        counted = model(**source, **{f"{prefix}input_ids": ids}).logits[:, -2:]
+        assert (parts[0] - counted).abs().max() > 1e-3
+
+
 @pytest.mark.fast_cases
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("components", ALL_COMPONENTS)

@@ -195,6 +195,10 @@ def without(name):
         (without("embed.w"), "The embeddings, 'embed.w', are missing"),
         (without("layer.0.s.c.w"), "The first block has no matrix for `attention.qkv_proj`"),
         (without("layer.1.b.proj_c.b"), r"no tensor for `model.layers.1.proj_out.bias`: the aMLP-japanese model is"),
+        (
+            lambda tensors: tensors.update({"output.b": torch.ones(3)}),
+            "`classifier.bias` is not a weight of the model",
+        ),
         (without("last_proj.w"), "There is no tensor for `lm_projection.weight`"),
         (lambda tensors: tensors.update({"layer.7.b.sgu_b": torch.ones(13)}), "3 blocks, the last .* number 7"),
         (

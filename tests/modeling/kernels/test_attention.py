@@ -94,6 +94,16 @@ def test_pieces_of_the_batch(sdpa_calls, monkeypatch, mask, bias_batch):
     assert not sdpa_calls
 
 
+def test_dropout_of_weights(sdpa_calls):
+    """The weights of a token sum to 1 without dropout only."""
+    query, key, value = inputs()
+    kept, dropped = (
+        products_or_sdpa(attention_module(), query, key, torch.ones_like(value), None, dropout=rate)[0].float()
+        for rate in (0.0, 0.5)
+    )
+    assert (kept - 1).abs().max() < 0.02 < 0.2 < (dropped - 1).abs().max() and not sdpa_calls
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_checkpointed_layers_draw_the_same_dropout(sdpa_calls, monkeypatch, use_reentrant):
     """A pass without gradients, by another way or in pieces, would draw other numbers than the one with them."""

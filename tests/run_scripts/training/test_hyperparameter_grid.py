@@ -175,6 +175,15 @@ def test_a_folder_with_other_files_is_refused(grid, tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]
 
 
+def test_a_run_without_a_batch_leaves_what_earlier_runs_of_the_grid_have_written(grid, tmp_path):
+    options = {"dataloader_drop_last": True, "per_device_train_batch_size": None, "max_steps": 1}
+    for sizes, left in (([600], None), ([8, 600], ["grid_settings.json", "lr0.01_batch8_seed42", "tokenizer"])):
+        with pytest.raises(UserError, match="training rows give no batch of 600"):
+            run_mlm.main(grid("--batch_sizes", *sizes, **options))
+        folder = tmp_path / "run"
+        assert (sorted(path.name for path in folder.iterdir()) if folder.exists() else None) == left
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

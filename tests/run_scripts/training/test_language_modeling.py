@@ -16,7 +16,7 @@ from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
 from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
-from tokenmixers.run_scripts.training import model_loading
+from tokenmixers.run_scripts.training import language_modeling, model_loading
 from tokenmixers.run_scripts.training.language_modeling import (
     LanguageModeling,
     next_token_perplexity,
@@ -42,6 +42,20 @@ def test_texts_without_a_row_are_an_error():
     assert rows("gate", "gate token")["train"]["input_ids"] == [[1, 2]]
     with pytest.raises(UserError, match="the train data have no text of 2 tokens or more: give longer texts"):
         rows("gate", "token")
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [({}, 5), ({"data_seed": 3}, 3), ({"data_seed": 0}, 0)])
+def test_the_order_of_a_stream_has_its_own_seed(seeds, expected, command, monkeypatch):
+    used = []
+
+    def stop(model, tokenizer, args, train, *others):
+        used.append(train.seed)
+        raise UserError("stop")
+
+    monkeypatch.setattr(language_modeling, "build_trainer", stop)
+    with pytest.raises(UserError, match="stop"):
+        run_mlm.main(command(streaming=True, max_eval_samples=4, seed=5, **seeds))
+    assert used == [expected]
 
 
 @pytest.mark.parametrize("causal", [False, True])
