@@ -125,8 +125,10 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
     if arguments.score_column in table.columns and source != "train":
         pairs = _scored_pairs(table, arguments, can_skip)
     elif arguments.anchor_column in table.columns and arguments.positive_column in table.columns:
-        rows = _texts_of(table, arguments.pair_columns[:2], arguments, can_skip)
-        pairs = datasets.Dataset.from_list([dict(zip(("anchor", "positive"), row, strict=True)) for row in rows])
+        # Rows held out of training are those of its rows, which have hard negatives too.
+        columns = arguments.pair_columns if source == "train" else arguments.pair_columns[:2]
+        rows = _texts_of(table, columns, arguments, can_skip)
+        pairs = datasets.Dataset.from_list([dict(zip(("anchor", "positive"), row[:2], strict=True)) for row in rows])
     else:
         found = ", ".join(map(repr, table.columns))
         raise UserError(

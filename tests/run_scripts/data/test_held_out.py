@@ -124,6 +124,14 @@ def test_other_validation_data_next_to_it_are_a_mistake(load, source, tmp_path):
         load(["train", "validation"], **source, **files, train_val_split=0.3)
 
 
+def test_pairs_without_a_hard_negative_do_not_shift_those_held_out(tmp_path):
+    rows = [{"anchor": str(n), "positive": "x", "far": "" if n < 3 else "y"} for n in NUMBERS]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {"negative_columns": ["far"], "skip_empty_examples": True, "train_val_split": 0.3}
+    found = _sentence_pairs(["train", "validation"], train_file=[str(tmp_path / "train.jsonl")], **options)
+    assert sorted(map(int, found["train"] + found["validation"])) == NUMBERS[3:]
+
+
 def test_answers_to_one_question_are_not_divided(tmp_path):
     """MultiRC has a row for each answer, and a score for each question."""
     with pytest.raises(
