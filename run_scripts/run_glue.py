@@ -101,9 +101,14 @@ class TextClassification(Task):
         # Training labels have a column for each class of the model alone.
         tasks = {"train": dataclasses.replace(self.task, unseen=())}
 
+        found: dict[Any, datasets.Dataset] = {}
+
         def examples(split: str, table: Table) -> datasets.Dataset:
             task = tasks.get(split, self.task)
-            return read_examples(table, task, split != "test", data_args.skip_empty_examples)
+            key = id(table), task.unseen  # rows held out are in the table of the training data
+            if key not in found:
+                found[key] = read_examples(table, task, split != "test", data_args.skip_empty_examples)
+            return found[key]
 
         return {
             split: {part: data_args.select(split, examples(split, table)) for part, table in sets.items()}

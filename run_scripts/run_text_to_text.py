@@ -30,6 +30,7 @@ from .base.training_arguments import order_seed, wanted_splits
 from .data.mixture import mix, mixing_rates
 from .data.text_pairs import iterate_pair_texts, tokenize_pairs
 from .data.text_to_text import (
+    Example,
     TextToTextArguments,
     TextToTextTask,
     evaluation_pairs,
@@ -81,14 +82,17 @@ def load_data(arguments: TextToTextArguments, args: Seq2SeqTrainingArguments, to
         if task.benchmark_task is not None:
             task.benchmark_task.check_split(arguments.train_val_split)
     found: dict[str, list[EvaluationSet]] = {"train": [], "validation": [], "test": []}
+    examples: dict[tuple[str, str, str], list[Example]] = {}
     for task, split in product(tasks, wanted_splits(args)):
         if split == "test" and task.benchmark_task is None:  # SQuAD's test set is not public
             continue
         source = arguments.source_of(split)
         for part in task.sets_of(source):
-            table = load_table(task, source, part, arguments, token)
-            examples = read_text_examples(task, table, split != "test", arguments.skip_empty_examples)
-            found[split].append(EvaluationSet(task, part, arguments.select(split, examples)))
+            key = task.name, source, part
+            if key not in examples:
+                table = load_table(task, source, part, arguments, token)
+                examples[key] = read_text_examples(task, table, split != "test", arguments.skip_empty_examples)
+            found[split].append(EvaluationSet(task, part, arguments.select(split, examples[key])))
     train = {part.task.name: training_pairs(part.task, part.examples) for part in found["train"]}
     return Data(tasks, train, found["validation"], found["test"])
 

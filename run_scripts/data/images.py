@@ -65,6 +65,9 @@ def load_images(
         raise UserError("give the images as either --dataset_name, or --train_dir and --validation_dir.")
     splits: dict[str, datasets.Dataset] = {}
     for name in wanted:
+        if arguments.source_of(name) in splits:
+            splits[name] = splits[arguments.source_of(name)]
+            continue
         if arguments.dataset_name is not None:
             split = arguments.load(arguments.source_of(name), token)
         elif sources[name] is None:
@@ -82,6 +85,8 @@ def load_images(
     for name in others:
         if "label" in splits[name].features:
             splits[name] = _with_classes(splits[name], _classes(splits, None), name, refuse_others=True)
+    if "train" in splits:
+        splits["train"] = number_rows(splits["train"])
     return {name: arguments.select(name, split) for name, split in splits.items()}
 
 
@@ -156,7 +161,7 @@ def _prepared(images: datasets.Dataset, arguments: ImageDataArguments, name: str
     images = _complete(images, f"the {name} images", None if is_test else arguments.skip_empty_examples)
     if "label" in columns.values() and not isinstance(images.features["label"], datasets.ClassLabel):
         images = images.class_encode_column("label")
-    return number_rows(images) if name == "train" else images
+    return images
 
 
 def _read_folder(folder: Path, argument: str) -> datasets.Dataset:

@@ -115,7 +115,7 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
     """
     source, files = arguments.source_of(split), getattr(arguments, f"{split}_file")
     if source == "train":
-        table = load_tables(arguments, [split], token)[split]
+        table = load_tables(arguments, [split], token)[source]
     elif files is not None:
         table = read_table(files)
     else:

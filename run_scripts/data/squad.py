@@ -84,13 +84,12 @@ def load_questions(
         The splits with the columns of `FEATURES`; test questions without any answer have no column `answers`. Answers
         have no spaces around them.
     """
-    splits = {}
+    found = {}
     for name, table in load_tables(arguments, wanted, token, load_squad_files).items():
         answered = name != "test" or any(map(_has_answer, table.readable))
         skip_empty = arguments.skip_empty_examples and name != "test"
-        questions = check_questions(table, arguments.version_2_with_negative, skip_empty, answered=answered)
-        splits[name] = arguments.select(name, questions)
-    return splits
+        found[name] = check_questions(table, arguments.version_2_with_negative, skip_empty, answered=answered)
+    return {split: arguments.select(split, found[arguments.source_of(split)]) for split in wanted}
 
 
 def _has_answer(row: Row) -> bool:

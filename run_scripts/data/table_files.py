@@ -342,17 +342,19 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
 def load_tables(
     arguments: Any, splits: Sequence[str], token: str | None = None, read: Callable[[list[str]], Table] = read_table
 ) -> dict[str, Table]:
-    """All rows of some splits, from the files or the data set that `arguments`, `FileArguments`, name."""
+    """All rows of `source_of` some splits, from the files or the data set that `arguments`, `FileArguments`, name."""
     name, sources = arguments.dataset_name, {split: arguments.source_of(split) for split in splits}
     files = {split: getattr(arguments, f"{source}_file") for split, source in sources.items()}
     for split, source in sources.items():
         if (name is None) == (files[split] is None):
             raise UserError(f"give the {split} data as either --dataset_name or --{source}_file.")
-    if name is None:
-        return {split: read(files[split]).with_options(arguments) for split in splits}
-    names = {split: getattr(arguments, f"{source}_split") for split, source in sources.items()}
-    config = arguments.dataset_config_name
-    return {split: load_split(name, config, names[split], token).with_options(arguments) for split in splits}
+    found = {}
+    for split, source in sources.items():
+        if source not in found:
+            place = arguments.dataset_config_name, getattr(arguments, f"{source}_split"), token
+            table = read(files[split]) if name is None else load_split(name, *place)
+            found[source] = table.with_options(arguments)
+    return found
 
 
 def _named_rows(rows: Iterable[Row], features: datasets.Features) -> Iterator[tuple[int, Row]]:

@@ -77,14 +77,16 @@ def load_sets(arguments: TextClassificationArguments, splits: list[str], token: 
     if arguments.data_dir is not None and arguments.task_name is None:
         raise UserError("--data_dir holds the files of a benchmark: say which task with --task_name.")
     if arguments.task_name is not None:
-        task, sources = find_task(arguments.task_name), {split: arguments.source_of(split) for split in splits}
+        task = find_task(arguments.task_name)
         task.check_split(arguments.train_val_split)
-        return {
-            split: {part: task.read(source, part, arguments.data_dir, token) for part in task.sets_of(source)}
-            for split, source in sources.items()
+        found = {
+            source: {part: task.read(source, part, arguments.data_dir, token) for part in task.sets_of(source)}
+            for source in dict.fromkeys(map(arguments.source_of, splits))
         }
-    found = load_tables(arguments, splits, token)
-    return {split: {"": _with_label_lists(table, arguments, split != "test")} for split, table in found.items()}
+    else:
+        tables = load_tables(arguments, splits, token)
+        found = {name: {"": _with_label_lists(table, arguments, name != "test")} for name, table in tables.items()}
+    return {split: found[arguments.source_of(split)] for split in splits}
 
 
 def _with_label_lists(table: Table, arguments: TextClassificationArguments, labelled: bool) -> Table:

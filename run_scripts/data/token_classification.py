@@ -71,11 +71,11 @@ def load_sentences(
     arguments: TokenClassificationArguments, splits: Sequence[str], token: str | None = None
 ) -> dict[str, datasets.Dataset]:
     """Sentences with columns `index`, `tokens` and, unless test sentences have none, `tags`, both lists of strings."""
-    sentences = {}
-    for split, table in load_tables(arguments, splits, token, partial(_read_files, arguments=arguments)).items():
+    found = {}
+    for source, table in load_tables(arguments, splits, token, partial(_read_files, arguments=arguments)).items():
         table = table if arguments.sentence_column is None else _by_sentence(table, arguments)
-        sentences[split] = arguments.select(split, _check(table, arguments, tagged=split != "test"))
-    return sentences
+        found[source] = _check(table, arguments, tagged=source != "test")
+    return {split: arguments.select(split, found[arguments.source_of(split)]) for split in splits}
 
 
 def _read_files(patterns: Sequence[str], arguments: TokenClassificationArguments) -> Table:

@@ -117,6 +117,16 @@ def test_every_command_holds_out_the_same_share_of_its_rows(load, source):
     assert {*map(int, few["train"])} < {*train} and {*map(int, few["validation"])} < {*validation}
 
 
+@pytest.mark.parametrize("source", ["file"], indirect=True)
+@pytest.mark.parametrize("load", [_glue, _tags, _questions, _mixture])
+def test_training_data_are_read_once(load, source, capsys):
+    with open(source["train_file"][0], "a") as file:
+        file.write("\n" + json.dumps({"text": "", "label": 0, "tokens": [], "ner_tags": [], "id": "empty"}))
+    found = load(["train", "validation"], **source, train_val_split=0.3, skip_empty_examples=True)
+    assert sorted(int(text) for rows in found.values() for text in rows) == NUMBERS
+    assert capsys.readouterr().out.count("1 of 21 rows left out") == 1
+
+
 @pytest.mark.parametrize("load", LOADERS)
 def test_other_validation_data_next_to_it_are_a_mistake(load, source, tmp_path):
     files = {"validation_file": [str(tmp_path / "train.jsonl")]}
@@ -151,11 +161,13 @@ def test_images_in_no_folder_of_a_class_are_a_mistake_in_the_current_folder_too(
         load_images(ImageDataArguments(train_dir="."), ["train"])
 
 
-def test_images_are_held_out(tmp_path):
+def test_images_are_held_out(tmp_path, capsys):
     for number in NUMBERS:
         (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
         Image.new("RGB", (2, 2), (number, 0, 0)).save(tmp_path / "ab"[number % 2] / f"{number:02}.png")
+    (tmp_path / "a" / "notes.txt").touch()
     splits = load_images(ImageDataArguments(train_dir=str(tmp_path), train_val_split=0.3), ["train", "validation"])
+    assert capsys.readouterr().out.count("files that are not images are left out: 1 with .txt") == 1
     names = {split: [image["path"] for image in rows["image"]] for split, rows in splits.items()}
     assert len(names["validation"]) == 6 and not {*names["train"]} & {*names["validation"]}
     assert sorted(splits["train"]["index"][:] + splits["validation"]["index"][:]) == NUMBERS
