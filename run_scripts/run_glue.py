@@ -98,9 +98,8 @@ class TextClassification(Task):
                 self.task = dataclasses.replace(self.task, unseen=tuple(unseen))
         if self.task.multi_label:
             self._refuse_single_labels(run)
-        # Training labels have a column for each class of the model alone.
-        tasks = {"train": dataclasses.replace(self.task, unseen=())}
-
+        # Several training labels have a column for each class of the model alone.
+        tasks = {"train": dataclasses.replace(self.task, unseen=())} if self.task.multi_label else {}
         found: dict[Any, datasets.Dataset] = {}
 
         def examples(split: str, table: Table) -> datasets.Dataset:

@@ -14,7 +14,6 @@ the best of each task is reported (`best_<metric>`, `best_<task>_step`). The out
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +81,18 @@ def load_data(arguments: TextToTextArguments, args: Seq2SeqTrainingArguments, to
         if task.benchmark_task is not None:
             task.benchmark_task.check_split(arguments.train_val_split)
     found: dict[str, list[EvaluationSet]] = {"train": [], "validation": [], "test": []}
-    examples: dict[tuple[str, str, str], list[Example]] = {}
-    for task, split in product(tasks, wanted_splits(args)):
-        if split == "test" and task.benchmark_task is None:  # SQuAD's test set is not public
-            continue
-        source = arguments.source_of(split)
-        for part in task.sets_of(source):
-            key = task.name, source, part
-            if key not in examples:
-                table = load_table(task, source, part, arguments, token)
-                examples[key] = read_text_examples(task, table, split != "test", arguments.skip_empty_examples)
-            found[split].append(EvaluationSet(task, part, arguments.select(split, examples[key])))
+    for task in tasks:
+        examples: dict[tuple[str, str], list[Example]] = {}
+        for split in wanted_splits(args):
+            if split == "test" and task.benchmark_task is None:  # SQuAD's test set is not public
+                continue
+            source = arguments.source_of(split)
+            for part in task.sets_of(source):
+                if (source, part) not in examples:
+                    table = load_table(task, source, part, arguments, token)
+                    read = read_text_examples(task, table, split != "test", arguments.skip_empty_examples)
+                    examples[source, part] = read
+                found[split].append(EvaluationSet(task, part, arguments.select(split, examples[source, part])))
     train = {part.task.name: training_pairs(part.task, part.examples) for part in found["train"]}
     return Data(tasks, train, found["validation"], found["test"])
 

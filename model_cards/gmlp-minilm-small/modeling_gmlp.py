@@ -280,7 +280,7 @@ def at_least_float32(logits: torch.Tensor) -> torch.Tensor:
 
 # --- modeling/inputs/token_layout.py
 _READ_AT_ONCE = ("cpu",)  # devices
-_LONGEST_WITH_DIAGONALS = 1024  # longer sequences may be mixed by Fourier transforms, in less memory
+_SHORTEST_WITHOUT_INDEX = 1024  # such sequences may be mixed by Fourier transforms, in less memory
 
 
 class TokenLayout(NamedTuple):
@@ -295,7 +295,7 @@ class TokenLayout(NamedTuple):
     is_causal: bool = False
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
-    diagonals: torch.Tensor | None = None
+    diagonal_index: torch.Tensor | None = None
 
     @property
     def counts_positions(self) -> bool:
@@ -408,8 +408,8 @@ def token_layout(
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
     layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
-    if is_toeplitz and config.max_position_embeddings <= _LONGEST_WITH_DIAGONALS and layout.counts_positions:
-        layout = layout._replace(diagonals=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
+    if is_toeplitz and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
+        layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
     return layout
 
 
@@ -482,7 +482,7 @@ def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, cache: Ca
 
 def _sides_with_padding(padding_mask: torch.Tensor, may_shift: bool, is_toeplitz: bool) -> tuple[bool, bool]:
     """Whether there is padding, and whether some is on the left; true if this is unknown."""
-    # Synchronize with a GPU only if positions matter: a shift changes neither those of patches nor Toeplitz weights.
+    # Synchronize with a GPU only if positions matter: masks do not shift patches, a shift keeps Toeplitz weights.
     would_wait = padding_mask.device.type not in _READ_AT_ONCE and (is_toeplitz or not may_shift)
     if would_wait or is_tracing(padding_mask) or padding_mask.is_meta or torch._C._are_functorch_transforms_active():
         return True, may_shift
@@ -857,11 +857,11 @@ class SpatialProjection(nn.Module):
             if positions is None:
                 return self.weight[layout.rows, :length]
             return self.weight[positions[:, new_tokens, None], positions[:, None, :]]
-        if layout.diagonals is None and not (layout.is_whole and layout.counts_positions):
+        if layout.diagonal_index is None and not (layout.is_whole and layout.counts_positions):
             return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
         diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
-        if layout.diagonals is not None:  # one operator, whose gradient has no sort, unlike that of an index
-            return diagonals.expand(layout.query_length, -1).gather(1, layout.diagonals)
+        if layout.diagonal_index is not None:  # one operator; unlike that of `weight[index]`, its gradient has no sort
+            return diagonals.expand(layout.query_length, -1).gather(1, layout.diagonal_index)
         # Appendix C: rows of 2 * length numbers, read in steps of one less, shift by one. `unfold` is not dynamic.
         rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
         return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()

@@ -17,14 +17,16 @@ def query_key_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor
 def query_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
     """Entries of `(heads, N, ...)` for the queries, `(heads, queries, ...)`; `layout.positions` must be `None`."""
     if isinstance(layout.new_tokens, slice) and not is_exporting():
-        return weight.narrow(1, layout.past_length, layout.query_length)
+        return weight[:, layout.past_length : layout.past_length + layout.query_length]
     return weight.index_select(1, layout.query_index(weight.device))
 
 
 def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
-    """The first `length` entries along a dimension."""
-    if not is_exporting():
-        return tensor.narrow(dim, 0, length)
+    """The first `length` entries along a dimension from 1 on."""
+    if (
+        not is_exporting()
+    ):  # with a second index PyTorch drops a slice that takes everything, and its gradient's passes
+        return tensor[(slice(None),) * dim + (slice(length),)]
     # A slice is contiguous only if it is the whole tensor, so an exported program would reject the maximum length.
     return tensor.index_select(dim, torch.arange(length, device=tensor.device))
 

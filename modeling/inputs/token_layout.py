@@ -12,7 +12,7 @@ from .input_checks import check_length, check_positions
 
 
 _READ_AT_ONCE = ("cpu",)  # devices
-_LONGEST_WITH_DIAGONALS = 1024  # longer sequences may be mixed by Fourier transforms, in less memory
+_SHORTEST_WITHOUT_INDEX = 1024  # such sequences may be mixed by Fourier transforms, in less memory
 
 
 class TokenLayout(NamedTuple):
@@ -30,8 +30,8 @@ class TokenLayout(NamedTuple):
         seq_idx: Index of each token's document, shape `(batch, key_length)`; tokens see their own document only.
             `None` if each row is one document.
         attention_mask: Mask for the attention implementation, which combines causal order, padding and documents.
-        diagonals: For Toeplitz weights, `distances` plus `key_length - 1`, shape `(query_length, key_length)`. `None`
-            with given positions, and in models for long sequences.
+        diagonal_index: Index of each entry's diagonal in a Toeplitz matrix, from 0 at the lower left, for all layers,
+            shape `(query_length, key_length)`; `None` for other weights or positions, and in models for long texts.
     """
 
     query_length: int
@@ -43,7 +43,7 @@ class TokenLayout(NamedTuple):
     is_causal: bool = False
     seq_idx: torch.Tensor | None = None
     attention_mask: torch.Tensor | None = None
-    diagonals: torch.Tensor | None = None
+    diagonal_index: torch.Tensor | None = None
 
     @property
     def counts_positions(self) -> bool:
@@ -182,8 +182,8 @@ def token_layout(
     shifted = positions is not None
     layout = TokenLayout(length, key_length, new_tokens, padding_mask, positions, shifted, config.is_decoder, seq_idx)
     layout = layout if position_ids is None else layout.at(position_ids, hasattr(config, "spatial_weight_type"))
-    if is_toeplitz and config.max_position_embeddings <= _LONGEST_WITH_DIAGONALS and layout.counts_positions:
-        layout = layout._replace(diagonals=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
+    if is_toeplitz and config.max_position_embeddings < _SHORTEST_WITHOUT_INDEX and layout.counts_positions:
+        layout = layout._replace(diagonal_index=layout.distances(inputs_embeds.device)[0] + (key_length - 1))
     return layout
 
 
@@ -256,7 +256,7 @@ def _check_seq_idx(seq_idx: torch.Tensor, inputs_embeds: torch.Tensor, cache: Ca
 
 def _sides_with_padding(padding_mask: torch.Tensor, may_shift: bool, is_toeplitz: bool) -> tuple[bool, bool]:
     """Whether there is padding, and whether some is on the left; true if this is unknown."""
-    # Synchronize with a GPU only if positions matter: a shift changes neither those of patches nor Toeplitz weights.
+    # Synchronize with a GPU only if positions matter: masks do not shift patches, a shift keeps Toeplitz weights.
     would_wait = padding_mask.device.type not in _READ_AT_ONCE and (is_toeplitz or not may_shift)
     if would_wait or is_tracing(padding_mask) or padding_mask.is_meta or torch._C._are_functorch_transforms_active():
         return True, may_shift

@@ -47,11 +47,11 @@ class SpatialProjection(nn.Module):
             if positions is None:
                 return self.weight[layout.rows, :length]
             return self.weight[positions[:, new_tokens, None], positions[:, None, :]]
-        if layout.diagonals is None and not (layout.is_whole and layout.counts_positions):
+        if layout.diagonal_index is None and not (layout.is_whole and layout.counts_positions):
             return self.weight[self.max_length - 1 + layout.distances(self.weight.device)]
         diagonals = self.weight[self.max_length - length : self.max_length + length - 1]
-        if layout.diagonals is not None:  # one operator, whose gradient has no sort, unlike that of an index
-            return diagonals.expand(layout.query_length, -1).gather(1, layout.diagonals)
+        if layout.diagonal_index is not None:  # one operator; unlike that of `weight[index]`, its gradient has no sort
+            return diagonals.expand(layout.query_length, -1).gather(1, layout.diagonal_index)
         # Appendix C: rows of 2 * length numbers, read in steps of one less, shift by one. `unfold` is not dynamic.
         rows = F.pad(diagonals, (0, 1)).expand(length, 2 * length).reshape(-1)
         return rows[: length * (2 * length - 1)].view(length, 2 * length - 1)[:, length - 1 :].contiguous()

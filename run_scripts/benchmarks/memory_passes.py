@@ -35,7 +35,7 @@ WITHOUT_BYTES = {
     *("detach", "alias", "_unsafe_view"),
 }
 #: Operators that write their first operand without reading it.
-WRITE_ONLY = {"fill_", "zero_", "copy_"}
+WRITE_ONLY = {"fill_", "zero_", "copy_", "new_zeros"}
 
 MODELS = (
     "gmlp-base",

@@ -112,9 +112,9 @@ def _rows_of(table: Table, arguments: SentencePairArguments) -> tuple[datasets.D
     if not {*columns} <= {*table.columns}:
         if arguments.text_column not in table.columns:
             raise UserError(
-                f"{table.source} has neither the columns {', '.join(map(repr, columns))} of pairs (--anchor_column "
-                f"and --positive_column) nor one {arguments.text_column!r} with texts (--text_column_names); its "
-                f"columns are {', '.join(map(repr, table.columns))}."
+                f"{table.source} has neither the columns {', '.join(map(repr, columns))} of pairs (--anchor_column, "
+                f"--positive_column and --negative_columns) nor one {arguments.text_column!r} with texts "
+                f"(--text_column_names); its columns are {', '.join(map(repr, table.columns))}."
             )
         columns, names = [arguments.text_column], ["text"]
 

@@ -94,6 +94,11 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
     Returns:
         Columns `anchor`, `positive`, and for each hard negative `negative_1` and so on.
     """
+    return arguments.select("train", _training_rows(arguments, token))
+
+
+def _training_rows(arguments: SentencePairArguments, token: str | None) -> datasets.Dataset:
+    """The training examples with those that are held out."""
     (table,) = load_tables(arguments, ["train"], token).values()
     rows = _texts_of(table, arguments.pair_columns, arguments, can_skip=True)
     if not rows:
@@ -102,8 +107,7 @@ def load_training_pairs(arguments: SentencePairArguments, token: str | None = No
             f"no training pair has one of the --positive_labels {labels} in {arguments.label_column_name!r}."
         )
     columns = map(list, zip(*rows, strict=True))
-    pairs = datasets.Dataset.from_dict(dict(zip(arguments.pair_names, columns, strict=True)))
-    return arguments.select("train", pairs)
+    return datasets.Dataset.from_dict(dict(zip(arguments.pair_names, columns, strict=True)))
 
 
 def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: str | None = None) -> datasets.Dataset:
@@ -113,22 +117,20 @@ def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: s
         Columns `index`, `sentence1`, `sentence2` and `score` if the rows have a similarity, else `anchor` and
         `positive`.
     """
-    source, files = arguments.source_of(split), getattr(arguments, f"{split}_file")
-    if source == "train":
-        table = load_tables(arguments, [split], token)[source]
-    elif files is not None:
+    if arguments.source_of(split) == "train":
+        return arguments.select(split, _training_rows(arguments, token).select_columns(["anchor", "positive"]))
+    files = getattr(arguments, f"{split}_file")
+    if files is not None:
         table = read_table(files)
     else:
         name, config = arguments.eval_dataset_name, arguments.eval_dataset_config_name
         table = load_split(name, config, getattr(arguments, f"{split}_split"), token)
     table, can_skip = table.with_options(arguments), split == "validation"
-    if arguments.score_column in table.columns and source != "train":
+    if arguments.score_column in table.columns:
         pairs = _scored_pairs(table, arguments, can_skip)
     elif arguments.anchor_column in table.columns and arguments.positive_column in table.columns:
-        # Rows held out of training are those of its rows, which have hard negatives too.
-        columns = arguments.pair_columns if source == "train" else arguments.pair_columns[:2]
-        rows = _texts_of(table, columns, arguments, can_skip)
-        pairs = datasets.Dataset.from_list([dict(zip(("anchor", "positive"), row[:2], strict=True)) for row in rows])
+        rows = _texts_of(table, arguments.pair_columns[:2], arguments, can_skip)
+        pairs = datasets.Dataset.from_list([dict(zip(("anchor", "positive"), row, strict=True)) for row in rows])
     else:
         found = ", ".join(map(repr, table.columns))
         raise UserError(

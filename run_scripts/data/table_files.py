@@ -164,9 +164,12 @@ class Table:
 
     def with_options(self, arguments: Any) -> "Table":
         """The table with the options among a command's arguments that name columns."""
-        given = {name: value for name, value in vars(arguments).items() if "_column" in name and value is not None}
-        listed = {name: [value] if isinstance(value, str) else value for name, value in given.items()}
-        return replace(self, options={column: f"--{name}" for name, columns in listed.items() for column in columns})
+        options: dict[str, str] = {}
+        for name, value in vars(arguments).items():
+            if "_column" in name and value is not None:
+                for column in [value] if isinstance(value, str) else value:
+                    options[column] = " or ".join(filter(None, (options.get(column), f"--{name}")))
+        return replace(self, options=options)
 
     @contextmanager
     def report_bad_row(self, row: Row) -> Iterator[None]:
@@ -342,7 +345,7 @@ def load_split(name: str, config_name: str | None, split: str, token: str | None
 def load_tables(
     arguments: Any, splits: Sequence[str], token: str | None = None, read: Callable[[list[str]], Table] = read_table
 ) -> dict[str, Table]:
-    """All rows of `source_of` some splits, from the files or the data set that `arguments`, `FileArguments`, name."""
+    """Source -> all its rows, for the sources of some splits (`FileArguments.source_of`)."""
     name, sources = arguments.dataset_name, {split: arguments.source_of(split) for split in splits}
     files = {split: getattr(arguments, f"{source}_file") for split, source in sources.items()}
     for split, source in sources.items():
@@ -351,8 +354,11 @@ def load_tables(
     found = {}
     for split, source in sources.items():
         if source not in found:
-            place = arguments.dataset_config_name, getattr(arguments, f"{source}_split"), token
-            table = read(files[split]) if name is None else load_split(name, *place)
+            if name is None:
+                table = read(files[split])
+            else:
+                config_name, part = arguments.dataset_config_name, getattr(arguments, f"{source}_split")
+                table = load_split(name, config_name, part, token)
             found[source] = table.with_options(arguments)
     return found
 

@@ -110,7 +110,7 @@ def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str
                 ]
             )
     except UserError as error:
-        if not files:
+        if not files or option == "--validation_file":
             raise
         raise UserError(str(error).removeprefix("error: ").replace(option, "--validation_file")) from error
     for metric in metrics:

@@ -21,7 +21,7 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
   for differences of logarithms, else `value`. `budgets` (task): steps whose results are in the table too.
 - `plateau` (task): a number, or the name of a result, that a model must surpass; otherwise its claims stay undecided.
 - `starts_from` (task): name of an earlier task. Its models of the same name and seed are finetuned, from the runs with
-  the best learning rate. Dropout rates and `classifier_pooling` can be other ones.
+  the best learning rate. Dropout rates and `classifier_pooling` may differ.
 - `measures` (task): what `measures.py` measures in the trained models.
 - `claims`: see `claims.py`.
 """
@@ -110,13 +110,6 @@ class Task:
             }
         return recipe
 
-    def fixed(self, contestant: str) -> dict[str, Any]:
-        """What a model's arguments say about it that a task that starts from it cannot change."""
-        arguments = merge(self.arguments, self.contestants[contestant])
-        named = {key: arguments[key] for key in ("config_name", "model_type") if key in arguments}
-        overrides = arguments.get("config_overrides", {})
-        return named | {key: value for key, value in overrides.items() if not can_change(key)}
-
 
 @dataclass(frozen=True)
 class Study:
@@ -204,7 +197,7 @@ def _build_study(name: str, setting: str, definition: Mapping[str, Any]) -> Stud
         if start is not None and start not in tasks:
             raise UserError(f"{where}: {part} starts from {start!r}, which is not a task before it.")
         if start is not None:
-            _check_start(f"{where}, task {part}", tasks[part], tasks[start])
+            _check_start(f"{where}, task {part}", changes, tasks[part], tasks[start])
     for key in ("title", "seeds", "claims"):
         if not definition.get(key):
             raise UserError(f"{where} needs {key!r}.")
@@ -251,17 +244,18 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     return Task(name=name, contestants=contestants, **keys)
 
 
-def _check_start(where: str, task: Task, start: Task) -> None:
-    """Refuse models that are not those of the task that a task starts from."""
+def _check_start(where: str, changes: Mapping[str, Any], task: Task, start: Task) -> None:
+    """Refuse models that the task before lacks, and what this task alone says about them that its models fix."""
     for name in task.contestants:
         if name not in start.contestants:
             raise UserError(f"{where}, {name}: {start.name}, from which it starts, has no such model.")
-        trained = start.fixed(name)
-        for key, value in task.fixed(name).items():
-            if trained.get(key) != value:
+    for arguments in (changes.get("arguments"), *(changes.get("variants") or {}).values()):
+        named = [key for key in ("config_name", "model_type") if key in (arguments or {})]
+        for key in (*named, *((arguments or {}).get("config_overrides") or {})):
+            if not can_change(key):
                 raise UserError(
-                    f"{where}, {name}: {key} {value!r} differs from the model of {start.name} that it finetunes: "
-                    "leave it out. Only dropout rates and classifier_pooling can be changed."
+                    f"{where}: {key} is that of the models of {start.name}, which it finetunes: leave it out. Only "
+                    "dropout rates and classifier_pooling can be changed."
                 )
 
 

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, pipeli
 
 import tokenmixers
 from tokenmixers import AMLPForCausalLM, GMLPForCausalLM, GMLPForMaskedLM
+from tokenmixers.modeling.inputs import token_layout
 
 
 SIZES = {
@@ -177,6 +178,16 @@ def test_prompts_can_be_read_in_chunks(model):
     whole = model.generate(ids, **options)
     for cache in ({}, {"cache_implementation": "static"}):
         assert torch.equal(model.generate(ids, prefill_chunk_size=3, **cache, **options), whole)
+
+
+def test_models_for_long_sequences_generate_the_same(model, monkeypatch):
+    """They have no index of diagonals."""
+    _, ids, mask = left_padded([7, 3])
+    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False}
+    short = model.generate(ids, **options)
+    monkeypatch.setattr(token_layout, "_SHORTEST_WITHOUT_INDEX", 0)
+    for cache in ({"prefill_chunk_size": 3}, {"cache_implementation": "static"}):
+        assert torch.equal(model.generate(ids, **cache, **options), short)
 
 
 @pytest.mark.fast_cases(model="amlp-toeplitz")  # which has what gMLP has; to compile takes seconds

@@ -39,10 +39,18 @@ def _assert_same_forward_and_gradients(unit, inputs, fast, slow):
     torch.testing.assert_close(fast, slow)
     direction = torch.randn(fast.shape, dtype=fast.dtype)
     leaves = {"inputs": inputs, **dict(unit.named_parameters())}
-    gradients = [torch.autograd.grad((out * direction).sum(), list(leaves.values())) for out in (fast, slow)]
+    gradients = [
+        torch.autograd.grad((out * direction).sum(), list(leaves.values()), retain_graph=True) for out in (fast, slow)
+    ]
     for name, one, other in zip(leaves, *gradients, strict=True):
         assert one.abs().sum() > 0, name
         torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def _layouts(length, **known):
+    """Without and with the index of diagonals, which models for short sequences give."""
+    layout, index = TokenLayout(length, length, **known), torch.arange(length)
+    return layout, layout._replace(diagonal_index=(length - 1) + index - index[:, None])
 
 
 def _unit(weight_type, randomise, is_causal=False):
@@ -72,8 +80,8 @@ def test_equals_the_reference_with_any_mask(weight_type, randomise, slow, real):
     unit = _unit(weight_type, randomise)
     inputs = torch.randn(*real.shape, WIDTH, dtype=torch.double, requires_grad=True)
     reference = slow(unit, inputs, real, torch.arange(real.shape[1]).expand(real.shape))
-    layout = TokenLayout(real.shape[1], real.shape[1], padding_mask=real)
-    _assert_same_forward_and_gradients(unit, inputs, unit(inputs, layout), reference)
+    for layout in _layouts(real.shape[1], padding_mask=real):
+        _assert_same_forward_and_gradients(unit, inputs, unit(inputs, layout), reference)
 
 
 @WEIGHT_TYPES
@@ -85,9 +93,10 @@ def test_equals_the_reference_at_shifted_positions(weight_type, randomise, slow,
     real, ids = shifted >= 0, shifted.clamp(min=0)
     unit = _unit(weight_type, randomise)
     inputs = torch.randn(*real.shape, WIDTH, dtype=torch.double, requires_grad=True)
-    fast = unit(inputs, TokenLayout(length, length, padding_mask=real, positions=ids, shifted=True))
     reference = slow(unit, inputs, real, ids)
-    _assert_same_forward_and_gradients(unit, inputs, fast[real], reference[real])
+    for layout in _layouts(length, padding_mask=real, positions=ids, shifted=True):
+        fast = unit(inputs, layout)
+        _assert_same_forward_and_gradients(unit, inputs, fast[real], reference[real])
 
 
 @WEIGHT_TYPES
@@ -106,13 +115,15 @@ def test_equals_the_reference_at_free_positions(weight_type, randomise, slow, da
 @pytest.mark.parametrize("length", [1, 4, MAX_LENGTH])
 def test_the_matrix_is_the_definition_entry_by_entry(weight_type, length, randomise, spatial_matrix):
     projection = randomise(SpatialProjection(MAX_LENGTH, weight_type))
-    assert torch.equal(projection.matrix(length), spatial_matrix(projection, list(range(length))))
+    for layout in (None, *_layouts(length)):
+        assert torch.equal(projection.matrix(length, layout), spatial_matrix(projection, list(range(length))))
 
 
-def test_gradients_of_half_precision_weights_are_precise_sums():
+@pytest.mark.parametrize("layout", _layouts(600))
+def test_gradients_of_half_precision_weights_are_precise_sums(layout):
     """In bfloat16, adding ones one by one would stop at 256."""
     projection = SpatialProjection(700, "toeplitz").to(torch.bfloat16)
-    projection.matrix(600).backward(torch.ones(600, 600, dtype=torch.bfloat16))
+    projection.matrix(600, layout).backward(torch.ones(600, 600, dtype=torch.bfloat16))
     counts = 600 - torch.arange(-699, 700).abs()  # entries of each diagonal
     torch.testing.assert_close(projection.weight.grad, counts.clamp(min=0).to(torch.bfloat16))
 

@@ -62,7 +62,7 @@ def test_rounds_are_interleaved_and_start_with_another_each_time():
     assert all(second >= 0 for times in seconds.values() for second in times)
 
 
-@pytest.mark.parametrize(("long_seconds", "warm_up"), [(60, 2), (0, 1)])
+@pytest.mark.parametrize(("long_seconds", "warm_up"), [(60, 2), (-1, 1)])
 def test_long_calls_warm_up_once(long_seconds, warm_up, monkeypatch):
     monkeypatch.setattr(timing, "LONG_SECONDS", long_seconds)
     made = []

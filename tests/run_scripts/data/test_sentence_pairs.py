@@ -76,6 +76,10 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
             "there is no column 'near' (--negative_columns)",
         ),
         (
+            {"train_file": ["tsv"], "anchor_column": "question", "positive_column": "sentence1"},
+            "there is no column 'sentence1' (--positive_column or --sentence1_column)",
+        ),
+        (
             {"train_file": ["tsv"], **COLUMNS, "label_column_name": "kind", "positive_labels": ["1"]},
             "no training pair has one of the --positive_labels '1' in 'kind'",
         ),
@@ -93,6 +97,10 @@ def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):
     with pytest.raises(UserError) as caught:
         load_training_pairs(SentencePairArguments(**changes))
     assert message in str(caught.value)
+    if "belong" not in message:  # rows held out of them are read in the same way
+        with pytest.raises(UserError) as caught:
+            load_evaluation_pairs(SentencePairArguments(**changes, train_val_split=0.2), "validation")
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
