@@ -287,7 +287,7 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"similarity_weight": -1}, "--similarity_weight must be a finite number of at least 0"),
         (
             {"train_file": "dev.tsv"},
-            "'positive' of pairs (--anchor_column, --positive_column and --negative_columns) nor one 'text' with texts",
+            "of pairs (--anchor_column, --positive_column and --negative_columns) nor one 'text' with texts",
         ),
         ({"copy_token_embeddings": True, "config_overrides": SIZES.replace("16", "48")}, "hidden_size=32 or less"),
         (
