@@ -126,6 +126,12 @@ SUMMARY = (
         for peer, against in zip(SENTENCE_PEERS, ("BERT, equal shape", "BERT, equal operations"), strict=True)
     ),
     SummaryRow(
+        "gMLP of MiniLM's shape: 10,000 sentences, one thread",
+        "BERT, equal shape",
+        ((10, "10,000 sentences, 1 thread", "inference"),),
+        ("gMLP", SENTENCE_PEERS[0]),
+    ),
+    SummaryRow(
         "gMLP of MiniLM's shape: one sentence, ONNX Runtime",
         "BERT, equal shape",
         ((11, "one sentence at a time", "inference"),),
