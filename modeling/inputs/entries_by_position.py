@@ -22,10 +22,9 @@ def query_entries(weight: torch.Tensor, layout: TokenLayout) -> torch.Tensor:
 
 
 def first_entries(tensor: torch.Tensor, dim: int, length: int) -> torch.Tensor:
-    """The first `length` entries along a dimension from 1 on."""
-    if (
-        not is_exporting()
-    ):  # with a second index PyTorch drops a slice that takes everything, and its gradient's passes
+    """The first `length` entries along a dimension that is as long or longer."""
+    if not is_exporting():
+        # Unlike `narrow`, a tuple of indices drops slices that take everything, and the passes of their gradients.
         return tensor[(slice(None),) * dim + (slice(length),)]
     # A slice is contiguous only if it is the whole tensor, so an exported program would reject the maximum length.
     return tensor.index_select(dim, torch.arange(length, device=tensor.device))

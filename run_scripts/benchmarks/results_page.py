@@ -117,19 +117,15 @@ SUMMARY = (
         ("tokenmixers, Toeplitz", "g-mlp-pytorch"),
     ),
     *(
-        SummaryRow(
-            "gMLP of MiniLM's shape: one sentence / finetuning",
-            against,
-            ((11, "one sentence at a time", "inference"), (12, "finetuning on sentences", "training")),
-            ("gMLP", peer),
+        SummaryRow(f"gMLP of MiniLM's shape: {name}", against, groups, ("gMLP", peer))
+        for name, groups in (
+            ("10,000 sentences, one thread", ((10, "10,000 sentences, 1 thread", "inference"),)),
+            (
+                "one sentence / finetuning",
+                ((11, "one sentence at a time", "inference"), (12, "finetuning on sentences", "training")),
+            ),
         )
         for peer, against in zip(SENTENCE_PEERS, ("BERT, equal shape", "BERT, equal operations"), strict=True)
-    ),
-    SummaryRow(
-        "gMLP of MiniLM's shape: 10,000 sentences, one thread",
-        "BERT, equal shape",
-        ((10, "10,000 sentences, 1 thread", "inference"),),
-        ("gMLP", SENTENCE_PEERS[0]),
     ),
     SummaryRow(
         "gMLP of MiniLM's shape: one sentence, ONNX Runtime",

@@ -168,7 +168,8 @@ class Table:
         for name, value in vars(arguments).items():
             if "_column" in name and value is not None:
                 for column in [value] if isinstance(value, str) else value:
-                    options[column] = " or ".join(filter(None, (options.get(column), f"--{name}")))
+                    if f"--{name}" not in options.get(column, ""):
+                        options[column] = " or ".join(filter(None, (options.get(column), f"--{name}")))
         return replace(self, options=options)
 
     @contextmanager

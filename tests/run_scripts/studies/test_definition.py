@@ -99,9 +99,14 @@ def test_tasks_that_start_from_others_change_dropout_and_pooling_alone(content):
     assert "config_name" not in task.recipe("wide")
     second = content["tasks"]["second"]
     second["arguments"] = {"config_overrides": {"num_hidden_layers": 7}}
-    with pytest.raises(UserError, match="task second: num_hidden_layers is that of the models of first"):
+    with pytest.raises(UserError, match="task second, plain: num_hidden_layers 7 is not that of the model of first"):
         build_study("gates", "default", content)
-    second |= {"arguments": {}, "variants": {"deep": {}}}
+    second |= {"arguments": {}, "variants": {"wide": {"config_overrides": {"hidden_size": 16}}}}
+    build_study("gates", "default", content)  # says the same
+    second["variants"] = {"wide": {"config_name": "gmlp-large"}}
+    with pytest.raises(UserError, match="task second, wide: config_name 'gmlp-large' is not that of the model of f"):
+        build_study("gates", "default", content)
+    second |= {"variants": {"deep": {}}}
     with pytest.raises(UserError, match="task second, deep: first, from which it starts, has no such model"):
         build_study("gates", "default", content)
 
