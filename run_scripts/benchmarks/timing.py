@@ -281,7 +281,7 @@ def number_of_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-#: Calls that take so many seconds together are warm after one round.
+#: If the first round of calls takes longer, in seconds, no further round is needed to warm up.
 LONG_SECONDS = 60
 #: On a GPU a call is repeated for so many seconds and timed as a whole: starting it is then hidden by the call before.
 REPEATED_SECONDS = 0.02
@@ -292,8 +292,8 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Seconds of each call in each round. The order rotates, so that no call always follows the same one.
 
-    On a GPU, events time short calls several at a time, as often as the last of the calls to warm up says. Elsewhere
-    long calls warm up once.
+    On a GPU, events time short calls several at a time; the last warm-up call sets how many. On a CPU, calls that take
+    more than a minute together warm up once.
     """
     names, seconds = list(calls), {name: [] for name in calls}
     repeats, start = dict.fromkeys(names, 1), time.monotonic()
