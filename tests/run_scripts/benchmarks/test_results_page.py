@@ -24,6 +24,40 @@ def test_published_tables_are_those_of_the_published_results():
     assert results_page.with_summary(readme, PUBLISHED) == readme.read_text(encoding="utf-8")
 
 
+def test_the_text_says_what_was_measured():
+    """Operations of BERT, as a share of those of gMLP with as many parameters; compiled times, as a share of eager."""
+    text = " ".join((PUBLISHED / "README.md").read_text(encoding="utf-8").split())
+    rows = [
+        row for path in PUBLISHED.glob("epyc-zen4/*.json") for row in json.loads(path.read_text("utf-8"))["results"]
+    ]
+
+    def only(key, **wanted):
+        (found,) = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+        return found[key] * (found["milliseconds"] if key == "operations_per_second" else 1)
+
+    case = {"case": "inference, float32, eager", "cell": 3}
+    shares = []
+    for length in (128, 512):
+        bert, gmlp = (
+            only("operations_per_second", **case, group=f"gmlp-base, {length} tokens", model=model)
+            for model in ("BERT", "tokenmixers")
+        )
+        shares.append(f"{bert / gmlp:.2f}")
+    assert f"BERT has {shares[0]} of gMLP-base's operations at 128 tokens and {shares[1]} at 512." in text
+
+    def of_eager(cell, mode, dtype):
+        compiled, eager = (
+            only("milliseconds", cell=cell, model="gMLP", case=f"{mode}, {dtype}, {way}")
+            for way in ("compiled", "eager")
+        )
+        return f"{compiled / eager:.2f}"
+
+    cells = (11, "inference"), (12, "training")
+    sentence, step = ([of_eager(*cell, dtype) for dtype in ("float32", "bfloat16")] for cell in cells)
+    assert f"needs {sentence[0]} (float32) and {sentence[1]} (bfloat16) of the eager time for one sentence" in text
+    assert f"training step of gMLP {step[0]} and {step[1]} times as long" in text
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=[f"{path.parent.name}-{path.stem}" for path in RESULTS])
 def test_commands_measure_what_was_measured(path):
     recorded = json.loads(path.read_text(encoding="utf-8"))["arguments"]
