@@ -6,8 +6,8 @@ from .configuration_gmlp import GMLPConfig
 from .validation import check_least, check_rates, strict_configuration
 
 
-#: Fields that change the paper's model.
-DEPARTURES = ("attention_before_norm", "activate_block_output", "remove_final_norm", "lm_head_projection")
+#: Fields that only converted Japanese aMLPs have set. Other configurations may contain them as `False`.
+REMOVED_FIELDS = ("attention_before_norm", "activate_block_output", "remove_final_norm", "lm_head_projection")
 
 
 @strict_configuration
@@ -22,18 +22,10 @@ class AMLPConfig(GMLPConfig):
         attention_size (`int`, defaults to 64):
             Width of the queries, keys and values of the single attention head; 64 or 128 in the paper.
         attention_probs_dropout_prob (`float`, defaults to 0.0): Dropout on the attention weights.
-        attention_before_norm (`bool`, defaults to `False`):
-            Whether tiny attention reads a block's input before the norm.
-        activate_block_output (`bool`, defaults to `False`):
-            Whether `hidden_act` is also applied to a block's output, before the residual connection.
-        remove_final_norm (`bool`, defaults to `False`): Whether to omit the norm after the last block.
-        lm_head_projection (`bool`, defaults to `False`):
-            Whether a linear layer of width `hidden_size` precedes the language modelling head. This field and the
-            three above are for weights converted from aMLP-japanese; the paper does not have them.
 
     Raises:
-        ValueError: As in `GMLPConfig`, or if `attention_size` is not positive or `attention_probs_dropout_prob` is not
-            in [0, 1].
+        ValueError: As in `GMLPConfig`, if `attention_size` is not positive, `attention_probs_dropout_prob` is not in
+            [0, 1], or the configuration is of a converted Japanese aMLP.
 
     Example:
     ```python
@@ -49,15 +41,17 @@ class AMLPConfig(GMLPConfig):
     num_hidden_layers: int = 36
     attention_size: int = 64
     attention_probs_dropout_prob: float | int = 0.0
-    attention_before_norm: bool = False
-    activate_block_output: bool = False
-    remove_final_norm: bool = False
-    lm_head_projection: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name, value in (("num_attention_heads", 1), ("head_dim", self.attention_size)):
             if kwargs.pop(name, value) != value:
                 raise ValueError(f"`{name}` cannot be set: tiny attention has one head, of width `attention_size`.")
+        for name in REMOVED_FIELDS:
+            if kwargs.pop(name, False):
+                raise ValueError(
+                    f"`{name}=True` belongs to a converted Japanese aMLP, which is no longer supported. Load it with "
+                    "the last version of tokenmixers that supports it, commit cb4abc5 of the repository."
+                )
         super().__post_init__(**kwargs)
 
     @property
@@ -69,10 +63,6 @@ class AMLPConfig(GMLPConfig):
     def head_dim(self) -> int:
         """Width of the head, under the name that Transformers' attention utilities expect."""
         return self.attention_size
-
-    def to_diff_dict(self) -> dict[str, Any]:
-        """The fields written to `config.json`, without departures from the paper that are off."""
-        return {name: value for name, value in super().to_diff_dict().items() if name not in DEPARTURES or value}
 
     def validate_architecture(self) -> None:
         """Check the sizes; strict validation calls this at construction and when saving."""

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.processing_utils import Unpack
@@ -14,7 +13,6 @@ from .heads.image_backbone import ImageBackbone
 from .heads.image_classification import ImageClassificationHead
 from .heads.language_modeling import CausalLMHead, MaskedLMHead
 from .heads.question_answering import QuestionAnsweringHead
-from .heads.task_head import TaskHead
 from .inputs.attention_masks import interface_mask
 from .inputs.caches import accept_past_key_values
 from .inputs.token_layout import TokenLayout
@@ -76,11 +74,10 @@ class AMLPAttention(UsesAttentionInterface, nn.Module):
 
 
 class AMLPLayer(GMLPLayer):
-    """A gMLP block whose gate is the sum of the spatial projection and tiny attention."""
+    """One aMLP block: a gMLP block whose gate is the sum of the spatial projection and tiny attention (Figure 6)."""
 
     def __init__(self, config: AMLPConfig, layer_idx: int = 0):
         super().__init__(config, layer_idx)
-        self.config = config
         self.attention = AMLPAttention(config)
 
     @accept_past_key_values
@@ -94,7 +91,7 @@ class AMLPLayer(GMLPLayer):
         """Map `(batch, length, hidden_size)` to the same shape."""
         residual = hidden_states
         hidden_states = cast_once(self.norm(hidden_states))
-        query, key, value = self.attention.project(residual if self.config.attention_before_norm else hidden_states)
+        query, key, value = self.attention.project(hidden_states)
         hidden_states = self.activation(self.proj_in(hidden_states))
         gates = None
         if cache is not None:
@@ -105,10 +102,8 @@ class AMLPLayer(GMLPLayer):
             gates, (key, value) = gates[:, 0], both.chunk(2, dim=-1)
         attention_mask = None if layout is None else layout.attention_mask
         tiny_attention, _ = self.attention(query, key, value, attention_mask, **kwargs)
-        hidden_states = self.proj_out(self.sgu(hidden_states, layout, tiny_attention, gates))
-        if self.config.activate_block_output:
-            hidden_states = self.activation(hidden_states)
-        return residual + self.drop_path(self.dropout(hidden_states))
+        hidden_states = self.sgu(hidden_states, layout, tiny_attention, gates)
+        return residual + self.drop_path(self.dropout(self.proj_out(hidden_states)))
 
 
 class AMLPPreTrainedModel(GMLPPreTrainedModel):
@@ -128,11 +123,6 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
 
     layer_class = AMLPLayer
 
-    def __init__(self, config: AMLPConfig):
-        super().__init__(config)
-        if config.remove_final_norm:
-            self.norm = nn.Identity()  # type: ignore[assignment]
-
     def _token_layout(
         self,
         hidden_states: torch.Tensor,
@@ -147,28 +137,13 @@ class AMLPModel(AMLPPreTrainedModel, GMLPModel):
         return layout._replace(attention_mask=mask)
 
 
-class AMLPLanguageModelingHead(TaskHead):
-    """Adds a linear layer before the language modelling head if `config.lm_head_projection` is set."""
-
-    def _build_head(self, config: PreTrainedConfig) -> None:
-        super()._build_head(config)
-        if config.lm_head_projection:
-            self.lm_projection = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits over the vocabulary."""
-        if self.config.lm_head_projection:
-            hidden_states = self.lm_projection(hidden_states)
-        return super().compute_logits(hidden_states)  # type: ignore[misc]  # of the head that comes next
-
-
-class AMLPForMaskedLM(AMLPLanguageModelingHead, MaskedLMHead, AMLPPreTrainedModel):
+class AMLPForMaskedLM(MaskedLMHead, AMLPPreTrainedModel):
     """aMLP with a language modelling head, tied to the embeddings by default."""
 
     backbone_class = AMLPModel
 
 
-class AMLPForCausalLM(AMLPLanguageModelingHead, CausalLMHead, AMLPPreTrainedModel, GenerationMixin):
+class AMLPForCausalLM(CausalLMHead, AMLPPreTrainedModel, GenerationMixin):
     """aMLP decoder with a language modelling head, tied to the embeddings by default.
 
     A layer's cache stores the inputs of its spatial projection in `keys`, and the concatenated keys and values of tiny

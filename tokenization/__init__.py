@@ -1,1 +1,1 @@
-"""Preparation of inputs: tokenizer training, the tokenizer of aMLP-japanese, timm's image processor."""
+"""Preparation of inputs: tokenizer training, timm's image processor."""

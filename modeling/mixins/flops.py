@@ -99,7 +99,7 @@ LAYER_FLOPS: dict[str, Callable[..., int]] = {
 
 def _head_flops(model: nn.Module, batch: int, length: int) -> int:
     total = 0
-    is_per_token = {"lm_projection": True, "lm_head": True, "qa_outputs": True}
+    is_per_token = {"lm_head": True, "qa_outputs": True}
     is_per_token["classifier"] = isinstance(model, TokenClassificationHead)
     for name, per_token in is_per_token.items():
         head = getattr(model, name, None)

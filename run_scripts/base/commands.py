@@ -35,7 +35,7 @@ GROUPS = {
         "plot_spatial_weights",
     ),
     "Make data": ("make_data",),
-    "Convert and share": ("export", "convert_t5", "convert_timm", "convert_amlp_japanese", "push_to_hub"),
+    "Convert and share": ("export", "convert_t5", "convert_timm", "push_to_hub"),
     "Study and benchmark": ("study", "study_page", "benchmark", "benchmark_page"),
 }
 

@@ -51,9 +51,7 @@ def converted_card(
     *,
     summary: str,
     notes: str = "",
-    mask: str | None = None,
     licence: str | None = None,
-    language: str | None = None,
     **entries: Any,
 ) -> ModelCard:
     """The card of a converted checkpoint.
@@ -65,13 +63,11 @@ def converted_card(
         command: What has converted it.
         summary: The first paragraph.
         notes: Further paragraphs.
-        mask: The tokenizer's mask token, for fill-mask.
         licence: Licence of the weights.
-        language: Language of the texts.
         entries: Further metadata.
     """
     title = Path(output).resolve().name
-    facts = CardFacts(task, data="", metrics={}, author=CardArguments(licence, language and [language]))
+    facts = CardFacts(task, data="", metrics={}, author=CardArguments(licence))
     data = metadata(facts, model.config.model_type, title, {})
     for name, value in entries.items():
         setattr(data, name, value)
@@ -80,7 +76,7 @@ def converted_card(
         template_str=TEMPLATE,
         title=title,
         summary=summary,
-        snippet=snippet(task, output, True, mask),
+        snippet=snippet(task, output, True, None),
         architecture=architecture(model),
         notes=notes,
         command=command,

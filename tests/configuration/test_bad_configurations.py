@@ -1,10 +1,12 @@
 """Wrong configurations: each is a `ValueError` with one sentence that names the field and the value."""
 
+import json
 import re
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from tokenmixers import AMLPConfig, GMLPConfig, MLPMixerConfig, SynthesizerConfig
 
@@ -21,8 +23,11 @@ TOKEN = "`{name}` must be an id from 0 to {last}, below `vocab_size`, or `None`;
 LABELS = "`num_labels` must be an integer of at least 1, got {value}"
 NAMES = "`id2label` must be a dictionary from the index of every class to its name, got {value}"
 IMAGE = r"`image_size` must be one multiple of `patch_size=\d+`, or two \(height, width\), got {value}"
+JAPANESE = "`{name}=True` belongs to a converted Japanese aMLP.* commit [0-9a-f]{7}"
 NO_HEADS = "`{name}` cannot be set: tiny attention has one head, of width `attention_size`"
 
+#: Fields of converted Japanese aMLPs, of versions before.
+JAPANESE_FIELDS = ("attention_before_norm", "activate_block_output", "remove_final_norm", "lm_head_projection")
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
 
 #: Classes; field or fields; wrong values of the (first) field; the sentence.
@@ -84,6 +89,7 @@ TABLE: list[tuple[tuple[type, ...], str | dict[str, Any], list[Any], str]] = [
     ((AMLPConfig,), "attention_probs_dropout_prob", [-1, 1.01, NAN], RATE),
     ((AMLPConfig,), "num_attention_heads", [2], NO_HEADS),
     ((AMLPConfig,), "head_dim", [32], NO_HEADS),
+    *[((AMLPConfig,), name, [True], JAPANESE) for name in JAPANESE_FIELDS],
     ((MLPMixerConfig,), "token_mixing_size", [0, -1], SIZE),
     ((MLPMixerConfig,), "token_mixing_size", [1.5], TYPE),
     ((MLPMixerConfig,), "spatial_weight_type", ["toeplitz"], TYPE),
@@ -224,6 +230,13 @@ def test_the_ends_of_the_ranges_are_allowed():
         assert (config.hidden_dropout_prob, config.dtype) == (1, torch.bfloat16)
         config_class(vocab_size=3, image_size=32, pad_token_id=40000)  # images have no tokens
     assert AMLPConfig(num_attention_heads=1, head_dim=64).head_dim == 64
+
+
+def test_fields_of_japanese_amlps_that_are_off_are_dropped(tmp_path):
+    fields = {"model_type": "amlp", "hidden_size": 8, **dict.fromkeys(JAPANESE_FIELDS, False)}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.hidden_size == 8 and not set(JAPANESE_FIELDS) & config.to_dict().keys()
 
 
 def test_there_are_many():

@@ -1,4 +1,3 @@
-import json
 import math
 
 import pytest
@@ -136,70 +135,3 @@ def test_every_head_trains_every_parameter(head):
         labels = {"start_positions": torch.tensor([0, 1]), "end_positions": torch.tensor([2, 5])}
     model(ids, **labels).loss.backward()
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
-
-
-DEPARTURES = ("attention_before_norm", "activate_block_output", "remove_final_norm", "lm_head_projection")
-
-
-@pytest.mark.parametrize("departure", DEPARTURES)
-def test_each_departure_from_the_paper_alone(departure, randomise):
-    """The weights are those of the paper's model, but for the norm that is left out and the map that is added."""
-    paper = randomise(AMLPForMaskedLM(small_config(hidden_act="silu"))).eval()
-    model = AMLPForMaskedLM(small_config(hidden_act="silu", **{departure: True})).eval()
-    weights = {name: weight for name, weight in paper.state_dict().items() if name in model.state_dict()}
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert missing == (["lm_projection.weight", "lm_projection.bias"] if departure == "lm_head_projection" else [])
-    assert unexpected == [] and (len(weights) < len(paper.state_dict())) == (departure == "remove_final_norm")
-
-    ids = torch.tensor([[1, 5, 2, 9, 4]])
-    x = paper.model.embed_tokens(ids)
-    for layer in paper.model.layers:
-        norm = layer.norm(x)
-        reads = x if departure == "attention_before_norm" else norm
-        attended, _ = layer.attention(*layer.attention.project(reads))
-        added = layer.proj_out(layer.sgu(F.silu(layer.proj_in(norm)), tiny_attention=attended))
-        x = x + (F.silu(added) if departure == "activate_block_output" else added)
-    x = x if departure == "remove_final_norm" else paper.model.norm(x)
-    if departure == "lm_head_projection":
-        x = x @ model.lm_projection.weight.T + model.lm_projection.bias
-    logits = model(ids).logits
-    torch.testing.assert_close(logits, paper.lm_head(x), rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(logits, paper(ids).logits, atol=1e-3)
-
-
-def test_departures_are_written_only_where_they_are_on(tmp_path):
-    AMLPForMaskedLM(small_config()).save_pretrained(tmp_path / "paper")
-    written = json.loads((tmp_path / "paper" / "config.json").read_text())
-    assert "attention_size" in written and not set(DEPARTURES) & written.keys()
-    config = small_config(remove_final_norm=True, lm_head_projection=True)
-    model = AMLPForMaskedLM(config)
-    model.save_pretrained(tmp_path / "other")
-    loaded = AMLPForMaskedLM.from_pretrained(tmp_path / "other")
-    assert loaded.config.remove_final_norm and loaded.config.lm_head_projection
-    assert not loaded.config.attention_before_norm and not loaded.config.activate_block_output
-    ids = torch.tensor([[1, 5, 2]])
-    assert torch.equal(loaded.eval()(ids).logits, model.eval()(ids).logits)
-
-
-def test_a_decoder_with_all_departures_goes_on_from_its_cache(randomise):
-    config = small_config(is_decoder=True, spatial_weight_type="full", **dict.fromkeys(DEPARTURES, True))
-    model = randomise(tokenmixers.AMLPForCausalLM(config)).eval()
-    ids = torch.tensor([[1, 5, 2, 9]])
-    whole, start = model(ids).logits, model(ids[:, :3], use_cache=True)
-    rest = model(ids[:, 3:], past_key_values=start.past_key_values).logits
-    torch.testing.assert_close(rest[:, 0], whole[:, 3], rtol=1e-5, atol=1e-5)
-    changed = model(torch.tensor([[1, 5, 2, 8]])).logits
-    torch.testing.assert_close(changed[:, :3], whole[:, :3])
-
-
-def test_flops_and_training_with_all_departures(randomise):
-    model = randomise(AMLPForMaskedLM(small_config(sparse_prediction=True, **dict.fromkeys(DEPARTURES, True))))
-    paper = AMLPForMaskedLM(small_config())
-    assert model.forward_flops(3, 5) == paper.forward_flops(3, 5) + 2 * 3 * 5 * 8 * 8
-    ids = torch.randint(0, 13, (3, 5))
-    labels = torch.where(torch.rand(3, 5) < 0.5, ids, -100)
-    loss = model.train()(ids, labels=labels).loss
-    expected = F.cross_entropy(model.eval()(ids).logits.flatten(0, 1), labels.flatten())
-    torch.testing.assert_close(loss, expected)
-    loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
