@@ -1,10 +1,11 @@
 """Write the tables of the benchmark pages from the results of `benchmark`.
 
-    cp outputs/images/results.json model_cards/benchmarks/MACHINE/images.json
+    cp outputs/images/results.json model_cards/benchmarks/F-new-machine/images.json
     tokenmixers benchmark_page
 
-Each folder next to the page holds the results of one machine. The text before the page's first `## ` is written by
-hand and stays. In the README, the lines between the two comments that name this command are replaced.
+Each folder next to the page holds the results of one machine. Its name begins with the letter that the tables call the
+machine. The text before the page's first `## ` and its section "What the results depend on" are written by hand
+and stay. In the README, the lines between the two comments that name this command are replaced.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
 """The tables of `model_cards/benchmarks/README.md` and of the README."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
@@ -14,6 +15,13 @@ from .arguments import BenchmarkArguments
 
 #: The comments around the README's table.
 MARKS = ("<!-- table of `tokenmixers benchmark_page` -->", "<!-- end of the table -->")
+
+
+#: The section of the page that is written by hand.
+NOTES = "What the results depend on"
+
+#: Above the table that compares the machines.
+COMPARED_TEXT = "Inference in eager mode, in float32, or in bfloat16 where nothing else was measured."
 
 
 class Comparison(NamedTuple):
@@ -64,12 +72,6 @@ class Measure(NamedTuple):
     title: str
     text: str
     scale: float = 1.0
-
-
-class MeasureTable(NamedTuple):
-    """A table of measures, which share a cell."""
-
-    measures: tuple[Measure, ...]
     cases: tuple[bool, ...] = (False, True)
     """Eager, compiled."""
     on_accelerators: bool = False
@@ -77,78 +79,81 @@ class MeasureTable(NamedTuple):
 
 
 MEASURES = (
-    MeasureTable(
-        (
-            Measure("per_second", "Tokens or images per second", "{:,.0f}"),
-            Measure("utilisation", "share of the fastest matrix product", "{:.0%}"),
-            Measure("peak_bytes", "memory besides the weights, MB", "{:,.0f}", 1e-6),
-        ),
-        on_accelerators=True,
-    ),
-    MeasureTable((Measure("floor", "Share of the floor", "{:.0%}"),)),
-    MeasureTable((Measure("compile_seconds", "Seconds to compile", "{:,.1f}"),), cases=(True,)),
+    Measure("per_second", "Tokens or images per second", "{:,.0f}", on_accelerators=True),
+    Measure("utilisation", "Share of the fastest matrix product", "{:.0%}", on_accelerators=True),
+    Measure("peak_bytes", "Memory besides the weights, MB", "{:,.0f}", 1e-6, on_accelerators=True),
+    Measure("floor", "Share of the floor", "{:.0%}"),
+    Measure("compile_seconds", "Seconds to compile", "{:,.1f}", cases=(True,)),
 )
 
 
 class SummaryRow(NamedTuple):
-    """A row of the README's table, whose figures share a cell."""
+    """A row of a summary, whose figures share a cell."""
 
     ours: str
     against: str
+    models: tuple[str, str]
     groups: tuple[tuple[int, str, str], ...]
     """Number of the experiment, group and mode of each figure."""
-    models: tuple[str, str]
 
 
-_BOTH = ("inference", "training")
+def _both(cell: int, group: str) -> tuple[tuple[int, str, str], ...]:
+    """A group in inference and in training."""
+    return (cell, group, "inference"), (cell, group, "training")
 
-#: Rows without figures are left out.
+
+_MINILM = "gMLP of MiniLM's shape"
+_SENTENCES = (10, "10,000 sentences, 1 thread", "inference")
+_ONE_SENTENCE = (11, "one sentence at a time", "inference")
+_SHAPES = tuple(zip(("BERT, equal shape", "BERT, equal operations"), SENTENCE_PEERS, strict=True))
+
+#: The README's table.
 SUMMARY = (
+    SummaryRow("gMLP-S, images", "timm, same weights", ("tokenmixers", "timm"), _both(1, "gmlp-s16-224")),
     SummaryRow(
-        "gMLP-S, images: inference / training",
-        "timm, same weights",
-        tuple((1, "gmlp-s16-224", mode) for mode in _BOTH),
-        ("tokenmixers", "timm"),
-    ),
-    SummaryRow(
-        "gMLP-base, 128 tokens: inference / training",
+        "gMLP-base, 128 tokens",
         "g-mlp-pytorch, same weights",
-        tuple((2, "gmlp-base, 128 tokens", mode) for mode in _BOTH),
         ("tokenmixers, Toeplitz", "g-mlp-pytorch"),
+        _both(2, "gmlp-base, 128 tokens"),
     ),
     *(
-        SummaryRow(f"gMLP of MiniLM's shape: {name}", against, groups, ("gMLP", peer))
-        for name, groups in (
-            ("10,000 sentences, one thread", ((10, "10,000 sentences, 1 thread", "inference"),)),
-            (
-                "one sentence / finetuning",
-                ((11, "one sentence at a time", "inference"), (12, "finetuning on sentences", "training")),
-            ),
-        )
-        for peer, against in zip(SENTENCE_PEERS, ("BERT, equal shape", "BERT, equal operations"), strict=True)
+        SummaryRow(f"{name}, {length} tokens", "BERT, equal parameters", ("tokenmixers", "BERT"), groups)
+        for name, length in (("gMLP-base", 128), ("gMLP-base", 512), ("aMLP-base", 512))
+        for groups in [_both(3, f"{name.lower()}, {length} tokens")]
     ),
-    SummaryRow(
-        "gMLP of MiniLM's shape: one sentence, ONNX Runtime",
-        "BERT, equal shape",
-        ((11, "one sentence at a time", "inference"),),
-        (f"gMLP{ONNX}", f"{SENTENCE_PEERS[0]}{ONNX}"),
-    ),
-    SummaryRow(
-        "Synthesizer (random): encoding / decoding / training",
-        "T5, equal shape",
-        ((4, "seq2seq encoding", "inference"), (4, "seq2seq decoding", "inference"), (4, "seq2seq step", "training")),
-        ("Synthesizer, random", "T5"),
-    ),
+    *(SummaryRow(f"{_MINILM}, 10,000 sentences", name, ("gMLP", peer), (_SENTENCES,)) for name, peer in _SHAPES),
     *(
         SummaryRow(
-            f"{name}, {length} tokens: inference / training",
-            "BERT, equal parameters",
-            tuple((3, f"{name.lower()}, {length} tokens", mode) for mode in _BOTH),
-            ("tokenmixers", "BERT"),
+            f"{_MINILM}, one sentence",
+            name,
+            ("gMLP", peer),
+            (_ONE_SENTENCE, (12, "finetuning on sentences", "training")),
         )
-        for name, length in (("gMLP-base", 128), ("gMLP-base", 512), ("aMLP-base", 512))
+        for name, peer in _SHAPES
+    ),
+    SummaryRow(
+        "Synthesizer (random), encoding",
+        "T5, equal shape",
+        ("Synthesizer, random", "T5"),
+        ((4, "seq2seq encoding", "inference"), (4, "seq2seq step", "training")),
     ),
 )
+
+#: The rows with which the page compares the machines, by their names: one or two of a family.
+COMPARED = (
+    ("gMLP-S, images", "timm, same weights"),
+    ("gMLP-base, 128 tokens", "g-mlp-pytorch, same weights"),
+    ("gMLP-base, 512 tokens", "BERT, equal parameters"),
+    ("aMLP-base, 512 tokens", "BERT, equal parameters"),
+    ("Synthesizer (random), encoding", "T5, equal shape"),
+)
+
+#: Head of a column of the README's table -> letter and dtype.
+README_COLUMNS = {
+    "CPU float32": ("C", "float32"),
+    "CPU bfloat16": ("C", "bfloat16"),
+    "GPU bfloat16": ("D", "bfloat16"),
+}
 
 
 #: Facts that must be equal in all results of a folder.
@@ -160,7 +165,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def read_machines(folder: Path) -> dict[str, Results]:
-    """The results of every machine, by its name: the GPU, or the processor and its vector instructions."""
+    """The results of every machine, by its letter, with which the name of its folder begins."""
     machines: dict[str, Results] = {}
     for subfolder in sorted({path.parent for path in folder.glob("*/*.json")}):
         reports = {path.stem: _read_report(path) for path in sorted(subfolder.glob("*.json"))}
@@ -173,15 +178,27 @@ def read_machines(folder: Path) -> dict[str, Results]:
                 raise UserError(
                     f"the results in {subfolder} differ in their {fact} ({differences}): a folder is for one machine."
                 )
-        machine = next(iter(reports.values()))["machine"]
-        bfloat16 = " with bfloat16" if machine.get("bfloat16") else ""
-        name = machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}{bfloat16}"
-        if name in machines:
-            raise UserError(f"two folders in {folder} hold results of {name!r}, one of them {subfolder}: merge them.")
-        machines[name] = reports
+        letter = subfolder.name.partition("-")[0].upper()
+        if letter in machines:
+            raise UserError(f"two folders in {folder} begin with {letter!r}, one of them {subfolder}: rename it.")
+        for other, results in machines.items():
+            if machine_name(results) == machine_name(reports):
+                raise UserError(f"{other} and {subfolder} hold results of {machine_name(reports)!r}: merge them.")
+        machines[letter] = reports
     if not machines:
         raise UserError(f"there are no results in the folders of {folder}.")
     return machines
+
+
+def machine_name(reports: Results) -> str:
+    """The GPU, or the processor and its vector instructions."""
+    machine = _machine(reports)
+    bfloat16 = " with bfloat16" if machine.get("bfloat16") else ""
+    return machine.get("accelerator") or f"{machine['processor']}, {machine['instructions']}{bfloat16}"
+
+
+def _machine(reports: Results) -> Mapping[str, Any]:
+    return next(iter(reports.values()))["machine"]
 
 
 def _read_report(path: Path) -> dict[str, Any]:
@@ -244,14 +261,10 @@ def _format_figures(figures: Sequence[float | None], text: str = "{:.2f}") -> st
     return " / ".join("-" if figure is None else text.format(figure) for figure in figures) if any(figures) else ""
 
 
-def _columns(machines: Mapping[str, Results]) -> list[tuple[str, str]]:
-    """A column per machine and type that was measured on it."""
-    return [
-        (machine, dtype)
-        for machine, reports in machines.items()
-        for dtype in ("float32", "bfloat16")
-        if any(row["dtype"] == dtype for report in reports.values() for row in report["results"])
-    ]
+def _dtypes(reports: Results) -> list[str]:
+    """The types that were measured on a machine."""
+    found = {row["dtype"] for report in reports.values() for row in report["results"]}
+    return [dtype for dtype in ("float32", "bfloat16") if dtype in found]
 
 
 Figure = Callable[[Mapping[str, Any], str, str, bool], float | None]
@@ -261,100 +274,108 @@ Figure = Callable[[Mapping[str, Any], str, str, bool], float | None]
 def case_table(
     title: str,
     head: tuple[str, str],
-    lines: Sequence[tuple[tuple[str, str], Sequence[Figure]]],
-    machines: Mapping[str, Results],
-    texts: Sequence[str],
+    lines: Sequence[tuple[tuple[str, str], Figure]],
+    reports: Results,
+    text: str = "{:.2f}",
     cases: Sequence[bool] = (False, True),
 ) -> str:
-    """A table of the page: eager / compiled, a column per machine, type and mode; empty if nothing was measured.
+    """A table of a machine: eager / compiled, a column per type and mode; empty if nothing was measured.
 
-    A line's figures share a cell. `texts` are their formats.
+    `text` is the format of the figures.
     """
 
-    def format_figure(machine: str, dtype: str, mode: str, figure: Figure, text: str) -> str:
+    def cell(dtype: str, mode: str, figure: Figure) -> str:
         def figures(report: Mapping[str, Any]) -> list[float | None]:
             return [figure(report, mode, dtype, compiled) for compiled in cases]
 
-        return _format_figures(_figures_of_one_run(machines[machine], figures), text).removesuffix(" / -")
+        return _format_figures(_figures_of_one_run(reports, figures), text).removesuffix(" / -")
 
-    def cell(column: tuple[str, str, str], figures: Sequence[Figure]) -> str:
-        found = [format_figure(*column, *each) for each in zip(figures, texts, strict=True)]
-        return "; ".join(figure or "-" for figure in found) if any(found) else ""
-
-    columns = [(*column, mode) for column in _columns(machines) for mode in ("inference", "training")]
-    table = [(names, [cell(column, figures) for column in columns]) for names, figures in lines]
+    columns = [(dtype, mode) for dtype in _dtypes(reports) for mode in ("inference", "training")]
+    table = [(names, [cell(*column, figure) for column in columns]) for names, figure in lines]
     table = [(names, cells) for names, cells in table if any(cells)]
     if not table:
         return ""
     measured = [index for index in range(len(columns)) if any(cells[index] for _, cells in table)]
-    titles = [f"{machine}: {dtype}, {mode}" for machine, dtype, mode in columns]
     rows = [(*names, *(cells[index] for index in measured)) for names, cells in table]
-    return f"## {title}\n\n{markdown_table((*head, *(titles[index] for index in measured)), rows)}"
+    return f"### {title}\n\n{markdown_table((*head, *(', '.join(columns[index]) for index in measured)), rows)}"
 
 
-def comparison_table(comparison: Comparison, machines: Mapping[str, Results]) -> str:
-    """One table of the page, with a row per group, in which each peer has a figure."""
+def comparison_table(comparison: Comparison, reports: Results) -> str:
+    """One table of a machine, with a row for each group and peer."""
     cell, title, ours, peers = comparison
-    rows = [row for reports in machines.values() for row in _rows_of(reports, cell)]
+    rows = list(_rows_of(reports, cell))
     models = [ours]
     if ours.endswith("*"):
         models = [name for name in dict.fromkeys(row["model"] for row in rows) if name.startswith(ours[:-1])]
 
-    def line(group: str, model: str) -> tuple[tuple[str, str], list[Figure]]:
+    def line(group: str, model: str, peer: str) -> tuple[tuple[str, str], Figure]:
         name = f"{group}: {model.removeprefix(ours[:-1])}" if ours.endswith("*") else group
-
-        def against(peer: str) -> Figure:
-            return lambda report, *case: _figure(report, cell, group, *case, model, peer)
-
-        return (name, "; ".join(peers)), list(map(against, peers))
+        return (name, peer), lambda report, *case: _figure(report, cell, group, *case, model, peer)
 
     groups = dict.fromkeys(row["group"] for row in rows)
-    lines = [line(*names) for names in product(groups, models)]
-    return case_table(title, ("", "against"), lines, machines, ["{:.2f}"] * len(peers))
+    return case_table(title, ("", "against"), [line(*names) for names in product(groups, models, peers)], reports)
 
 
-def measure_table(table: MeasureTable, machines: Mapping[str, Results]) -> str:
-    """One table of the page, with a row per group: figures of its first model."""
-    if table.on_accelerators:
-        machines = {
-            name: reports
-            for name, reports in machines.items()
-            if any(report["machine"].get("accelerator") for report in reports.values())
-        }
+def measure_table(measure: Measure, reports: Results) -> str:
+    """One table of a machine, with a row per group: a figure of its first model."""
+    if measure.on_accelerators and not _machine(reports).get("accelerator"):
+        return ""
     firsts = {
         (row["cell"], row["group"], row["model"])
-        for reports in machines.values()
         for report in reports.values()
         for row in report["results"]
-        if row["is_first"] and any(row.get(measure.key) is not None for measure in table.measures)
+        if row["is_first"] and row.get(measure.key) is not None
     }
 
-    def line(cell: int, group: str, model: str) -> tuple[tuple[str, str], list[Figure]]:
-        def figure_of(measure: Measure) -> Figure:
-            def figure(report: Mapping[str, Any], *case: Any) -> float | None:
-                rows = report["by_case"].get((cell, group, *case), ())
-                values = [row.get(measure.key) for row in rows if row["model"] == model]
-                return None if values in ([], [None]) else values[0] * measure.scale
+    def line(cell: int, group: str, model: str) -> tuple[tuple[str, str], Figure]:
+        def figure(report: Mapping[str, Any], *case: Any) -> float | None:
+            rows = report["by_case"].get((cell, group, *case), ())
+            values = [row.get(measure.key) for row in rows if row["model"] == model]
+            return None if values in ([], [None]) else values[0] * measure.scale
 
-            return figure
-
-        return (group, model), list(map(figure_of, table.measures))
+        return (group, model), figure
 
     lines = [line(*names) for names in sorted(firsts)]
-    title = "; ".join(measure.title for measure in table.measures)
-    texts = [measure.text for measure in table.measures]
-    return case_table(title, ("", "model"), lines, machines, texts, table.cases)
+    return case_table(measure.title, ("", "model"), lines, reports, measure.text, measure.cases)
+
+
+def machines_table(machines: Mapping[str, Results]) -> str:
+    """The legend of the letters."""
+    rows = []
+    for letter, reports in machines.items():
+        dates = sorted({report["machine"]["date"][:10] for report in reports.values()})
+        name = f"[{machine_name(reports)}](#{_anchor(_title(letter, reports))})"
+        rows.append(
+            (letter, name, str(_machine(reports)["threads"]), " to ".join(dict.fromkeys((dates[0], dates[-1]))))
+        )
+    return markdown_table(("", "machine", "threads", "measured"), rows)
+
+
+def compared_table(machines: Mapping[str, Results]) -> str:
+    """The machines side by side: eager inference, in the first type that was measured on each."""
+    rows = [row for row in SUMMARY if (row.ours, row.against) in COMPARED]
+    table = [
+        (
+            row.ours,
+            row.against,
+            *(
+                _summary_cell(reports, row._replace(groups=row.groups[:1]), _dtypes(reports)[0])
+                for reports in machines.values()
+            ),
+        )
+        for row in rows
+    ]
+    return markdown_table(("", "against", *machines), [line for line in table if any(line[2:])])
 
 
 def summary_table(machines: Mapping[str, Results]) -> str:
-    """The README's table: eager, one column per machine and type."""
-    columns = _columns(machines)
+    """The README's table: eager, of one processor and one GPU. Rows without figures are left out."""
+    columns = [(machines.get(letter, {}), dtype) for letter, dtype in README_COLUMNS.values()]
     table = [
-        (row.ours, row.against, *(_summary_cell(machines[machine], row, dtype) for machine, dtype in columns))
+        (row.ours, row.against, *(_summary_cell(*column[:1], row, *column[1:]) for column in columns))
         for row in SUMMARY
     ]
-    table = [line for line in table if any(line[2:])]
-    return markdown_table(("", "against", *(f"{machine}: {dtype}" for machine, dtype in columns)), table)
+    return markdown_table(("", "against", *README_COLUMNS), [line for line in table if any(line[2:])])
 
 
 def with_summary(readme: Path, folder: Path) -> str:
@@ -370,19 +391,27 @@ def with_summary(readme: Path, folder: Path) -> str:
 def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
     """The figures of a row. Inference and training may come from different runs."""
     found: list[float | None] = []
-    for mode in dict.fromkeys(mode for *_, mode in row.groups):
+    for group in row.groups if reports else ():
 
-        def figures(report: Mapping[str, Any], mode: str = mode) -> list[float | None]:
-            groups = [group for *group, of_mode in row.groups if of_mode == mode]
-            return [_figure(report, *group, mode, dtype, False, *row.models) for group in groups]
+        def figures(report: Mapping[str, Any], group: tuple[int, str, str] = group) -> list[float | None]:
+            return [_figure(report, *group, dtype, False, *row.models)]
 
         found += _figures_of_one_run(reports, figures)
     return _format_figures(found)
 
 
-def machine_section(name: str, reports: Results) -> str:
-    """Versions, dates and commands of a machine's results."""
-    machine = next(iter(reports.values()))["machine"]
+def _title(letter: str, reports: Results) -> str:
+    return f"{letter}: {machine_name(reports)}"
+
+
+def _anchor(title: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def machine_section(letter: str, reports: Results) -> str:
+    """Versions and dates of a machine's results, its tables, and their commands."""
+    machine = _machine(reports)
     others = [
         (report["machine"].get(kind) or {}).items() for kind in ("peers", "tools") for report in reports.values()
     ]
@@ -398,14 +427,19 @@ def machine_section(name: str, reports: Results) -> str:
     peaks = [f"{dtype} {max(values) / 1e9:,.0f} GFLOP/s" for dtype, values in sorted(found.items())]
     if peaks:
         facts.append("fastest matrix product " + ", ".join(peaks))
+    head = f"## {_title(letter, reports)}\n\n{'; '.join(fact for fact in facts if fact)}."
+    tables = [comparison_table(comparison, reports) for comparison in COMPARISONS]
+    tables += [measure_table(measure, reports) for measure in MEASURES]
     commands = "\n".join(command(stem, report["arguments"]) for stem, report in reports.items())
-    return "\n\n".join([f"## {name}", f"{'; '.join(fact for fact in facts if fact)}.", f"```bash\n{commands}\n```"])
+    return "\n\n".join([head, *filter(None, tables), f"### Commands of {letter}\n\n```bash\n{commands}\n```"])
 
 
 def page(folder: Path) -> str:
-    """The page: the text before README.md's first `## `, a table per comparison and measure, a section per machine."""
+    """The page: README.md's text before its first `## `, the machines, how they compare, its `NOTES`, the results."""
     machines = read_machines(folder)
-    head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
-    tables = [comparison_table(comparison, machines) for comparison in COMPARISONS]
-    tables += [measure_table(table, machines) for table in MEASURES]
-    return "\n\n".join([head, *filter(None, tables), *(machine_section(*item) for item in machines.items())]) + "\n"
+    head, *sections = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")
+    parts = [head, f"## Machines\n\n{machines_table(machines)}"]
+    parts.append(f"## The machines compared\n\n{COMPARED_TEXT}\n\n{compared_table(machines)}")
+    parts += [f"## {section}" for section in sections if section.startswith(NOTES)]
+    parts += [machine_section(*item) for item in machines.items()]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"

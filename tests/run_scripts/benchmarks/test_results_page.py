@@ -1,4 +1,5 @@
 import json
+import re
 import shlex
 from dataclasses import asdict
 
@@ -28,7 +29,7 @@ def test_the_text_says_what_was_measured():
     """Operations of BERT, as a share of those of gMLP with as many parameters; compiled times, as a share of eager."""
     text = " ".join((PUBLISHED / "README.md").read_text(encoding="utf-8").split())
     rows = [
-        row for path in PUBLISHED.glob("epyc-zen4/*.json") for row in json.loads(path.read_text("utf-8"))["results"]
+        row for path in PUBLISHED.glob("c-epyc-zen4/*.json") for row in json.loads(path.read_text("utf-8"))["results"]
     ]
 
     def only(key, **wanted):
@@ -86,19 +87,21 @@ def write(folder, machine, name, rows, **facts):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "README.md").write_text("# Title\n\nBy hand.\n\n## old\n\nold\n")
+    notes = "## What the results depend on\n\nThe processor.\n"
+    (tmp_path / "README.md").write_text(f"# Title\n\nBy hand.\n\n## old\n\nold\n\n{notes}\n## B: old\n")
     (tmp_path / "top.md").write_text(f"before\n{results_page.MARKS[0]}\nold\n{results_page.MARKS[1]}\nafter\n")
     both = [row("tokenmixers", 1, 20.0), row("timm", 0.5, 30.0)]
     both += [row("tokenmixers", 1, 20.0, compiled=True), row("timm", 0.8, 30.0, compiled=True)]
-    write(tmp_path, "one", "images", both)
-    write(tmp_path, "one", "older", [row("tokenmixers", 1, 1.0), row("timm", 0.1, 9.0)], date="2019-01-01 00:00 UTC")
+    write(tmp_path, "c-one", "images", both)
+    write(tmp_path, "c-one", "older", [row("tokenmixers", 1, 1.0), row("timm", 0.1, 9.0)], date="2019-01-01 00:00 UTC")
     two = [row("Synthesizer, vanilla", 1, 9.0), row("T5", 0.7, 30.0), row("Synthesizer, random", 0.9, 10.0)]
-    write(tmp_path, "two", "t5", [{**line, "cell": 4, "group": "seq2seq encoding"} for line in two], processor="y")
+    two = [{**line, "cell": 4, "group": "seq2seq encoding", "dtype": "bfloat16"} for line in two]
+    write(tmp_path, "d-two", "t5", two, processor="y")
     three = [row("tokenmixers", 1, 9.0), row("BERT", 0.8, 1.0), row("ModernBERT", 0.4, 1.0)]
     three += [row("tokenmixers", 1, 9.0, compiled=True), row("BERT", 0.25, 1.0, compiled=True)]
     three += [row("tokenmixers", 1, 9.0, mode="training"), row("ModernBERT", 2.0, 1.0, mode="training")]
-    three = [{**line, "cell": 3, "group": "gmlp-base, 64 tokens"} for line in three]
-    write(tmp_path, "two", "encoders", three, processor="y")
+    three = [{**line, "cell": 3, "group": "gmlp-base, 64 tokens", "dtype": "bfloat16"} for line in three]
+    write(tmp_path, "d-two", "encoders", three, processor="y")
     return tmp_path
 
 
@@ -106,31 +109,65 @@ def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
+def sections(text):
+    """Title of a machine's section and of a table in it -> the rows of the table."""
+    found = {}
+    for section in text.split("\n## ")[1:]:
+        machine, *tables = section.split("\n### ")
+        for table in tables:
+            rows = [cells(line) for line in table.splitlines() if line.startswith("|")]
+            found[machine.splitlines()[0], table.splitlines()[0]] = rows
+    return found
+
+
 def test_tables_by_hand(folder):
     benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "top.md")])
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert text.startswith("# Title\n\nBy hand.\n\n## Images")
-    lines = text.splitlines()
-    table = lines.index("## Images: the same weights in timm") + 2
-    assert cells(lines[table]) == ["", "against", "x, AVX9: float32, inference"]
+    assert text.startswith("# Title\n\nBy hand.\n\n## Machines\n\n|")
+    assert re.findall("^## (.*)", text, flags=re.MULTILINE) == [
+        *("Machines", "The machines compared", "What the results depend on", "C: x, AVX9", "D: y, AVX9")
+    ]
+    tables = sections(text)
     # The median of neighbouring ratios, eager and compiled, of the newest run.
-    assert cells(lines[table + 2]) == ["gmlp-s16-224", "timm", "2.00 / 1.25"]
+    of_images = [["", "against", "float32, inference"], ["gmlp-s16-224", "timm", "2.00 / 1.25"]]
+    assert tables["C: x, AVX9", "Images: the same weights in timm"][::2] == of_images
     # T5 is not compared with the row's own model: the ratio of the medians.
-    assert ["seq2seq encoding: random", "T5", "3.00"] in [cells(line) for line in lines]
-    of_both = ["gmlp-base, 64 tokens", "BERT; ModernBERT", "1.25 / 4.00; 2.50", "-; 0.50"]
-    assert of_both in [cells(line) for line in lines]
-    assert 'make bench BENCH="--output_dir outputs/images --cells 1 --compile"' in lines
+    of_t5 = tables["D: y, AVX9", "Sequence to sequence: T5 with the same shape"]
+    assert ["seq2seq encoding: random", "T5", "3.00"] in of_t5
+    assert tables["D: y, AVX9", "Encoders: BERT and ModernBERT with as many parameters"] == [
+        ["", "against", "bfloat16, inference", "bfloat16, training"],
+        tables["D: y, AVX9", "Encoders: BERT and ModernBERT with as many parameters"][1],
+        ["gmlp-base, 64 tokens", "BERT", "1.25 / 4.00", ""],
+        ["gmlp-base, 64 tokens", "ModernBERT", "2.50", "0.50"],
+    ]
+    lines = [cells(line) for line in text.splitlines()]
+    assert ["C", "[x, AVX9](#c-x-avx9)", "3", "2019-01-01 to 2020-02-02"] in lines
+    compared = lines[lines.index(["", "against", "C", "D"]) :]
+    assert compared[2:4] == [
+        ["gMLP-S, images", "timm, same weights", "2.00", ""],
+        ["Synthesizer (random), encoding", "T5, equal shape", "", "3.00"],
+    ]
+    assert 'make bench BENCH="--output_dir outputs/images --cells 1 --compile"' in text.splitlines()
     assert "3 threads; torch 1; timm 2; 2019-01-01 00:00 UTC to 2020-02-02 02:02 UTC; " in text
     assert "fastest matrix product float32 5 GFLOP/s." in text
     readme = (folder / "top.md").read_text(encoding="utf-8")
     assert readme.startswith("before\n")
     assert readme.endswith("after\n")
-    summary = [cells(line) for line in readme.splitlines()]
-    assert ["gMLP-S, images: inference / training", "timm, same weights", "2.00 / -", ""] in summary
-    assert ["Synthesizer (random): encoding / decoding / training", "T5, equal shape", "", "3.00 / - / -"] in summary
-    assert not any(line[0].startswith("gMLP-base") for line in summary), "nothing was measured of it"
+    assert [cells(line) for line in readme.splitlines()[2:-2]][::2] == [
+        ["", "against", "CPU float32", "CPU bfloat16", "GPU bfloat16"],
+        ["gMLP-S, images", "timm, same weights", "2.00 / -", "", ""],
+    ]
+    assert cells(readme.splitlines()[-3]) == ["Synthesizer (random), encoding", "T5, equal shape", "", "", "3.00 / -"]
     benchmark_page.main(["--folder", str(folder), "--readme", str(folder / "top.md")])
     assert (folder / "README.md").read_text(encoding="utf-8") == text
+
+
+def test_lines_of_the_pages_are_as_wide_as_a_screen():
+    """Tables scroll in a browser if a row has more characters than a screen of 1,000 pixels shows."""
+    text = (PUBLISHED / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert max(len(cells(line)) for line in rows) == 7
+    assert max(map(len, results_page.summary_table(results_page.read_machines(PUBLISHED)).splitlines())) <= 120
 
 
 def test_a_readme_without_a_place_is_left_alone(folder):
@@ -142,14 +179,20 @@ def test_a_readme_without_a_place_is_left_alone(folder):
 
 @pytest.mark.parametrize("fact", results_page.MACHINE_FACTS)
 def test_a_folder_is_for_one_machine(folder, fact):
-    write(folder, "one", "other", [], **{fact: "another"})
-    with pytest.raises(UserError, match=rf'one differ in their {fact}.*"another"'):
+    write(folder, "c-one", "other", [], **{fact: "another"})
+    with pytest.raises(UserError, match=rf'c-one differ in their {fact}.*"another"'):
         results_page.page(folder)
 
 
 def test_folders_of_the_same_machine_are_refused(folder):
-    write(folder, "three", "images", [])
-    with pytest.raises(UserError, match=r"two folders in .* hold results of 'x, AVX9'.*three: merge them"):
+    write(folder, "e-three", "images", [])
+    with pytest.raises(UserError, match=r"C and .*e-three hold results of 'x, AVX9': merge them"):
+        results_page.read_machines(folder)
+
+
+def test_every_machine_has_a_letter_of_its_own(folder):
+    write(folder, "d-three", "images", [], processor="z")
+    with pytest.raises(UserError, match=r"two folders in .* begin with 'D', one of them .*d-two: rename it"):
         results_page.read_machines(folder)
 
 
@@ -158,27 +201,21 @@ def test_what_was_measured_of_the_first_model_of_a_group(folder):
     figures = {"dtype": "bfloat16", "utilisation": 0.5, "per_second": 2000.4, "peak_bytes": 3e6, "floor": 0.625}
     rows = [row("tokenmixers", 1, 20.0, **figures), row("timm", 0.5, 40.0, **figures)]
     rows += [{**line, "compiled": True, "utilisation": 0.75, "compile_seconds": 12.34} for line in rows]
-    write(folder, "three", "gpu", rows, accelerator="H1", device="cuda")
-    write(folder, "two", "floors", [{**line, "dtype": "float32", "floor": 0.8} for line in rows[:2]], processor="y")
-    sections = {}
-    for section in results_page.page(folder).split("\n## ")[1:]:
-        title, _, text = section.partition("\n\n")
-        sections[title] = [cells(line) for line in text.splitlines() if line.startswith("|")]
-    column, of_gpu = "H1: bfloat16, inference", ["gmlp-s16-224", "tokenmixers"]
-    head, _, images = sections["Images: the same weights in timm"]
-    assert images[head.index(column)] == "2.00 / 2.00"
-    on_accelerators = (
-        "Tokens or images per second; share of the fastest matrix product; memory besides the weights, MB"
-    )
+    write(folder, "a-three", "gpu", rows, accelerator="H1", device="cuda")
+    write(folder, "d-two", "floors", [{**line, "floor": 0.8} for line in rows[:2]], processor="y")
+    tables = sections(results_page.page(folder))
+    assert tables["A: H1", "Images: the same weights in timm"][2] == ["gmlp-s16-224", "timm", "2.00 / 2.00"]
     for title, figure in (
-        (on_accelerators, "2,000 / 2,000; 50% / 75%; 3 / 3"),
+        ("Tokens or images per second", "2,000 / 2,000"),
+        ("Share of the fastest matrix product", "50% / 75%"),
+        ("Memory besides the weights, MB", "3 / 3"),
+        ("Share of the floor", "62% / 62%"),
         ("Seconds to compile", "12.3"),
     ):
-        head, _, *lines = sections[title]
-        assert (head, lines) == (["", "model", column], [[*of_gpu, figure]])
-    floors = sections["Share of the floor"]
-    assert floors[0] == ["", "model", column, "y, AVX9: float32, inference"]
-    assert floors[2:] == [[*of_gpu, "62% / 62%", "80%"]]
+        head, _, *lines = tables["A: H1", title]
+        assert (head, lines) == (["", "model", "bfloat16, inference"], [["gmlp-s16-224", "tokenmixers", figure]])
+    of_y = {title for machine, title in tables if machine == "D: y, AVX9"}
+    assert {"Share of the floor", "Tokens or images per second"} & of_y == {"Share of the floor"}
 
 
 def test_no_results_are_refused(tmp_path):
