@@ -12,12 +12,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from transformers import PreTrainedConfig
 
 from ..base.errors import BadDataError, UserError
 from .run_folder import write_atomically
@@ -28,6 +30,9 @@ RECORD = "cache.json"
 
 #: Texts in a file.
 TEXTS_PER_FILE = 16_384
+
+#: Entries of a tokenizer's files that say how it was used last, and where it was loaded from.
+CHANGED_BY_USE = ("truncation", "padding", "is_local", "local_files_only")
 
 #: Texts that the teacher reads together, of similar length. CPUs are faster with few.
 _BATCH_SIZE = {"cpu": 16}
@@ -61,15 +66,40 @@ def _check_room(folder: Path, needed: float) -> None:
 def teacher_fingerprint(teacher: Any) -> str:
     """A hash of everything that a `SentenceTransformer`'s embeddings depend on: 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
-    modules = [(type(module).__name__, getattr(module, "get_config_dict", dict)()) for module in teacher]
-    tokenizer = getattr(teacher.tokenizer, "backend_tokenizer", None)
-    vocabulary = json.loads(tokenizer.to_str()) if tokenizer is not None else {}
-    for changed_by_use in ("truncation", "padding"):
-        vocabulary.pop(changed_by_use, None)
-    known = [modules, teacher.max_seq_length, teacher.default_prompt_name, teacher.prompts, vocabulary]
-    digest.update(json.dumps(known, sort_keys=True, default=str).encode())
+    modules = [(name, *_describe_module(module)) for name, module in teacher.named_modules()]
+    tokenizers = {id(found): found for module in teacher.modules() if (found := getattr(module, "tokenizer", None))}
+    settings = [teacher.max_seq_length, teacher.truncate_dim, teacher.default_prompt_name, teacher.prompts]
+    known = [modules, [_describe_tokenizer(tokenizer) for tokenizer in tokenizers.values()], settings]
+    digest.update(json.dumps(known, sort_keys=True, default=_plain).encode())
     _digest_weights(digest, teacher)
     return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no type for. The order of a set is another one in every process."""
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _describe_module(module: torch.nn.Module) -> list[Any]:
+    """A module's class, of remote code with the version of its files in the name, and its settings."""
+    config = getattr(module, "config", None)
+    config = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
+    settings = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
+    own = getattr(module, "get_config_dict", dict)()  # of Sentence Transformers' modules
+    return [type(module).__module__, type(module).__qualname__, module.extra_repr(), settings, own]
+
+
+def _describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """A tokenizer's files, without what using it or loading it from elsewhere changes."""
+    if not hasattr(tokenizer, "save_pretrained"):  # of static embeddings, or for words
+        return json.loads(tokenizer.to_str()) if hasattr(tokenizer, "to_str") else vars(tokenizer)
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        files = {path.name: path.read_text(encoding="utf-8") for path in Path(folder).iterdir()}
+    for name, text in files.items():
+        if name.endswith(".json"):
+            files[name] = {key: value for key, value in json.loads(text).items() if key not in CHANGED_BY_USE}
+    return files
 
 
 class TeacherEmbeddings:

@@ -9,19 +9,21 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, ViTConfig, ViTModel
 
 
 pytest.importorskip("sentence_transformers")
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
 
 from tokenmixers.run_scripts import run_sentence_embeddings
+from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import BadDataError
 from tokenmixers.run_scripts.training import teacher_embeddings
-from tokenmixers.run_scripts.training.embedding_distillation import LengthBatchSampler, TeacherLoss
-from tokenmixers.run_scripts.training.teacher_embeddings import TeacherEmbeddings
+from tokenmixers.run_scripts.training.embedding_distillation import EmbeddingTeacher, LengthBatchSampler, TeacherLoss
+from tokenmixers.run_scripts.training.teacher_embeddings import TeacherEmbeddings, teacher_fingerprint
 
 
 ANIMALS, PLACES = ("cat", "dog", "owl", "hen", "fox"), ("house", "wood", "field", "barn", "tree")
@@ -189,6 +191,54 @@ def test_another_teacher_has_another_cache(teacher, tmp_path):
     folders.append(TeacherEmbeddings(tmp_path, teacher, "t").folder)
     folders.append(TeacherEmbeddings(tmp_path, teacher.bfloat16(), "t").folder)
     assert len({*folders}) == 4
+
+
+def edit(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+CHANGES = {
+    "activation": lambda folder: edit(folder / "config.json", hidden_act="relu"),
+    "epsilon": lambda folder: edit(folder / "config.json", layer_norm_eps=0.1),
+    "truncate_dim": lambda folder: edit(folder / "config_sentence_transformers.json", truncate_dim=8),
+    "prompt": lambda folder: edit(
+        folder / "config_sentence_transformers.json", prompts={"query": "an old"}, default_prompt_name="query"
+    ),
+    "pooling": lambda folder: edit(folder / "1_Pooling" / "config.json", pooling_mode="max"),
+    "padding side": lambda folder: edit(folder / "tokenizer_config.json", padding_side="left"),
+    "normalization": lambda folder: (folder / "modules.json").write_text(
+        json.dumps(json.loads((folder / "modules.json").read_text())[:2])
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_embeddings_changes_the_cache(change, data, teacher, tmp_path):
+    shutil.copytree(data / "teacher", tmp_path / "changed")
+    CHANGES[change](tmp_path / "changed")
+    other = SentenceTransformer(str(tmp_path / "changed"), device="cpu")
+    one, two = (model.encode([*TEXTS, "a"]) for model in (teacher, other))
+    assert one.shape != two.shape or not np.allclose(one, two, atol=1e-4)
+    assert teacher_fingerprint(other) != teacher_fingerprint(teacher)
+
+
+def test_static_teachers_differ_by_their_tokenizers():
+    vocabulary = {word: place for place, word in enumerate(["[UNK]", *WORDS])}
+    teachers = []
+    for pre_tokenizer in (pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit()):
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizer
+        weights = np.eye(len(vocabulary), dtype=np.float32)
+        teachers.append(SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)], device="cpu"))
+    assert not np.allclose(*(model.encode("cat.") for model in teachers))
+    assert len({*map(teacher_fingerprint, teachers)}) == 2
+
+
+def test_the_same_teacher_elsewhere_has_the_same_cache(data, teacher, tmp_path):
+    shutil.copytree(data / "teacher", tmp_path / "moved")
+    moved = EmbeddingTeacher(str(tmp_path / "moved"), ModelArguments())
+    assert moved.tokenizer.backend_tokenizer.truncation is None  # unlike its file
+    assert teacher_fingerprint(moved.model) == teacher_fingerprint(teacher)
 
 
 def test_little_room_and_damaged_files(teacher, tmp_path, monkeypatch):
