@@ -86,6 +86,13 @@ class EmbeddingTeacherArguments:
             "help": "Learn the embeddings of this model: a Sentence Transformer or an encoder, a folder or Hub id."
         },
     )
+    keep_layers: list[int] | None = field(
+        default=None,
+        metadata={
+            "help": "Start the student with these layers of the teacher (from 0, e.g. 0 2 5; none: its embeddings) "
+            "and its other parts, in place of a model. It trains without dropout."
+        },
+    )
     copy_token_embeddings: bool = field(
         default=False,
         metadata={
@@ -108,8 +115,9 @@ class EmbeddingTeacherArguments:
 
     def __post_init__(self):
         check_ranges(self, ("a finite number of at least 0", "similarity_weight ranking_weight"))
-        if self.teacher is None and (self.copy_token_embeddings or self.cache_teacher is not None):
-            raise UserError("--copy_token_embeddings and --cache_teacher are for distillation: name a --teacher.")
+        for name in ("keep_layers", "copy_token_embeddings", "cache_teacher"):
+            if self.teacher is None and getattr(self, name) not in (None, False):
+                raise UserError(f"--{name} is for distillation: name a --teacher.")
         if self.cache_teacher is not None:
             check_output_folder(self.cache_teacher, "--cache_teacher")
 
@@ -118,7 +126,7 @@ class EmbeddingTeacherArguments:
         if self.teacher is None:
             return {}
         local = Path(self.teacher).is_dir()
-        names = ("similarity_weight", "ranking_weight", "copy_token_embeddings")
+        names = ("similarity_weight", "ranking_weight", "copy_token_embeddings", "keep_layers")
         teacher = Path(self.teacher).resolve().name if local else self.teacher
         return {"teacher": teacher, **{name: getattr(self, name) for name in names}}
 
@@ -331,7 +339,7 @@ class EmbeddingDistillation(SentenceEmbeddings):
         from .training.embedding_distillation import EmbeddingTeacher
 
         given = run[EmbeddingTeacherArguments]
-        return EmbeddingTeacher(str(given.teacher), run.model_args, given.copy_token_embeddings)
+        return EmbeddingTeacher(str(given.teacher), run.model_args, given.copy_token_embeddings, given.keep_layers)
 
     def load_training_data(self, run: Run) -> Any:
         return load_distillation_texts(run.data_args, run.model_args.token)

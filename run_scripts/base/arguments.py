@@ -97,6 +97,9 @@ class ModelArguments:
 #: Arguments that name the model, of which exactly one is given.
 MODEL_SOURCES = ("model_name_or_path", "config_name", "model_type")
 
+#: Lists that may be empty, for which the parser knows no type.
+EMPTY_LISTS = ("keep_layers",)
+
 #: Arguments that name checkpoints, which may be shipped models.
 CHECKPOINTS = ("model_name_or_path", "tokenizer_name", "teacher", "model", "models", "source")
 
@@ -224,6 +227,8 @@ def parse_arguments(
         usage=f"%(prog)s {usage}",
     )
     parser.error = refuse_arguments
+    for action in parser._actions:
+        action.nargs = "*" if action.dest in EMPTY_LISTS else action.nargs
     arguments = list(sys.argv[1:] if argv is None else argv)
     if command in TRAINING_COMMANDS and {"--help", "-h", "--help_all"} & {*arguments}:
         print(help_text(command, parser._actions if "--help_all" in arguments else ()))
@@ -265,7 +270,7 @@ def _as_arguments(recipe: dict[str, Any], parser: HfArgumentParser) -> list[str]
     arguments = []
     for name, value in recipe.items():
         if isinstance(value, list):
-            if parser._option_string_actions[f"--{name}"].nargs != "+":
+            if parser._option_string_actions[f"--{name}"].nargs not in ("+", "*"):
                 raise UserError(f"the recipe sets {name} to the list {value}: it takes one value.")
             arguments += [f"--{name}", *map(str, value)]
         elif value is not None:

@@ -4,7 +4,7 @@ Imports sentence-transformers (extra `embeddings`), as `sentence_embeddings` doe
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
-from ..base.arguments import ModelArguments
-from ..base.config_overrides import merge_overrides
+from ..base.arguments import MODEL_SOURCES, ModelArguments
+from ..base.config_overrides import merge_overrides, parse_overrides
 from ..base.errors import UserError, report_unreadable
 from ..base.reporting import transformers_model
 from ..data.distillation_texts import LENGTH, DistillationTexts
+from .kept_layers import dropout_rates, keep_layers
 from .sentence_embeddings import SentenceEmbeddingTrainer
 from .teacher import NoTeacher
 from .teacher_embeddings import TeacherEmbeddings
@@ -44,13 +45,21 @@ class EmbeddingTeacher(NoTeacher):
         name: Folder or Hub id.
         model_args: The student's arguments, of which the Hub token and `trust_remote_code` count here too.
         copies_token_embeddings: Whether a student starts with the teacher's token embeddings.
+        kept_layers: Layers of the teacher that the student starts with, `None` for a student of its own.
     """
 
     model: SentenceTransformer | None = None
 
-    def __init__(self, name: str, model_args: ModelArguments, copies_token_embeddings: bool = False):
+    def __init__(
+        self,
+        name: str,
+        model_args: ModelArguments,
+        copies_token_embeddings: bool = False,
+        kept_layers: Sequence[int] | None = None,
+    ):
         self.name = name
         self.copies_token_embeddings = copies_token_embeddings
+        self.kept_layers = kept_layers
         self.token, self.trust_remote_code = model_args.token, model_args.trust_remote_code
         self.load()
         try:
@@ -89,7 +98,12 @@ class EmbeddingTeacher(NoTeacher):
         return all(value is None for value in own)
 
     def student_arguments(self, arguments: ModelArguments) -> ModelArguments:
-        """The student's arguments: one that gets the teacher's tokenizer also gets its vocabulary size."""
+        """The student's arguments: one that gets the teacher's tokenizer also gets its vocabulary size.
+
+        A student of the teacher's layers starts as the teacher, without dropout; see `prepare_student`.
+        """
+        if self.kept_layers is not None:
+            return self._shallow_arguments(arguments)
         if not self.gives_tokenizer(arguments):
             return arguments
         overrides = (arguments.config_overrides or "").strip() or None
@@ -97,7 +111,12 @@ class EmbeddingTeacher(NoTeacher):
         return dataclasses.replace(arguments, config_overrides=merge_overrides(size, overrides))
 
     def prepare_student(self, student: SentenceTransformer, arguments: ModelArguments) -> None:
-        """Give a student what it gets before training: token embeddings if asked for, and the teacher's dimension."""
+        """Give a student what it gets before training: layers or token embeddings, and the teacher's dimension."""
+        if self.kept_layers is not None:
+            encoder = keep_layers(transformers_model(student), self.kept_layers)
+            student[0].model = encoder
+            for name, rate in self._dropout_rates.items():
+                setattr(encoder.config, name, rate)
         if self.copies_token_embeddings:
             if arguments.model_name_or_path is not None:
                 raise UserError("--copy_token_embeddings is for a student from scratch, not for --model_name_or_path.")
@@ -105,6 +124,24 @@ class EmbeddingTeacher(NoTeacher):
         dimension = student.get_embedding_dimension()
         if dimension != self.dimension:
             student.append(Dense(dimension, self.dimension, bias=False, activation_function=nn.Identity()))
+
+    def _shallow_arguments(self, arguments: ModelArguments) -> ModelArguments:
+        """The arguments of a student that starts as the teacher, without dropout."""
+        for name in (*MODEL_SOURCES, "tokenizer_name", "train_tokenizer"):
+            if getattr(arguments, name) is not None:
+                raise UserError(f"--keep_layers makes the student of the teacher's parts: leave --{name} out.")
+        if self.copies_token_embeddings:
+            raise UserError(
+                "--keep_layers keeps the teacher's token embeddings too: leave --copy_token_embeddings out."
+            )
+        model = transformers_model(self.model)
+        if not isinstance(model, PreTrainedModel):
+            raise UserError(f"--keep_layers: the teacher {self.name!r} is no model of Transformers with layers.")
+        own = (arguments.config_overrides or "").strip() or None
+        given = parse_overrides(own or "")
+        self._dropout_rates = {n: rate for n, rate in dropout_rates(model.config).items() if n not in given}
+        overrides = merge_overrides(dict.fromkeys(self._dropout_rates, 0.0), own)
+        return dataclasses.replace(arguments, model_name_or_path=self.name, config_overrides=overrides)
 
     def _token_embeddings(self) -> torch.Tensor:
         """The token embeddings, with those of token type 0 added where the teacher has types."""

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import shutil
 
 import numpy as np
@@ -22,12 +23,18 @@ from tokenmixers.run_scripts import run_sentence_embeddings
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import BadDataError
 from tokenmixers.run_scripts.training import teacher_embeddings
-from tokenmixers.run_scripts.training.embedding_distillation import EmbeddingTeacher, LengthBatchSampler, TeacherLoss
+from tokenmixers.run_scripts.training.embedding_distillation import (
+    EmbeddingDistillationTrainer,
+    EmbeddingTeacher,
+    LengthBatchSampler,
+    TeacherLoss,
+)
 from tokenmixers.run_scripts.training.teacher_embeddings import TeacherEmbeddings, teacher_fingerprint
 
 
 ANIMALS, PLACES = ("cat", "dog", "owl", "hen", "fox"), ("house", "wood", "field", "barn", "tree")
 WORDS = ["a", "the", "in", "is", "old", "young", "and", "?", ".", "where", *ANIMALS, *PLACES]
+NO_CONFIG = {"config_name": None, "config_overrides": None}
 SIZES = "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=24"
 
 
@@ -294,6 +301,35 @@ def test_token_embeddings_are_the_teachers(command, data, tmp_path):
     assert modules == ["Transformer", "Pooling", "Normalize"]
 
 
+@pytest.mark.parametrize("kept", [[1], []])
+def test_student_of_the_teachers_layers(kept, command, data, tmp_path):
+    arguments = command(**NO_CONFIG, keep_layers=kept, learning_rate=0)
+    run_sentence_embeddings.main(arguments)
+    teacher, folder = BertModel.from_pretrained(data / "teacher"), tmp_path / "run"
+    student = BertModel.from_pretrained(folder)
+    assert len(student.encoder.layer) == len(kept)
+    for place, index in enumerate(kept):
+        found, expected = student.encoder.layer[place].state_dict(), teacher.encoder.layer[index].state_dict()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert torch.equal(student.embeddings.word_embeddings.weight, teacher.embeddings.word_embeddings.weight)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.1  # for finetuning
+    assert re.search(rf"`keep_layers` +\| +{re.escape(str(kept))}", (folder / "README.md").read_text())
+
+
+@pytest.mark.parametrize(("overrides", "rates"), [(None, {0.0}), ("hidden_dropout_prob=0.2", {0.0, 0.2})])
+def test_student_of_layers_trains_without_dropout(overrides, rates, command, monkeypatch):
+    found, train = set(), EmbeddingDistillationTrainer.train
+
+    def record(self, *args, **kwargs):
+        found.update(module.p for module in self.model.modules() if isinstance(module, torch.nn.Dropout))
+        return train(self, *args, **kwargs)
+
+    monkeypatch.setattr(EmbeddingDistillationTrainer, "train", record)
+    run_sentence_embeddings.main(command(config_name=None, config_overrides=overrides, keep_layers=[0]))
+    assert found == rates
+
+
 def test_narrow_student_gets_principal_components(command, data, tmp_path):
     from sklearn.decomposition import PCA
 
@@ -330,7 +366,7 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher": None}, "--cache_teacher are for distillation: name a --teacher"),
+        ({"teacher": None}, "--cache_teacher is for distillation: name a --teacher"),
         ({"do_train": None}, "--teacher is for training"),
         ({"teacher": "nowhere/at-all"}, "nowhere/at-all"),
         ({"matryoshka_dims": 8}, "--matryoshka_dims is for pairs without a --teacher"),
@@ -345,6 +381,9 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
             "has another vocabulary than the student's tokenizer",
         ),
         ({"max_seq_length": 25}, "--max_seq_length 25 does not fit the model"),
+        ({"keep_layers": [0]}, "--keep_layers makes the student of the teacher's parts: leave --config_name out"),
+        ({"keep_layers": [0], "teacher": None}, "--keep_layers is for distillation: name a --teacher"),
+        ({"keep_layers": [2], **NO_CONFIG}, "--keep_layers 2: the teacher has the layers 0 to 1"),
     ],
 )
 def test_mistakes_are_one_sentence(changes, message, command, data, tmp_path, monkeypatch):

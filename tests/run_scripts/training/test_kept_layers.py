@@ -1,0 +1,87 @@
+"""Students that start with some of a teacher's layers: their outputs, configurations, and what is refused."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, T5Config, T5EncoderModel
+
+from tokenmixers import GMLPConfig, GMLPModel
+from tokenmixers.run_scripts.training.kept_layers import keep_layers
+
+
+IDS = torch.tensor([[2, 5, 7, 9, 3], [2, 8, 3, 0, 0]])
+MASK = (IDS > 0).long()
+
+
+@pytest.fixture
+def bert():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "initializer_range": 0.5}
+    return BertModel(BertConfig(vocab_size=12, num_hidden_layers=4, **sizes), add_pooling_layer=False).eval()
+
+
+def by_hand(model, layers):
+    """The states of a BERT after its embeddings and the given layers, one after the other."""
+    states = model.embeddings(IDS)
+    mask = torch.where(MASK[:, None, None] == 1, 0.0, -1e9)
+    for index in layers:
+        states = model.encoder.layer[index](states, mask)
+        states = states[0] if isinstance(states, tuple) else states
+    return states[MASK == 1]
+
+
+@pytest.mark.parametrize("kept", [[0, 2, 3], [3], [3, 0], [], [0, 1, 2, 3]])
+def test_states_are_those_after_the_kept_layers(bert, kept):
+    student = keep_layers(bert, kept).eval()
+    assert student.config.num_hidden_layers == len(kept) == len(student.encoder.layer)
+    assert bert.config.num_hidden_layers == 4
+    found = student(IDS, attention_mask=MASK).last_hidden_state[MASK == 1]
+    torch.testing.assert_close(found, by_hand(bert, kept))
+    first = student.embeddings.word_embeddings.weight
+    assert first.data_ptr() != bert.embeddings.word_embeddings.weight.data_ptr()
+
+
+def test_a_reloaded_student_is_the_same(bert, tmp_path):
+    student = keep_layers(bert, [1, 3]).eval()
+    student.save_pretrained(tmp_path)
+    again, report = BertModel.from_pretrained(tmp_path, add_pooling_layer=False, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    torch.testing.assert_close(again.eval()(IDS)[0], student(IDS)[0])
+
+
+def test_other_names_of_the_list_and_of_its_length():
+    distilbert = DistilBertModel(DistilBertConfig(vocab_size=12, dim=16, n_layers=3, n_heads=2, hidden_dim=16))
+    student = keep_layers(distilbert, [0, 2])
+    assert student.config.n_layers == 2
+    kept = student.transformer.layer[1].ffn.lin1.weight
+    torch.testing.assert_close(kept, distilbert.transformer.layer[2].ffn.lin1.weight)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 8}
+    gmlp = GMLPModel(GMLPConfig(vocab_size=12, num_hidden_layers=3, **sizes))
+    torch.testing.assert_close(keep_layers(gmlp, [1]).layers[0].proj_in.weight, gmlp.layers[1].proj_in.weight)
+
+
+def test_layers_of_t5_need_the_first():
+    t5 = T5EncoderModel(T5Config(vocab_size=12, d_model=16, d_kv=8, d_ff=16, num_layers=3, num_heads=2))
+    assert keep_layers(t5, [0, 2]).config.num_layers == 2
+    with pytest.raises(
+        SystemExit, match=r"--keep_layers 1 2: layer 1 of the teacher \(t5\) has other .*relative_attention_bias"
+    ):
+        keep_layers(t5, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ([0, 4], "--keep_layers 4: the teacher has the layers 0 to 3"),
+        ([-1], "--keep_layers -1: the teacher has the layers 0 to 3"),
+        ([2, 0, 2], "--keep_layers 2 0 2 names a layer twice"),
+    ],
+)
+def test_unknown_and_repeated_layers(bert, kept, message):
+    with pytest.raises(SystemExit, match=message):
+        keep_layers(bert, kept)
+
+
+def test_a_teacher_without_a_list_of_layers(bert):
+    bert.encoder.layer = bert.encoder.layer[:1]  # one of four
+    with pytest.raises(SystemExit, match=r"the teacher \(bert\) has no list of layers, or several"):
+        keep_layers(bert, [0])
