@@ -218,6 +218,12 @@ def test_the_snippet_names_the_card_itself(name):
 
 
 @pytest.mark.parametrize("name", ALL_CARDS)
+def test_links_of_a_card_work_on_the_hub(name):
+    links = re.findall(r"\]\(([^)\s]+)\)", (FOLDER / name / "README.md").read_text())
+    assert [link for link in links if not link.startswith("https://") and not (FOLDER / name / link).is_file()] == []
+
+
+@pytest.mark.parametrize("name", ALL_CARDS)
 def test_every_card_has_flops_limits_and_a_citation(name):
     text = (FOLDER / name / "README.md").read_text()
     assert re.search(r"FLOPs.* \| [\d.]+ B \||takes [\d.]+ B FLOPs", text)  # compared with the model above

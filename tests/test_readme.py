@@ -30,6 +30,7 @@ PAGES = [
     "model_cards/README.md",
     "model_cards/papers.md",
     "model_cards/benchmarks/README.md",
+    "model_cards/embeddings/README.md",
     "model_cards/studies/README.md",
     "tests/README.md",
     *(str(guide.relative_to(ROOT)) for guide in sorted((ROOT / "run_scripts" / "guides").glob("*.md"))),
@@ -143,7 +144,7 @@ def test_names_of_commands_and_targets_in_sentences_exist(page):
 
 
 #: Examples with these are skipped where they are not installed.
-OPTIONAL_PACKAGES = ("sentence_transformers", "mteb", "onnxruntime", "litserve")
+OPTIONAL_PACKAGES = ("sentence_transformers", "model2vec", "mteb", "onnxruntime", "litserve")
 PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
 
 

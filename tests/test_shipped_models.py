@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import tokenmixers
 from tokenmixers.configuration.checkpoint_code import checkpoint_code
+from tokenmixers.run_scripts.push_to_hub import collect_files
 
 
 MODELS = tokenmixers.shipped_models()
@@ -58,7 +59,10 @@ SETS = {
     "biomedical titles": "cluster_biomedical_titles",
     "search snippets": "cluster_searchsnippets",
 }
-METRICS = "spearman_cosine|ap|map|ndcg@10|accuracy|v_measure"
+TEACHER = "all-MiniLM-L6-v2"
+#: Columns of the cards that quality.json names otherwise.
+STATIC = {"static embeddings of the teacher": "model2vec"}
+EMBEDDINGS = FOLDER / "embeddings"
 PINNED = Path(__file__).with_name("shipped_embeddings.safetensors")
 library = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None, reason="needs sentence-transformers (extra embeddings)"
@@ -162,28 +166,127 @@ def test_card(name):
     assert "all-MiniLM-L6-v2" in notice and "CC BY-SA" in notice
 
 
+def tables(path: Path) -> list[list[list[str]]]:
+    """The tables of a page: their rows, head first, and cells, without the marks of bold text."""
+    found = re.findall(r"(?:^\|.*\|\n)+", path.read_text(), re.MULTILINE)
+    rows = [[row for row in table.splitlines() if not re.fullmatch(r"[|:\- ]+", row)] for table in found]
+    return [[[cell.strip(" *") for cell in row.strip("|").split("|")] for row in table] for table in rows]
+
+
+def table_with(path: Path, head: str) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of a page whose first column has this head."""
+    (table,) = (table for table in tables(path) if table[0][0] == head)
+    return table[0], table[1:]
+
+
+@pytest.fixture(scope="module")
+def scores() -> dict[tuple[str, str], float]:
+    """Score times 100 of a model on a set."""
+    rows = json.loads((EMBEDDINGS / "quality.json").read_text())["results"]
+    return {(row["model"], row["set"]): 100 * row["score"] for row in rows}
+
+
+def check_scores(head: list[str], cells: list[str], found: dict[str, float], shares: dict[str, float]) -> None:
+    """Check a row: scores by model, and each share next to the column of its model."""
+    models = [STATIC.get(model, model.replace(" ", "-")) for model in head]
+    for number, cell in enumerate(cells):
+        if models[number] == "share":
+            assert float(cell.removesuffix(" %")) == pytest.approx(shares[models[number - 1]], abs=0.06)
+        elif models[number] in found:
+            assert float(cell) == pytest.approx(found[models[number]], abs=0.06), (cells, models[number])
+
+
+def test_scores_of_the_page_are_those_that_were_measured(scores):
+    head, rows = table_with(EMBEDDINGS / "README.md", "set")
+    assert [row[0] for row in rows] == list(SETS)
+    for row in rows:
+        found = {model: score for (model, name), score in scores.items() if name == SETS[row[0]]}
+        check_scores(head, row, found, {model: 100 * score / found[TEACHER] for model, score in found.items()})
+
+
+@pytest.mark.parametrize("page", ["embeddings", *MODELS])
+def test_means_by_kind_are_those_of_the_sets(page, scores):
+    head, rows = table_with(FOLDER / page / "README.md", "kind")
+    kinds: dict[str, list[str]] = {}
+    for row in json.loads((EMBEDDINGS / "quality.json").read_text())["results"]:
+        if row["model"] == TEACHER:
+            kinds.setdefault(row["kind"], []).append(row["set"])
+    assert len(rows) == len(kinds)
+    for row, (kind, sets) in zip(rows, kinds.items(), strict=True):
+        assert row[0].startswith("paraphrases" if page in MODELS and kind[0] == "p" else kind.replace("_", " "))
+        assert int(row[1]) == len(sets)
+        models = {model for model, _ in scores}
+        found = {model: np.mean([scores[model, name] for name in sets]) for model in models}
+        shares = {
+            model: np.mean([100 * scores[model, name] / scores[TEACHER, name] for name in sets]) for model in models
+        }
+        check_scores(head, row, found, shares)
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_results_of_the_card_are_those_that_were_measured(name):
-    """Its metadata, and all columns of its table."""
-    scores: dict[tuple[str, str], float] = {}
-    for row in json.loads((FOLDER / "embeddings" / "quality.json").read_text())["results"]:
-        scores[row["model"], row["set"]] = 100 * row["score"]
-    text = (FOLDER / name / "README.md").read_text()
-    head = re.search(r"^\| set \| metric \|(.*)\|$", text, re.MULTILINE)[1]
-    columns = [column.strip().replace("token embeddings", "token-embeddings") for column in head.split("|")]
-    rows = [row.split(" | ") for row in re.findall(rf"^\| (.* \| (?:{METRICS}) \| .*%.*) \|$", text, re.MULTILINE)]
-    assert len(rows) == 20
-    for title, _, *cells in rows:
-        values = dict(zip(columns, (cell.strip("*") for cell in cells), strict=True))
-        share = float(values.pop("share").removesuffix(" %"))
-        ours = scores[name, SETS[title]]
-        assert share == pytest.approx(100 * ours / scores[columns[0], SETS[title]], abs=0.06)
-        for model, value in values.items():
-            assert float(value) == pytest.approx(scores[model, SETS[title]], abs=0.06), (title, model)
+def test_metadata_of_the_card_are_the_scores(name, scores):
     results = ModelCard.load(FOLDER / name / "README.md").data.eval_results
     assert {result.dataset_name: result.metric_value for result in results} == {
         title: pytest.approx(scores[name, key], abs=0.02) for title, key in SETS.items()
     }
+
+
+def test_speeds_are_those_that_were_measured():
+    (run,) = json.loads((EMBEDDINGS / "speed.json").read_text())["speeds"]
+    measured = {(row["model"], row["format"], row["threads"]): row["sentences_per_second"] for row in run["rows"]}
+    formats = {"float32": "float32", "bfloat16": "bfloat16", "ONNX": "onnx", "ONNX int8": "onnx-int8"}
+    _, rows = table_with(EMBEDDINGS / "README.md", "sentences per second")
+    for title, *cells in rows:
+        model, _, kind = title.partition(", ")
+        for threads in (1, 2):
+            found = float(cells[threads - 1].replace(",", ""))
+            assert found == pytest.approx(measured[model, formats[kind], threads], abs=0.6), title
+    for name in MODELS:
+        head, rows = table_with(FOLDER / name / "README.md", "sentences per second, one thread")
+        for model, *cells in rows:
+            found = [float(cell.replace(",", "")) for cell in cells]
+            assert found == [pytest.approx(measured[model, formats[kind], 1], abs=0.6) for kind in head[1:]]
+
+
+def test_finetuning_is_what_was_measured():
+    """Mean and deviation of three seeds with the rate that was better with the first."""
+    tasks = {"SST-2": "sst2", "CoLA": "cola", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte", "SQuAD 1.1": "squad"}
+    metrics = {"cola": "matthews_correlation", "stsb": "spearman", "squad": "f1"}
+    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    for run in json.loads((EMBEDDINGS / "finetuning.json").read_text())["runs"]:
+        score = run[metrics.get(run["task"], "accuracy")] * (1 if run["task"] == "squad" else 100)
+        found.setdefault((run["task"], run["model"]), {}).setdefault(run["learning_rate"], []).append(score)
+    head, rows = table_with(EMBEDDINGS / "README.md", "task")
+    assert [row[0].partition(" (")[0] for row in rows] == list(tasks)
+    for row in rows:
+        for model, cell in zip(head[2:-1], row[2:-1], strict=True):
+            (seeds,) = (
+                values for values in found[tasks[row[0].partition(" (")[0]], model].values() if len(values) > 1
+            )
+            mean, deviation = map(float, cell.split(" ± "))
+            assert mean == pytest.approx(np.mean(seeds), abs=0.051)
+            assert deviation == pytest.approx(np.std(seeds, ddof=1), abs=0.051)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_card_works_on_the_hub(name):
+    """It is two screens long, and links to nothing that is not pushed; its first block loads the repository."""
+    files = collect_files(name, "me/mine")
+    card = ModelCard(files["README.md"].decode()).text.strip()
+    assert len(card.splitlines()) < 90
+    assert {link for link in re.findall(r"\]\(([^)\s]+)\)", card) if not link.startswith("https://")} <= {*files}
+    first = re.search(r"```python\n(.+?)```", card, re.DOTALL)[1]
+    assert 'SentenceTransformer("me/mine", trust_remote_code=True)' in first
+    assert card.index("```python") < card.index("## Limits") < card.index("## Results")
+
+
+@library
+@pytest.mark.parametrize("name", MODELS)
+def test_first_block_of_the_card_runs_in_a_clone(name, monkeypatch, capsys):
+    monkeypatch.chdir(FOLDER.parent)
+    (code, *_) = re.findall(r"```python\n(.+?)```", (FOLDER / name / "README.md").read_text(), re.DOTALL)
+    exec(compile(code, name, "exec"), {})
+    assert "tensor([[1.0" in capsys.readouterr().out
 
 
 @pytest.mark.slow  # a process that imports everything
