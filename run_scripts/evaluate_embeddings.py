@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 COMMAND = "evaluate_embeddings"
 
+#: The results of an evaluation that has not ended.
+UNFINISHED = "results.unfinished.json"
+
 
 @dataclass
 class EmbeddingEvaluationArguments:
@@ -54,7 +57,11 @@ class EmbeddingEvaluationArguments:
         }
     )
     data_dir: list[str] = field(metadata={"help": "Folders, each with a set, or with a folder for each set."})
-    output_dir: str = field(metadata={"help": "New folder for results.json and results.md."})
+    output_dir: str = field(
+        metadata={
+            "help": "New folder for results.json and results.md. The same command continues an unfinished evaluation."
+        }
+    )
     tasks: list[str] | None = field(
         default=None, metadata={"help": "Names of sets or kinds, such as sts12 or retrieval; all by default."}
     )
@@ -137,22 +144,23 @@ class Evaluation:
 
         return load_embedder(name, kind, self.arguments.max_seq_length, self.arguments.trust_remote_code)
 
-    def results(self, tasks: list[EmbeddingTask]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Title of each model, and its results on the sets."""
+    def results(self, tasks: list[EmbeddingTask], earlier: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The result of each model on each set; those that an evaluation had when it was stopped as they are."""
         from .embeddings.scores import evaluate
 
         for title, (name, kind) in self.columns.items():
-            model = self.load(name, kind)
+            model = None
             facts = {"model": name, "format": kind, **self.facts[title], "batch_size": self.arguments.batch_size}
-            found = []
             for task in tasks:
-                start = time.perf_counter()
-                score, figures = evaluate(model, task, self.arguments.batch_size)
-                print(f"{title}, {task.title}: {METRICS[task.kind]} {100 * score:.2f}", flush=True)
-                row = {"set": task.name, "split": task.split, "kind": task.kind, "rows": task.rows}
-                row |= {"metric": METRICS[task.kind], "score": score, "figures": figures}
-                found.append({**facts, **row, "seconds": time.perf_counter() - start})
-            yield title, found
+                row = {**facts, "set": task.name, "split": task.split, "kind": task.kind, "rows": task.rows}
+                known = next((result for result in earlier if row.items() <= result.items()), None)
+                if known is None:
+                    model = model or self.load(name, kind)
+                    start = time.perf_counter()
+                    found = evaluate(model, task, self.arguments.batch_size)
+                    known = {**row, "metric": METRICS[task.kind], **found, "seconds": time.perf_counter() - start}
+                    print(f"{title}, {task.title}: {METRICS[task.kind]} {100 * known['score']:.2f}", flush=True)
+                yield known
 
     def speeds(self) -> list[dict[str, Any]]:
         """Sentences per second of all models, see `embeddings.speed.measure`."""
@@ -170,16 +178,41 @@ def page(tables: list[str], run: dict[str, Any]) -> str:
 
 
 def write_results(output: Path, content: dict[str, Any], tables: list[str], run: dict[str, Any]) -> None:
-    """Write `results.json` and `results.md`."""
-    output.mkdir(parents=True, exist_ok=True)
-    write_atomically(output / "results.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    """Write `results.json` and `results.md`, which end the evaluation."""
+    write_atomically(output / "results.json", as_json(content))
     write_atomically(output / "results.md", page(tables, run))
+    (output / UNFINISHED).unlink()
+
+
+def as_json(content: Any) -> str:
+    """The text of a JSON file."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def earlier_results(arguments: EmbeddingEvaluationArguments) -> list[dict[str, Any]]:
+    """The results in the output folder, if an evaluation was stopped there.
+
+    Raises:
+        UserError: If a model or a set has changed since, or the folder has anything else.
+    """
+    file = Path(arguments.output_dir).expanduser() / UNFINISHED
+    if not file.is_file():
+        check_new_folder(arguments.output_dir)
+        return []
+    for name in (*arguments.models, *arguments.data_dir):
+        if any(path.stat().st_mtime > file.stat().st_mtime for path in Path(name).expanduser().rglob("*")):
+            raise UserError(
+                f"{name!r} is newer than the evaluation that was stopped in {file.parent}: give another one."
+            )
+    results = json.loads(file.read_text(encoding="utf-8"))
+    print(f"going on from {len(results)} results in {file.parent}", flush=True)
+    return results
 
 
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Entry point; returns the rows of the table, see `embeddings.results.summarise`."""
     (arguments,) = parse_arguments((EmbeddingEvaluationArguments,), argv)
-    output = check_new_folder(arguments.output_dir)
+    output, earlier = Path(arguments.output_dir).expanduser(), earlier_results(arguments)
     if arguments.speed_file is not None:
         read_sentences(arguments.speed_file, 1)
     tasks = load_tasks(arguments.data_dir, arguments.tasks, arguments.split)
@@ -194,22 +227,23 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         if task.note:
             print(f"{task.title}: {task.note}")
     evaluation = Evaluation(arguments)
-    scores: dict[str, list[float]] = {}
+    output.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
-    for title, found in evaluation.results(tasks):
-        scores[title] = [result["score"] for result in found]
-        results += found
-        rows = summarise(tasks, scores)
-        content = run | {"models": list(scores), "rows": rows, "results": results}
-        tables = [table_of(rows, list(scores))]
-        write_results(output, content, tables, run)  # the next model may take an hour, or fail
+    for result in evaluation.results(tasks, earlier):
+        results.append(result)
+        write_atomically(output / UNFINISHED, as_json(results))  # the next set may take an hour, or fail
+    found = iter(result["score"] for result in results)
+    scores = {title: [next(found) for _ in tasks] for title in evaluation.columns}
+    rows = summarise(tasks, scores)
+    content = run | {"models": list(scores), "rows": rows, "results": results}
+    tables = [table_of(rows, list(scores))]
     print(f"\n{tables[0]}\n", flush=True)
     if arguments.speed_file is not None:
         content["speeds"] = evaluation.speeds()
         tables.append(speed_table(content["speeds"]))
         print(f"{tables[1]}\n", flush=True)
         draw(content, content["speeds"], output)
-        write_results(output, content, tables, run)
+    write_results(output, content, tables, run)
     return rows
 
 

@@ -91,8 +91,8 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     """Write and check all formats.
 
     Returns:
-        For every format its file, bytes, largest difference from PyTorch, median milliseconds of one input in the
-        format and in PyTorch, and the metric of the task if measured.
+        For every format its file, bytes, largest difference from PyTorch, smallest cosine (see `compare`), median
+        milliseconds of one input in the format and in PyTorch, and the metric of the task if measured.
     """
     name, task = arguments.model, arguments.task or find_task(arguments.model)
     data = (arguments.validation_file or [], shlex.split(arguments.evaluation_arguments))
@@ -106,9 +106,10 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
         path = folder / FILES[kind]
         write(graph, kind, path)
         calls[kind] = partial(Program(path), batches[1])
-        difference = compare(Program(path, float32=True), checkpoint.model, batches)
+        difference, cosine = compare(Program(path, float32=True), checkpoint.model, batches)
         check_values(kind, name, difference)
-        results.append({"format": kind, "file": FILES[kind], "bytes": size_of(path), "difference": difference})
+        results.append({"format": kind, "file": FILES[kind], "bytes": size_of(path)})
+        results[-1] |= {"difference": difference, "cosine": cosine}
         if metric is not None:
             with answered_by(calls[kind].func, type(checkpoint.model)):
                 _, value = evaluate(task, name, *data)
@@ -132,12 +133,14 @@ def report(results: list[dict[str, Any]], folder: Path) -> None:
     """Print the results."""
     metric = results[0].get("metric")
     pytorch = results[0]["pytorch_milliseconds"]
-    head = ["file", "size", "largest difference", f"one input (PyTorch: {pytorch:.1f} ms)"]
+    head = ["file", "size", "next to PyTorch", f"one input (PyTorch: {pytorch:.1f} ms)"]
     if metric is not None:
         head.append(f"{metric} (PyTorch: {results[0]['pytorch']:.4g})")
     rows = []
     for result in results:
-        row = [result["file"], f"{result['bytes'] / 1e6:,.1f} MB", f"{result['difference']:.1e}"]
+        rounded = result["format"] == "onnx-int8"
+        near = f"cosine {result['cosine']:.4f}" if rounded else f"difference {result['difference']:.1e}"
+        row = [result["file"], f"{result['bytes'] / 1e6:,.1f} MB", near]
         row.append(f"{result['milliseconds']:.1f} ms")
         rows.append((*row, f"{result['quality']:.4g}") if metric is not None else tuple(row))
     print_table(tuple(head), rows)

@@ -9,7 +9,7 @@ Works for every checkpoint that `AutoModelForSequenceClassification` loads, for 
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ from .training.distillation import DistillationArguments
 from .training.hyperparameter_grid import Comparison
 from .training.run import Run, Task, joined, sets_of
 from .training.trainer import ScriptTrainer
+
+
+def text_columns(texts: Iterable[Sequence[str]]) -> dict[str, list[Any]]:
+    """Columns of a file of predictions with the texts of each row: `text` and `text_pair`, or `texts` of a choice."""
+    rows = [*map(list, texts)]
+    if len(rows[0]) > 2:
+        return {"texts": rows}
+    return dict(zip(("text", "text_pair"), map(list, zip(*rows, strict=True)), strict=False))
 
 
 class TextClassification(Task):
@@ -207,7 +215,9 @@ class TextClassification(Task):
             return path
         columns = label_set_columns if self.task.multi_label else class_columns
         found = columns(output.predictions, output.label_ids, self.task.all_labels)
-        return run.write_predictions(split, part, {INDEX: index, **found})
+        return run.write_predictions(
+            split, part, {INDEX: index, **text_columns(run.data[split][part]["texts"]), **found}
+        )
 
     def report(self, run: Run, results: Mapping[str, float], model_type: str) -> None:
         """Print the metrics next to those of the most frequent class."""

@@ -305,15 +305,18 @@ class SentenceEmbeddings(Task):
     def _write_similarities(
         self, run: Run, split: str, trainer: "SentenceEmbeddingTrainer", evaluator: "AllEvaluators"
     ) -> None:
-        """Write the cosine similarity of each pair next to its score. Pairs without a score give no file."""
+        """Write each pair with its score and cosine similarity. Pairs without a score give no file."""
         pairs = run.data[split]
         if trainer.is_world_process_zero() and evaluator.similarities is not None:
-            columns = {INDEX: pairs[INDEX][:], "label": pairs["score"][:], "prediction": evaluator.similarities}
+            names = {INDEX: INDEX, "sentence1": "sentence1", "sentence2": "sentence2", "score": "label"}
+            columns = {title: pairs[name][:] for name, title in names.items()}
+            columns["prediction"] = evaluator.similarities
             run.write_predictions(split, "", columns)
 
     def report(self, run: Run, results: Mapping[str, Any], model_type: str) -> None:
         """Print the metrics, before and after training as far as they were measured."""
-        titles = {"before": "before training", "eval": "validation pairs", "test": "test pairs"}
+        trained = "after training" if run.args.do_train else "validation pairs"
+        titles = {"before": "before training", "eval": trained, "test": "test pairs"}
         parts = {part: title for part, title in titles.items() if any(key.startswith(f"{part}_") for key in results)}
         rows = []
         for name in self.metric_types(run):

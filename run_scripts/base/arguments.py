@@ -24,7 +24,7 @@ from .errors import UserError, refuse_arguments
 from .help_text import HelpFormatter, help_text
 from .output import escape_unencodable
 from .ranges import check_ranges
-from .shipped_files import RECIPES, find_shipped
+from .shipped_files import MODEL_CARDS, RECIPES, find_shipped
 
 
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
@@ -262,7 +262,16 @@ def parse_arguments(
 
 def _folder_of(checkpoint: str) -> str:
     """The folder of a shipped model, unless a local folder has this name; other names are returned unchanged."""
+    check_spelling(checkpoint)
     return checkpoint if checkpoint not in shipped_models() or Path(checkpoint).exists() else shipped_model(checkpoint)
+
+
+def check_spelling(name: str) -> None:
+    """Reject a name that is almost that of a shipped model or configuration, before it is looked for on the Hub."""
+    shipped = [file.parent.name for file in MODEL_CARDS.glob("*/config.json")]
+    near = difflib.get_close_matches(name, shipped, n=3, cutoff=0.75)
+    if near and name not in near and "/" not in name and not Path(name).exists():
+        raise UserError(f"there is no {name!r}. Did you mean {' or '.join(map(repr, near))}, which this package has?")
 
 
 def _as_arguments(recipe: dict[str, Any], parser: HfArgumentParser) -> list[str]:

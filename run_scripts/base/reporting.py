@@ -173,22 +173,26 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot the losses and all evaluation metrics over the steps.
+    """Plot the losses and all evaluation metrics over the steps, as far as they were measured at several.
 
     Args:
         history: A Trainer's `state.log_history`.
-        path: The image file. Without matplotlib (extra `plot`), a message says that the plot is skipped.
+        path: The image file. Without matplotlib (extra `plot`), a message says that the plot is skipped. There is
+            none of a run in which everything was measured once.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         print(f"no picture of the training: matplotlib is missing ({install_hint('plot')})")
         return
-    curves: dict[str, list[tuple[int, float]]] = {}
+    measured: dict[str, dict[int, float]] = {}
     for entry in history:
         for key, value in sorted(entry.items()):  # resuming loses the order
             if (key == "loss" or key.startswith("eval_")) and isinstance(value, (int, float)):
-                curves.setdefault(key, []).append((entry["step"], value))
+                measured.setdefault(key, {})[entry["step"]] = value
+    curves = {key: [*points.items()] for key, points in measured.items() if len(points) > 1}
+    if not curves:
+        return
     metrics = [key for key in curves if key not in ("loss", "eval_loss") and not key.endswith(("_runtime", "_second"))]
     figure = Figure(figsize=(6, 3 + 2 * len(metrics)), layout="constrained")
     axes = figure.subplots(1 + len(metrics), squeeze=False, sharex=True)[:, 0]

@@ -45,6 +45,24 @@ class PairClassificationEvaluator(BinaryClassificationEvaluator):
         return embeddings[np.argsort(ordered)]
 
 
+class RetrievalEvaluator(InformationRetrievalEvaluator):
+    """Theirs, which also keeps the nDCG@10 of each query, for intervals.
+
+    Attributes:
+        by_query: Id of a query -> its nDCG@10.
+    """
+
+    def compute_metrics(self, queries_result_list: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        """The metrics of all queries together."""
+        self.by_query = {}
+        for query, hits in zip(self.queries_ids, queries_result_list, strict=True):
+            best = sorted(hits, key=lambda hit: (-hit["score"], hit["corpus_id"]))[:10]
+            relevant = self.relevant_docs[query]
+            gain = self.compute_dcg_at_k([int(hit["corpus_id"] in relevant) for hit in best], 10)
+            self.by_query[query] = float(gain / self.compute_dcg_at_k([1] * len(relevant), 10))
+        return super().compute_metrics(queries_result_list)
+
+
 class ClassificationEvaluator(BaseEvaluator):
     """Accuracy of a logistic regression on embeddings: of the texts, or without training texts the mean of ten folds.
 
@@ -107,18 +125,20 @@ def build_evaluator(task: EmbeddingTask, batch_size: int) -> BaseEvaluator:
         return RerankingEvaluator(data["samples"], **options)
     if task.kind == "retrieval":
         content = data["queries"], data["corpus"], data["relevant"]
-        return InformationRetrievalEvaluator(*content, score_functions={"cosine": cos_sim}, **options)
+        return RetrievalEvaluator(*content, score_functions={"cosine": cos_sim}, **options)
     labels = {"classification": ClassificationEvaluator, "clustering": ClusteringEvaluator}
     return labels[task.kind](data, batch_size)
 
 
-def evaluate(model: SentenceTransformer, task: EmbeddingTask, batch_size: int) -> tuple[float, dict[str, float]]:
+def evaluate(model: SentenceTransformer, task: EmbeddingTask, batch_size: int) -> dict[str, Any]:
     """Evaluate a model on a set.
 
     Returns:
-        The main figure, see `METRICS`, and all figures, without the prefix `cosine_` of Sentence Transformers' names.
+        The main figure, see `METRICS`, as `score`; all `figures`, without the prefix `cosine_` of Sentence
+        Transformers' names; and of retrieval the main figure `by_query`.
     """
-    found = AllEvaluators([build_evaluator(task, batch_size)])(model)
-    main = METRICS[task.kind]
+    evaluator = build_evaluator(task, batch_size)
+    found, main = AllEvaluators([evaluator])(model), METRICS[task.kind]
     figures = {name if name == main else name.removeprefix("cosine_"): value for name, value in found.items()}
-    return figures[main], figures
+    by_query = {"by_query": evaluator.by_query} if isinstance(evaluator, RetrievalEvaluator) else {}
+    return {"score": figures[main], "figures": figures, **by_query}

@@ -38,15 +38,17 @@ PERPLEXITY = "trained"  # as run_mlm and run_clm call it
 
 def compare(
     program: Callable[[Inputs], dict[str, torch.Tensor]], model: PreTrainedModel, batches: Sequence[Inputs]
-) -> float:
-    """Largest difference between a program's outputs and the model's, as a share of the model's largest value.
+) -> tuple[float, float]:
+    """Compare a program's outputs with the model's, but not what both say about padding.
 
-    What both say about padding is left out.
+    Returns:
+        The largest difference, as a share of the model's largest value; and the smallest cosine between the rows of
+        the last output: embeddings, or logits of a text, an image or a token. Single scores are one row together.
 
     Raises:
         ValueError: If an output is missing or has another shape.
     """
-    largest = 0.0
+    largest, cosine = 0.0, 1.0
     for inputs in batches:
         with torch.inference_mode():
             expected = model(**inputs)
@@ -56,10 +58,13 @@ def compare(
             if found[name].shape != value.shape:
                 raise ValueError(f"{name} has the shape {tuple(found[name].shape)}, not {tuple(value.shape)}")
             real = mask.bool() if mask is not None and value.shape[: mask.dim()] == mask.shape else ...
-            difference = (found[name][real] - value[real]).abs().max() / value[real].abs().max().clamp_min(1e-12)
+            ours, theirs = found[name][real], value[real]
+            difference = (ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-12)
             # A value that is not finite in PyTorch too, such as a mask's, makes no difference.
             largest = max(largest, float(difference.nan_to_num(nan=torch.inf)))
-    return largest
+        rows = (ours.flatten(), theirs.flatten()) if ours.shape[-1] == 1 else (ours, theirs)
+        cosine = min(cosine, float(torch.cosine_similarity(*rows, dim=-1).min()))
+    return largest, cosine
 
 
 def check_values(kind: str, name: str, difference: float) -> None:

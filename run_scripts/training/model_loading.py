@@ -22,7 +22,7 @@ from transformers.distributed import DistributedConfig
 from transformers.utils import logging
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
-from ..base.arguments import MODEL_SOURCES, ModelArguments
+from ..base.arguments import MODEL_SOURCES, ModelArguments, check_spelling
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.sequence_limits import longest_sequence, longest_text
@@ -86,20 +86,12 @@ def _named_config(arguments: ModelArguments) -> PreTrainedConfig:
     if (MODEL_CARDS / name / "config.json").is_file():
         name = MODEL_CARDS / name
     else:
+        check_spelling(name)
         check_folder(name)
     try:
         return AutoConfig.from_pretrained(name, **arguments.hub_arguments())
     except (OSError, ValueError, StrictDataclassError) as error:
-        near = difflib.get_close_matches(str(name), shipped_names(), n=3, cutoff=0.75)
-        hint = f" Did you mean {' or '.join(map(repr, near))}, which this package has?" if near else ""
-        raise UserError(
-            f"no configuration can be loaded from {str(name)!r}: {str(error).rstrip('.')}.{hint}"
-        ) from error
-
-
-def shipped_names() -> list[str]:
-    """The names of the shipped configurations."""
-    return sorted(file.parent.name for file in MODEL_CARDS.glob("*/config.json"))
+        raise UserError(f"no configuration can be loaded from {str(name)!r}: {str(error).rstrip('.')}.") from error
 
 
 def _default_config(model_type: str) -> PreTrainedConfig:

@@ -82,6 +82,17 @@ class StopOnNonFiniteLoss(TrainerCallback):
                 )
 
 
+class LogOften(TrainerCallback):
+    """Logs at least 20 times a run, if it has as many steps and `--logging_steps` is not given."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Log every twentieth of the steps, if that is more often than Transformers' default."""
+        if args.logging_steps == TrainingArguments.logging_steps:
+            state.logging_steps = min(args.logging_steps, max(1, state.max_steps // 20))
+
+
 class StopWithoutSteps(TrainerCallback):
     """Stops a run whose data give no batch, before a model is saved: the Trainer would end it as trained."""
 
@@ -137,6 +148,7 @@ class ScriptTrainerMixin(DistillationMixin):
         self.args.logging_nan_inf_filter = False
         if self.is_fsdp_enabled:  # encoder and decoder may have modules of their own for one matrix, which it refuses
             self.model.set_input_embeddings(self.model.get_input_embeddings())
+        self.add_callback(LogOften)
         self.add_callback(StopOnNonFiniteLoss)
         self.add_callback(StopWithoutSteps)
         if self.pop_callback(ProgressCallback) is not None:  # absent with --disable_tqdm and in notebooks

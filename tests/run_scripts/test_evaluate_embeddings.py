@@ -19,7 +19,7 @@ import torch
 import tokenmixers
 from tokenmixers.run_scripts import evaluate_embeddings
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.embeddings import speed
+from tokenmixers.run_scripts.embeddings import scores, speed
 from tokenmixers.run_scripts.embeddings import tasks as sets
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
@@ -150,6 +150,8 @@ def test_every_kind_has_the_score_computed_by_hand(command, data, capsys, tmp_pa
     assert run["command"].startswith("tokenmixers evaluate_embeddings --models ")
     assert all(text in run["versions"] for text in ("sentence-transformers", "scikit-learn", "torch"))
     assert {result["set"]: result["score"] for result in run["results"]} == found
+    (by_query,) = [result["by_query"] for result in run["results"] if result["set"] == "retrieval"]
+    assert by_query == pytest.approx({"q0": 1 / math.log2(3), "q1": 1})
     page = (tmp_path / "out" / "results.md").read_text()
     assert run["command"] in page and run["processor"] in page and run["date"] in page
     assert page.partition("\n\n")[0] in shown
@@ -355,6 +357,37 @@ def test_speeds_stand_in_the_results_and_in_the_picture(command, model, data, tm
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["static", "swapped", "float32", "bfloat16"]
     assert axis.get_ylabel() == "mean of 2 kinds, times 100"
+
+
+def test_an_evaluation_that_was_stopped_goes_on(command, model, data, tmp_path, monkeypatch, capsys):
+    other = static_model(tmp_path / "swapped", "abedcf")
+    sets_there = shutil.copytree(data[0], tmp_path / "sets", copy_function=shutil.copy)
+    arguments = command(model, other, tasks=["similar", "pairs", "rerank"], data_dir=sets_there)
+    whole = evaluate_embeddings.main([*arguments, "--output_dir", str(tmp_path / "whole")])
+    calls = []
+
+    def stopped(embedder, task, batch_size):
+        calls.append(task.name)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return score(embedder, task, batch_size)
+
+    score = scores.evaluate
+    monkeypatch.setattr(scores, "evaluate", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_embeddings.main(arguments)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["results.unfinished.json"]
+    capsys.readouterr()
+    assert evaluate_embeddings.main(arguments) == whole
+    assert calls[5:] == [*calls[4:5], "rerank"]
+    assert "going on from 4 results in" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["results.json", "results.md"]
+    (tmp_path / "out" / "results.json").rename(tmp_path / "out" / "results.unfinished.json")
+    os.utime(sets_there / "pairs" / "test.tsv", (2**32, 2**32))
+    with pytest.raises(
+        UserError, match=r"sets' is newer than the evaluation that was stopped in .*: give another one"
+    ):
+        evaluate_embeddings.main(arguments)
 
 
 def test_the_dev_split_and_tasks_can_be_chosen(command, data, capsys, tmp_path):

@@ -125,7 +125,10 @@ def test_every_task_runs_on_onnxruntime_alone(name, checkpoint, tmp_path, tokeni
         "onnx/model_quantized.onnx",
     ]
     printed = capsys.readouterr().out
-    assert "| onnx/model_quantized.onnx " in printed and "int8 rounds, so its values differ" in printed
+    assert (
+        re.search(r"\| onnx/model_quantized.onnx \| .* \| +cosine -?[01]\.\d{4} \|", printed)
+        and "int8 rounds, so its values differ" in printed
+    )
     assert all(result["milliseconds"] > 0 for result in results)
     assert results[0]["pytorch_milliseconds"] > 0
     assert {path.name for path in (tmp_path / "out" / "onnx").iterdir()} == {Path(r["file"]).name for r in results}
@@ -440,11 +443,14 @@ def test_comparison_leaves_padding_out_and_finds_all_else(checkpoint):
     for place, changed in (((1, 2), False), ((1, 1), True)):
         other = logits.clone()
         other[place] += logits.abs().max()
-        found = compare(lambda _, other=other: {"logits": other}, model, [inputs])
+        found, cosine = compare(lambda _, other=other: {"logits": other}, model, [inputs])
         assert (found > 0.3) is changed
+        row = slice(1, 2), slice(0, 2)  # without padding
+        expected = torch.cosine_similarity(logits[row], other[row], dim=-1).min()
+        assert cosine == pytest.approx(float(expected), abs=1e-6)
     nan = logits.clone()
     nan[0, 0] = torch.nan
-    assert compare(lambda _: {"logits": nan}, model, [inputs]) == torch.inf
+    assert compare(lambda _: {"logits": nan}, model, [inputs])[0] == torch.inf
 
 
 def test_values_and_quality_have_bounds():

@@ -125,6 +125,12 @@ TRAINED = {"do_train": None, "config_name": None, "config_overrides": None, "tok
 LEARN = {"max_steps": 40, "per_device_train_batch_size": 30, "learning_rate": 3e-2}
 
 
+def test_predictions_have_the_texts_next_to_them():
+    assert run_glue.text_columns([["a"], ["b"]]) == {"text": ["a", "b"]}
+    assert run_glue.text_columns([["a", "c"], ["b", "d"]]) == {"text": ["a", "b"], "text_pair": ["c", "d"]}
+    assert run_glue.text_columns([["q", "x", "y"]]) == {"texts": [["q", "x", "y"]]}
+
+
 def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys, table_of):
     results = run_glue.main(command(**LEARN, do_predict=True))
     printed = capsys.readouterr().out
@@ -138,6 +144,7 @@ def test_trains_reports_predicts_and_reloads(command, tmp_path, capsys, table_of
     assert (folder / "SST-2.tsv").read_text().splitlines() == lines
     rows = table_of(folder / "predictions_validation.csv")
     assert [row["label"] for row in rows] == [row["prediction"] for row in rows]
+    assert [row["text"] for row in rows] == [text for text, _ in sentences(18, start=3)]
     assert "SST-2" in (folder / "README.md").read_text()
 
     classify = pipeline("text-classification", model=str(folder))

@@ -123,7 +123,8 @@ def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys, table
     seconds = figures["eval_runtime"]
     assert figures["eval_samples_per_second"] == pytest.approx(pairs / seconds, rel=0.01, abs=1e-3)
     assert results["eval_dim_8_pearson_cosine"] != results["eval_pearson_cosine"]
-    assert "| spearman_cosine " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| before training | after training |" in printed and "| spearman_cosine " in printed
     model = SentenceTransformer(str(tmp_path / "run"))
     lines = [line.split("\t") for line in (data / "dev.tsv").read_text().splitlines()[1:]]
     one, other = (torch.tensor(model.encode(list(texts))) for texts in list(zip(*lines, strict=True))[:2])
@@ -133,6 +134,7 @@ def test_learns_which_texts_mean_the_same(command, data, tmp_path, capsys, table
     for split in ("validation", "test"):
         rows = table_of(tmp_path / "run" / f"predictions_{split}.csv")
         assert [row["index"] for row in rows] == [str(index) for index in range(len(lines))]
+        assert [[row["sentence1"], row["sentence2"]] for row in rows] == [line[:2] for line in lines]
         assert [float(row["label"]) for row in rows] == [float(line[2]) for line in lines]
         assert [float(row["prediction"]) for row in rows] == pytest.approx((one * other).sum(1).tolist(), abs=1e-4)
     card = (tmp_path / "run" / "README.md").read_text()

@@ -11,12 +11,12 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, Trainer
+from transformers import AutoModelForMaskedLM, Trainer, TrainerState, TrainingArguments
 
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.shipped_files import ACCELERATE
-from tokenmixers.run_scripts.training.trainer import ScriptTrainer
+from tokenmixers.run_scripts.training.trainer import LogOften, ScriptTrainer
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -154,12 +154,22 @@ def test_a_disk_that_is_full_when_weights_are_moved_is_survived(whole, run, monk
     assert equal(folder, whole)
 
 
+@pytest.mark.parametrize(
+    ("given", "steps", "every"), [(500, 57, 2), (500, 12, 1), (500, 400, 20), (500, 90_000, 500), (100, 400, 100)]
+)
+def test_a_run_logs_at_least_twenty_times(given, steps, every, tmp_path):
+    state = TrainerState(max_steps=steps, logging_steps=given)
+    LogOften().on_train_begin(TrainingArguments(str(tmp_path), logging_steps=given, use_cpu=True), state, None)
+    assert state.logging_steps == every
+
+
 @pytest.mark.usefixtures("history_is_drawn")
 def test_the_history_is_drawn_and_kept(command, tmp_path):
     pytest.importorskip("matplotlib")
-    run_mlm.main(command(eval_strategy="steps", eval_steps=2, logging_steps=1))
+    run_mlm.main(command(eval_strategy="steps", eval_steps=2))
     assert (tmp_path / "run" / "history.png").read_bytes().startswith(b"\x89PNG")
     history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in history if "loss" in entry] == [1, 2, 3, 4]
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [0, 2, 4]
 
 
@@ -242,7 +252,7 @@ from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 from tokenmixers.run_scripts import run_mlm
-from tokenmixers.run_scripts.training.trainer import ScriptTrainer
+from tokenmixers.run_scripts.training.trainer import LogOften, ScriptTrainer
 
 def backend(self, *args):
     if not torch.distributed.is_initialized():
