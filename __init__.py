@@ -15,18 +15,20 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .configuration.auto_classes import FAMILIES, IMAGE_PROCESSORS
+from .configuration.auto_classes import FAMILIES, IMAGE_PROCESSORS, Family
 
 
 if TYPE_CHECKING:  # type checkers know nothing of names that are loaded when first used
     from .configuration.configuration_amlp import AMLPConfig as AMLPConfig
     from .configuration.configuration_gmlp import GMLPConfig as GMLPConfig
+    from .configuration.configuration_hybrid_bert import HybridBertConfig as HybridBertConfig
     from .configuration.configuration_mlp_mixer import MLPMixerConfig as MLPMixerConfig
     from .configuration.configuration_synthesizer import SynthesizerConfig as SynthesizerConfig
     from .configuration.shipped_models import shipped_model as shipped_model
     from .configuration.shipped_models import shipped_models as shipped_models
     from .modeling.modeling_amlp import *  # noqa: F403
     from .modeling.modeling_gmlp import *  # noqa: F403
+    from .modeling.modeling_hybrid_bert import *  # noqa: F403
     from .modeling.modeling_mlp_mixer import *  # noqa: F403
     from .modeling.modeling_synthesizer import *  # noqa: F403
     from .modeling.pipelines.question_answering import QuestionAnsweringPipeline as QuestionAnsweringPipeline
@@ -85,20 +87,24 @@ def _register_tokenizers(auto: ModuleType) -> None:
         auto.AutoTokenizer.register(_load(family.config), tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
 
 
+def _families_with_images() -> list[Family]:
+    return [family for family in FAMILIES.values() if "AutoModelForImageClassification" in family.models]
+
+
 def _register_image_processors(auto: ModuleType) -> None:
     from transformers.utils import is_vision_available
 
     if not is_vision_available():
         return
     classes = {backend: _load(name) for backend, name in IMAGE_PROCESSORS.items()}
-    for family in FAMILIES.values():
+    for family in _families_with_images():
         auto.AutoImageProcessor.register(_load(family.config), image_processor_classes=classes, exist_ok=True)
 
 
 def _register_no_video_processors(auto: ModuleType) -> None:
     # Image pipelines try to load one. Without an entry they make up a class from the image processor's name, and ask
     # whether to run the checkpoint's code for it.
-    for family in FAMILIES.values():
+    for family in _families_with_images():
         auto.VIDEO_PROCESSOR_MAPPING.register(_load(family.config), {}, exist_ok=True)
 
 

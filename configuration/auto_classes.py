@@ -25,8 +25,8 @@ class Family:
     models: dict[str, str]
 
 
-def _family(prefix: str, **decoders: str) -> Family:
-    """A family for text and images; `decoders` maps Auto classes to its decoder classes."""
+def _text_family(prefix: str, **others: str) -> Family:
+    """A family for text; `others` maps Auto classes to classes beyond those of text encoders."""
     return Family(
         config=f"{prefix}Config",
         models={
@@ -37,11 +37,18 @@ def _family(prefix: str, **decoders: str) -> Family:
             "AutoModelForTokenClassification": f"{prefix}ForTokenClassification",
             "AutoModelForMultipleChoice": f"{prefix}ForMultipleChoice",
             "AutoModelForQuestionAnswering": f"{prefix}ForQuestionAnswering",
-            "AutoModelForImageClassification": f"{prefix}ForImageClassification",
-            "AutoBackbone": f"{prefix}Backbone",
-            **decoders,
+            **others,
         },
     )
+
+
+def _family(prefix: str, **decoders: str) -> Family:
+    """A family for text and images; `decoders` maps Auto classes to its decoder classes."""
+    images = {
+        "AutoModelForImageClassification": f"{prefix}ForImageClassification",
+        "AutoBackbone": f"{prefix}Backbone",
+    }
+    return _text_family(prefix, **images, **decoders)
 
 
 FAMILIES: dict[str, Family] = {
@@ -53,4 +60,5 @@ FAMILIES: dict[str, Family] = {
         AutoModelForCausalLM="SynthesizerForCausalLM",
         AutoModelForSeq2SeqLM="SynthesizerForConditionalGeneration",
     ),
+    "hybrid_bert": _text_family("HybridBert"),
 }

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.processing_utils import Unpack
@@ -24,7 +25,7 @@ from .modeling_gmlp import GMLPLayer, GMLPModel, GMLPPreTrainedModel
 class AMLPAttention(UsesAttentionInterface, nn.Module):
     """Tiny attention (Figure 6): one small head on the normalised block input, projected to the gate's width."""
 
-    def __init__(self, config: AMLPConfig):
+    def __init__(self, config: PreTrainedConfig):
         super().__init__()
         self.config = config
         self.head_dim = config.attention_size
@@ -76,7 +77,7 @@ class AMLPAttention(UsesAttentionInterface, nn.Module):
 class AMLPLayer(GMLPLayer):
     """One aMLP block: a gMLP block whose gate is the sum of the spatial projection and tiny attention (Figure 6)."""
 
-    def __init__(self, config: AMLPConfig, layer_idx: int = 0):
+    def __init__(self, config: PreTrainedConfig, layer_idx: int = 0):
         super().__init__(config, layer_idx)
         self.attention = AMLPAttention(config)
 

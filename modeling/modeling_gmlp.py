@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
@@ -35,7 +36,7 @@ from .mixins.resizing import ResizableTokens
 class GMLPLayer(GradientCheckpointingLayer):
     """One gMLP block (Figure 1): norm, channel expansion, activation, spatial gating unit, projection, residual."""
 
-    def __init__(self, config: GMLPConfig, layer_idx: int = 0):
+    def __init__(self, config: PreTrainedConfig, layer_idx: int = 0):
         super().__init__()
         self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -82,7 +83,7 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
     _skip_keys_device_placement = ["past_key_values", "cache"]
     _can_record_outputs = {"hidden_states": GMLPLayer}
     _can_compile_fullgraph = True
-    _token_mixing_module: type[nn.Module] = SpatialProjection
+    _token_mixing_module: type[nn.Module] | tuple[type[nn.Module], ...] = SpatialProjection
     _supports_seq_idx = True
 
     @torch.no_grad()

@@ -11,10 +11,10 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
 from ..configuration.configuration_synthesizer import SynthesizerConfig
-from .inputs.attention_maps import move_padding_right, visible_keys
+from .inputs.attention_maps import visible_keys
 from .inputs.caches import accept_past_key_values, update_cache_without_keys
 from .inputs.token_layout import TokenLayout
-from .layers.attention import attention_from_logits, shared_attention, split_heads
+from .layers.attention import attention_from_logits, shared_attention_by_layout, split_heads
 from .layers.feed_forward import FeedForward
 from .layers.precision import cast_once
 from .layers.rms_norm import SynthesizerRMSNorm
@@ -28,8 +28,8 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
     The components decide how it is computed:
 
     - in general: `_synthetic`, with logits and weights for every sample;
-    - if no logits depend on the input (`random`, `relative`, ...): `_shared`, one matrix product for the whole batch.
-      `"eager"`, which returns the weights, uses `_synthetic`;
+    - if no logits depend on the input (`random`, `relative`, ...): `shared_attention`, one matrix product for the
+      whole batch. `"eager"`, which returns the weights, uses `_synthetic`;
     - with `vanilla`, alone or mixed: `_vanilla`, Transformers' attention interface (`attn_implementation`), with the
       other components as an additive bias. Flash attention is not supported, because it takes no such bias.
 
@@ -92,7 +92,12 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
             bias = self._logits(layout, hidden_states, queries, position_bias)
             output, weights = self._vanilla(queries, keys, values, bias, layout, **kwargs)  # type: ignore[arg-type]
         elif self.is_shared and not eager and layout.attention_mask is None:
-            output = self._shared(values, position_bias, layout)
+            output = shared_attention_by_layout(
+                lambda moved: self._logits(moved, None, None, position_bias),  # type: ignore[arg-type,return-value]
+                values,
+                layout,
+                self._dropout,
+            )
         else:
             logits = self._logits(layout, hidden_states, queries, position_bias)
             output, weights = self._synthetic(logits, values, layout)  # type: ignore[arg-type]
@@ -123,22 +128,6 @@ class SynthesizerAttention(UsesAttentionInterface, nn.Module):
         mask = layout.attention_mask
         mask = visible_keys(layout, values.device) if mask is None else mask[..., : layout.key_length]
         return attention_from_logits(logits, values, mask, self._dropout)
-
-    def _shared(self, values: torch.Tensor, position_bias: torch.Tensor | None, layout: TokenLayout) -> torch.Tensor:
-        """`softmax(logits) values` from logits that all samples share, after left padding is moved to the right."""
-        layout, index = move_padding_right(layout)
-        if index is not None:
-            # Not `take_along_dim`, because it fixes batch and length in exported programs.
-            values = values.gather(2, index[:, None, :, None].expand_as(values))
-        logits = self._logits(layout, None, None, position_bias)
-        assert logits is not None  # without `vanilla` there is a component
-        if logits.shape[0] > 1:  # positions differ between rows: decoding after left padding
-            return self._synthetic(logits, values, layout)[0]
-        order = layout.causal_order(values.device)
-        output = shared_attention(logits, values, layout.padding_mask, order, self._dropout)
-        if index is None:
-            return output
-        return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
 
     def _vanilla(
         self,

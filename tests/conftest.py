@@ -83,7 +83,7 @@ def _aspects(item: pytest.Item) -> list[tuple[str, str]]:
     """What the item's case is a case of: a value of each parameter; of a class of models the family and the head."""
     aspects = []
     for name, value in item.callspec.params.items():
-        family_and_head = re.fullmatch("(GMLP|AMLP|MLPMixer|Synthesizer)(For.+|Model|Backbone)", str(value))
+        family_and_head = re.fullmatch("(GMLP|AMLP|MLPMixer|Synthesizer|HybridBert)(For.+|Model|Backbone)", str(value))
         if family_and_head:
             aspects += [(f"family of {name}", family_and_head[1]), (f"head of {name}", family_and_head[2])]
         else:
@@ -181,6 +181,11 @@ def tiny_config():
         }
         if config_class is tokenmixers.MLPMixerConfig:
             sizes["token_mixing_size"] = 7
+        if config_class is tokenmixers.HybridBertConfig:
+            layers = changes.get("num_hidden_layers", 2)
+            types = ["random_synthesizer" if layer % 2 == 0 else "full_attention" for layer in range(layers)]
+            sizes |= {"num_attention_heads": 2, "layer_types": types, "num_hidden_layers": None}
+            sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # as in gMLP
         return config_class(**{**sizes, **changes})
 
     return build

@@ -999,13 +999,14 @@ def _interpolation(source: tuple[int, int], target: tuple[int, int], leading_tok
 class ResizableTokens(PreTrainedModel):
     """A `PreTrainedModel` that mixes tokens with learned matrices, in `_token_mixing_module`."""
 
-    _token_mixing_module: type[nn.Module]
+    _token_mixing_module: type[nn.Module] | tuple[type[nn.Module], ...]
 
     def resize_position_embeddings(self, new_num_position_embeddings: int | tuple[int, int]) -> None:
         """Adapt the token-mixing weights to another maximum length or image size. Call before creating an optimizer.
 
-        Text: new weights are zero and new biases have their initial values. Outputs for sequences that fit both
-        lengths stay the same. Images: the weights are interpolated over both token axes, see `grid_interpolation`.
+        Text: new spatial weights are zero and new biases have their initial values; new position embeddings and
+        Synthesizer logits are copies of the outermost ones. Outputs for sequences that fit both lengths stay the same.
+        Images: the weights are interpolated over both token axes, see `grid_interpolation`.
         """
         config, modules = self.config, self.get_position_embeddings()
         if config.image_size is None:
@@ -1046,7 +1047,7 @@ class ResizableTokens(PreTrainedModel):
 class GMLPLayer(GradientCheckpointingLayer):
     """One gMLP block (Figure 1): norm, channel expansion, activation, spatial gating unit, projection, residual."""
 
-    def __init__(self, config: GMLPConfig, layer_idx: int = 0):
+    def __init__(self, config: PreTrainedConfig, layer_idx: int = 0):
         super().__init__()
         self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -1093,7 +1094,7 @@ class GMLPPreTrainedModel(PackageFeatures, ResizableTokens):
     _skip_keys_device_placement = ["past_key_values", "cache"]
     _can_record_outputs = {"hidden_states": GMLPLayer}
     _can_compile_fullgraph = True
-    _token_mixing_module: type[nn.Module] = SpatialProjection
+    _token_mixing_module: type[nn.Module] | tuple[type[nn.Module], ...] = SpatialProjection
     _supports_seq_idx = True
 
     @torch.no_grad()

@@ -43,6 +43,7 @@ _ATTENTION = Kernel(
 
 KERNELS: dict[str, Kernel] = {
     "AMLPAttention": _ATTENTION,
+    "HybridBertAttention": _ATTENTION,
     "SynthesizerAttention": _ATTENTION,
     "SynthesizerCrossAttention": _ATTENTION,
     "SpatialProjection": Kernel("forward", SpatialProjection.forward, fourier.forward, fourier.applies),

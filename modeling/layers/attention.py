@@ -1,11 +1,14 @@
 """Softmax attention, from logits or from queries and keys."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..inputs.attention_maps import move_padding_right, visible_keys
+from ..inputs.token_layout import TokenLayout
 from .precision import no_autocast
 
 
@@ -102,6 +105,34 @@ def shared_attention(
     if total is not None:
         output = output / total.clamp(min=torch.finfo(torch.float32).tiny)
     return output.to(dtype)
+
+
+def shared_attention_by_layout(
+    logits: Callable[[TokenLayout], torch.Tensor], values: torch.Tensor, layout: TokenLayout, dropout: float = 0.0
+) -> torch.Tensor:
+    """`shared_attention` after left padding is moved to the right.
+
+    Args:
+        logits: Returns the logits of a layout, shape `(batch or 1, heads, queries, keys)`.
+        values: Shape `(batch, heads, keys, head_dim)`.
+        layout: Positions and visibility of the tokens, which rows share except for padding and given positions.
+        dropout: Dropout rate for keys.
+
+    Returns:
+        Shape `(batch, queries, heads, head_dim)`.
+    """
+    layout, index = move_padding_right(layout)
+    if index is not None:
+        # Not `take_along_dim`, because it fixes batch and length in exported programs.
+        values = values.gather(2, index[:, None, :, None].expand_as(values))
+    found = logits(layout)
+    if found.shape[0] > 1:  # positions differ between rows: given ones, or decoding after left padding
+        return attention_from_logits(found, values, visible_keys(layout, values.device), dropout)[0]
+    order = layout.causal_order(values.device)
+    output = shared_attention(found, values, layout.padding_mask, order, dropout)
+    if index is None:
+        return output
+    return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
 
 
 def eager_attention_forward(

@@ -68,6 +68,39 @@ class RandomLogits(nn.Module):
             self.weight = resize(resize(self.weight, 1), 2)
 
 
+class OffsetLogits(nn.Module):
+    """A logit per head and offset between two tokens, and one per head for the first token as key.
+
+    Args:
+        num_heads: Number of heads.
+        max_length: The paper's N.
+
+    Shapes:
+        `weight` `(2N - 1, heads)`: row `N - 1 + offset`, where the offset is the key's position minus the query's;
+        `first` `(heads,)`: for the key at position 0, such as BERT's `[CLS]`, in place of that of its offset.
+    """
+
+    def __init__(self, num_heads: int, max_length: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2 * max_length - 1, num_heads))
+        self.first = nn.Parameter(torch.zeros(num_heads))
+
+    def forward(self, layout: TokenLayout, **kwargs: Any) -> torch.Tensor:
+        device = self.weight.device
+        rows = layout.distances(device) + len(self.weight) // 2
+        logits = F.embedding(rows, self.weight).permute(0, 3, 1, 2)
+        positions = (
+            torch.arange(layout.key_length, device=device)[None] if layout.positions is None else layout.positions
+        )
+        return torch.where(positions[:, None, None] == 0, self.first[:, None, None], logits)
+
+    def resize(self, resize: Resize) -> None:
+        """Change N."""
+        before, after = self.weight[: len(self.weight) // 2 + 1].flip(0), self.weight[len(self.weight) // 2 :]
+        weight = torch.cat([resize(before, 0).flip(0)[:-1], resize(after, 0)])
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+
+
 class FactorizedRandomLogits(nn.Module):
     """The product of two thin matrices per head: `query_factor` and `key_factor`, each `(heads, N, rank)`."""
 

@@ -13,7 +13,8 @@ Per sequence and layer, with n tokens, d = `hidden_size` and f = `intermediate_s
 - gMLP: 2ndf + 2n²g + 2ngd, with g = f / 2 channels in a split gate and g = f in the others;
 - aMLP: gMLP's + 6nda + 4n²a + 2nag, with a = `attention_size`;
 - MLP-Mixer: 4nsd + 4ndf, with s = `token_mixing_size`;
-- Synthesizer: 4ndf (6ndf if the feed-forward is gated) plus `synthesizer_attention_flops`.
+- Synthesizer: 4ndf (6ndf if the feed-forward is gated) plus `synthesizer_attention_flops`;
+- BERT: 8nd² + 4n²d + 4ndf; in hybrids without queries and keys 4nd² + 2n²d + 4ndf, with dense logits 2nd² + 2n²d more.
 
 A training step costs three times the forward pass.
 """
@@ -88,13 +89,28 @@ def synthesizer_layer_flops(
     return batch * total + synthesizer_attention_flops(config, batch, length)
 
 
+def _bert_layer_flops(projections: int, products: int) -> Callable[[PreTrainedConfig, int, int], int]:
+    """The formula of a layer of BERT with so many projections of the width, and products with n x n matrices."""
+
+    def layer_flops(config: PreTrainedConfig, batch: int, length: int) -> int:
+        width = config.hidden_size
+        channels = 2 * length * width * (projections * width + 2 * config.intermediate_size)
+        return batch * (channels + 2 * products * length**2 * width)
+
+    return layer_flops
+
+
 LAYER_FLOPS: dict[str, Callable[..., int]] = {
     "gmlp": gmlp_layer_flops,
     "amlp": amlp_layer_flops,
     "mlp_mixer": mlp_mixer_layer_flops,
     "synthesizer": synthesizer_layer_flops,
+    "full_attention": _bert_layer_flops(projections=4, products=2),
+    "random_synthesizer": _bert_layer_flops(projections=2, products=1),
+    "random_positions": _bert_layer_flops(projections=2, products=1),
+    "dense_synthesizer": _bert_layer_flops(projections=3, products=2),
 }
-"""`model_type` -> formula for a layer."""
+"""`model_type`, or a name in `layer_types` -> formula for a layer."""
 
 
 def _head_flops(model: nn.Module, batch: int, length: int) -> int:
@@ -137,7 +153,9 @@ class CountsFlops(PreTrainedModel):
         """
         config = self.config
         types = (getattr(cls, "model_type", None) for cls in type(config).__mro__)  # a user's class may have its own
-        layer_flops = next(LAYER_FLOPS[name] for name in types if name in LAYER_FLOPS)
+        names = getattr(config, "layer_types", None)
+        if names is None:
+            names = [next(name for name in types if name in LAYER_FLOPS)] * config.num_hidden_layers
         length = config.max_position_embeddings if sequence_length is None else sequence_length
         _check_count("batch_size", batch_size)
         _check_count("sequence_length", length, longest_sequence(config))
@@ -150,11 +168,12 @@ class CountsFlops(PreTrainedModel):
             total += 2 * batch_size * rows * columns * config.num_channels * config.patch_size**2 * config.hidden_size
             if hasattr(self.base_model, "pooler"):
                 total += 2 * batch_size * config.hidden_size**2
-        total += config.num_hidden_layers * layer_flops(config, batch_size, length)
+        total += sum(LAYER_FLOPS[name](config, batch_size, length) for name in names)
         if config.is_encoder_decoder:
             decoder = config.get_text_config(decoder=True)
             target_length = decoder.max_position_embeddings if target_length is None else target_length
             _check_count("target_length", target_length, longest_sequence(decoder))
-            total += decoder.num_hidden_layers * layer_flops(decoder, batch_size, target_length, length)
+            layer_flops = LAYER_FLOPS[names[0]](decoder, batch_size, target_length, length)
+            total += decoder.num_hidden_layers * layer_flops
             length = target_length
         return total + _head_flops(self, batch_size, length)

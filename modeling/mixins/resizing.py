@@ -12,13 +12,14 @@ from .grid_interpolation import grid_interpolation
 class ResizableTokens(PreTrainedModel):
     """A `PreTrainedModel` that mixes tokens with learned matrices, in `_token_mixing_module`."""
 
-    _token_mixing_module: type[nn.Module]
+    _token_mixing_module: type[nn.Module] | tuple[type[nn.Module], ...]
 
     def resize_position_embeddings(self, new_num_position_embeddings: int | tuple[int, int]) -> None:
         """Adapt the token-mixing weights to another maximum length or image size. Call before creating an optimizer.
 
-        Text: new weights are zero and new biases have their initial values. Outputs for sequences that fit both
-        lengths stay the same. Images: the weights are interpolated over both token axes, see `grid_interpolation`.
+        Text: new spatial weights are zero and new biases have their initial values; new position embeddings and
+        Synthesizer logits are copies of the outermost ones. Outputs for sequences that fit both lengths stay the same.
+        Images: the weights are interpolated over both token axes, see `grid_interpolation`.
 
         Args:
             new_num_position_embeddings: New `max_position_embeddings` for text; new image size in pixels for images,

@@ -107,6 +107,13 @@ CITATIONS = {
           booktitle = {Advances in Neural Information Processing Systems},
           year      = {2021}
         }""",
+    "hybrid_bert": """
+        @inproceedings{devlin2019bert,
+          title     = {{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding},
+          author    = {Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina},
+          booktitle = {Proceedings of NAACL-HLT},
+          year      = {2019}
+        }""",
 }
 CITATIONS["amlp"] = CITATIONS["gmlp"]
 #: Of the feed-forward layers other than ReLU.
@@ -125,6 +132,7 @@ SIZES = (
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
+    "layer_types",
     "spatial_weight_type",
     "gate_type",
     "attention_size",

@@ -8,12 +8,13 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from tokenmixers import AMLPConfig, GMLPConfig, MLPMixerConfig, SynthesizerConfig
+from tokenmixers import AMLPConfig, GMLPConfig, HybridBertConfig, MLPMixerConfig, SynthesizerConfig
 
 
 NAN, INF = float("nan"), float("inf")
 EVERY = (GMLPConfig, AMLPConfig, MLPMixerConfig, SynthesizerConfig)
 SPATIAL = EVERY[:3]
+HYBRID = (HybridBertConfig,)
 
 SIZE = "`{name}` must be at least 1, got {value}"
 TYPE = "Field '{name}' .*{value}"
@@ -156,6 +157,16 @@ TABLE: list[tuple[tuple[type, ...], str | dict[str, Any], list[Any], str]] = [
         [True],
         "Set either `is_encoder_decoder` or `is_decoder`, not both",
     ),
+    *[(HYBRID, name, [0, -2], SIZE) for name in (*SIZES, "num_attention_heads", "attention_size")],
+    *[(HYBRID, name, [-0.1, 1.5, NAN], RATE) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")],
+    *[(HYBRID, name, [-1.0, NAN], DEVIATION) for name in ("layer_norm_eps", "gate_layer_norm_eps")],
+    *[(HYBRID, name, [32], "Field '{name}' .*None") for name in ("image_size", "patch_size", "num_channels")],
+    (HYBRID, "layer_types", [["mean"]], "`layer_types` must be names among full_attention, .*; got 'mean'"),
+    (HYBRID, "layer_types", [3, [3]], TYPE),
+    (HYBRID, {"num_hidden_layers": ..., "layer_types": ["gmlp"]}, [2], "one name for each of .*=2`, got 1: gmlp"),
+    (HYBRID, "hidden_size", [770], "`hidden_size=770` must be a multiple of `num_attention_heads=12`"),
+    (HYBRID, {"intermediate_size": ..., "layer_types": ["amlp"]}, [33], "`intermediate_size` must be even, got 33"),
+    (HYBRID, "is_decoder", [True], "the model is an encoder"),
     *[
         ((SynthesizerConfig,), {name: ..., "image_size": 32}, [True], "A model with `image_size` set is an encoder")
         for name in ("is_decoder", "is_encoder_decoder")

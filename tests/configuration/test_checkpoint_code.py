@@ -13,7 +13,8 @@ from tokenmixers.configuration.checkpoint_code import auto_map, checkpoint_code
 
 def configs() -> dict[str, tokenmixers.GMLPConfig]:
     text = {model_type: getattr(tokenmixers, family.config)() for model_type, family in FAMILIES.items()}
-    images = {f"{name}-images": type(config)(image_size=32) for name, config in text.items()}
+    reads_images = [name for name, family in FAMILIES.items() if "AutoBackbone" in family.models]
+    images = {f"{name}-images": type(text[name])(image_size=32) for name in reads_images}
     answering = tokenmixers.GMLPConfig()
     answering.custom_pipelines = {"question-answering": {}}
     kinds = {

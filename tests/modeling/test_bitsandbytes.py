@@ -9,7 +9,8 @@ from tokenmixers.configuration.auto_classes import FAMILIES
 
 
 HEADS = {family.models["AutoModelForMaskedLM"]: family for family in FAMILIES.values()}
-HEADS |= {f"{name.split('For')[0]}ForCausalLM": family for name, family in HEADS.items() if "Mixer" not in name}
+DECODER = "AutoModelForCausalLM"
+HEADS |= {family.models[DECODER]: family for family in FAMILIES.values() if DECODER in family.models}
 
 
 def chosen(model: nn.Module) -> set[str]:
@@ -26,6 +27,7 @@ CLASSIFIERS = [
     family.models[head]
     for family in FAMILIES.values()
     for head in ("AutoModelForSequenceClassification", "AutoModelForImageClassification")
+    if head in family.models
 ]
 
 

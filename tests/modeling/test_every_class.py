@@ -12,7 +12,8 @@ from tokenmixers.configuration.auto_classes import FAMILIES
 CLASSES = sorted({name for family in FAMILIES.values() for name in family.models.values()})
 # What a user would name who wants adapters in the feed-forward layers only.
 NAMED = {"GMLP": ["proj_in", "proj_out"], "AMLP": ["qkv_proj", "out_proj"], "MLPMixer": ["proj_in"]}
-NAMED["Synthesizer"] = ["v_proj", "o_proj"]
+NAMED["Synthesizer"] = NAMED["HybridBert"] = ["v_proj", "o_proj"]
+WITH_WEIGHTS = ("AMLP", "Synthesizer", "HybridBert")  # of attention
 
 
 @pytest.fixture
@@ -177,14 +178,14 @@ def test_image_models_say_what_they_read(build):
 @pytest.mark.parametrize("name", [name for name in CLASSES if "Backbone" not in name])
 def test_hidden_states_and_attentions_are_those_of_the_model_below(name, build, tiny_inputs):
     model = build(name)
-    if "AMLP" in name or "Synthesizer" in name:
+    if family_of(name) in WITH_WEIGHTS:
         model.set_attn_implementation("eager")
     inputs, asked = tiny_inputs(model, 2, 6), {"output_hidden_states": True, "output_attentions": True}
     flat = {key: value.flatten(0, 1) for key, value in inputs.items()} if "MultipleChoice" in name else inputs
     with torch.no_grad():
         found, below = model(**inputs, **asked), model.base_model(**flat, **asked)
     kinds = [kind for kind, value in below.items() if kind.endswith(("hidden_states", "attentions")) and len(value)]
-    assert len(kinds) == (5 if model.config.is_encoder_decoder else 1 + (family_of(name) in ("AMLP", "Synthesizer")))
+    assert len(kinds) == (5 if model.config.is_encoder_decoder else 1 + (family_of(name) in WITH_WEIGHTS))
     for kind in kinds:
         torch.testing.assert_close(found[kind], below[kind])
 
@@ -195,6 +196,7 @@ def family_of(name):
 
 #: What the attention of a family can be computed by.
 ATTENTION = {"GMLP": "", "MLPMixer": "", "AMLP": "sdpa flash_attn flex_attn", "Synthesizer": "sdpa flex_attn"}
+ATTENTION["HybridBert"] = ATTENTION["AMLP"]
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -203,5 +205,5 @@ def test_what_transformers_may_do_with_a_class(name, build):
     supported = [kind for kind in ("sdpa", "flash_attn", "flex_attn") if getattr(model, f"_supports_{kind}")]
     assert " ".join(supported) == ATTENTION[family_of(name)]
     assert model.supports_gradient_checkpointing and model._can_compile_fullgraph
-    assert model._supports_attention_backend == (family_of(name) == "AMLP")
+    assert model._supports_attention_backend == (family_of(name) in ("AMLP", "HybridBert"))
     assert set(model._skip_keys_device_placement) == {"past_key_values", "cache"}

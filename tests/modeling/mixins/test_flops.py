@@ -1,4 +1,5 @@
 import re
+from typing import get_args
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from transformers import AutoConfig, AutoModel
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.configuration.configuration_hybrid_bert import LayerType
 from tokenmixers.modeling.kernels import use_kernels
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 
@@ -26,6 +28,7 @@ EXTRA = {
     "amlp": {"attention_size": 6},
     "mlp_mixer": {"token_mixing_size": 7},
     "synthesizer": {"num_attention_heads": 3, "head_dim": 4},
+    "hybrid_bert": {"num_attention_heads": 2, "attention_size": 6},
 }
 
 
@@ -54,6 +57,8 @@ def test_every_head_counts_what_torch_counts(name, batch, length, data):
     if family in ("gmlp", "amlp"):
         fields["gate_type"] = data.draw(st.sampled_from(["split", "linear", "additive", "multiplicative"]))
         fields["spatial_weight_type"] = data.draw(st.sampled_from(["toeplitz", "full"]))
+    if family == "hybrid_bert":
+        fields["layer_types"] = data.draw(st.lists(st.sampled_from(get_args(LayerType)), min_size=2, max_size=2))
     if "Causal" in name:
         fields["is_decoder"] = True
     if re.search("Image|Backbone", name):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from transformers import AutoModelForMaskedLM
 import tokenmixers
 from tokenmixers import GMLPConfig, GMLPForMaskedLM, GMLPPreTrainedModel
 from tokenmixers.configuration.checkpoint_files import copy_code
+from tokenmixers.configuration.configuration_hybrid_bert import LayerType
 
 
 SCRIPT = Path(__file__).with_name("load_every_head.py")
@@ -43,6 +45,10 @@ CHECKPOINTS = {
     "synthesizer-images": ("SynthesizerForImageClassification", {**SYNTHESIZER, **IMAGES}),
     "synthesizer-decoder": ("SynthesizerForCausalLM", {**SYNTHESIZER, "is_decoder": True}),
     "synthesizer-seq2seq": ("SynthesizerForConditionalGeneration", {**SYNTHESIZER, "is_encoder_decoder": True}),
+    "hybrid_bert": (
+        "HybridBertForMaskedLM",
+        {**SIZES, "num_hidden_layers": None, "num_attention_heads": 2, "layer_types": get_args(LayerType)},
+    ),
 }
 # What each loads as, through `AutoModel...`: the heads of its kind, whichever of them it was saved with.
 TEXT_HEADS = {
@@ -64,7 +70,7 @@ def gmlp(randomise):
 
 
 # Each family once and each kind once: of text, decoder, images, text to text. The process costs more than they do.
-SOME = ["gmlp", "amlp-decoder", "mlp_mixer-images", "synthesizer-seq2seq"]
+SOME = ["gmlp", "amlp-decoder", "mlp_mixer-images", "synthesizer-seq2seq", "hybrid_bert"]
 
 
 @pytest.mark.parametrize("names", [SOME, pytest.param(list(CHECKPOINTS), marks=pytest.mark.slow)], ids=["some", "all"])

@@ -177,7 +177,7 @@ HEADS = {
     [(name, task) for name in FAMILIES for task in SNIPPETS if HEADS[task] in FAMILIES[name].models],
 )
 def test_every_snippet_runs(model_type, task, corpus, tmp_path, monkeypatch, capsys, request):
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
     if task == "sentence-similarity":
         pytest.importorskip("sentence_transformers")
     if task == "image-classification":

@@ -37,7 +37,7 @@ def checkpoint(tokenizer, randomise, tmp_path):
 
     def build(head: str, prefix: str = "GMLP", **changes) -> str:
         folder = tmp_path / f"{prefix}{head}"
-        sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+        sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
         config = getattr(tokenmixers, f"{prefix}Config")(vocab_size=len(tokenizer), **sizes, **changes)
         randomise(getattr(tokenmixers, f"{prefix}{head}")(config)).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -52,7 +52,7 @@ def test_padding_does_not_change_embeddings(prefix, side, checkpoint):
     encoder = Transformer(checkpoint("Model", prefix))
     encoder.processor.padding_side = side
     for mode in ("mean", "cls", "max"):
-        model = SentenceTransformer(modules=[encoder, Pooling(16, mode)], device="cpu")
+        model = SentenceTransformer(modules=[encoder, Pooling(24, mode)], device="cpu")
         alone = np.stack([model.encode(text) for text in TEXTS])
         np.testing.assert_allclose(model.encode(TEXTS, batch_size=4), alone, atol=1e-5)
 

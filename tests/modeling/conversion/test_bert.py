@@ -1,0 +1,110 @@
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertModel, RobertaConfig, RobertaModel
+
+from tokenmixers.modeling.conversion.bert import hybrid_from_bert, mean_attention
+from tokenmixers.modeling.modeling_hybrid_bert import HybridBertModel
+
+
+@pytest.fixture
+def bert(randomise):
+    sizes = {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 14, "num_hidden_layers": 4}
+    return randomise(BertModel(BertConfig(vocab_size=37, max_position_embeddings=9, **sizes))).eval()
+
+
+@pytest.fixture
+def batches():
+    masks = (torch.arange(width) < torch.tensor(lengths)[:, None] for width, lengths in ((5, [5, 3]), (6, [2, 6, 1])))
+    return [{"input_ids": torch.randint(37, mask.shape), "attention_mask": mask.long()} for mask in masks]
+
+
+def means(bert, layer, batches):
+    """The mean weights one number at a time: (head, offset) and (head, "first") -> mean."""
+    sums = {}
+    bert.set_attn_implementation("eager")
+    for batch in batches:
+        weights = bert(**batch, output_attentions=True).attentions[layer]
+        for row, length in enumerate(batch["attention_mask"].sum(1).tolist()):
+            for head in range(3):
+                for i in range(length):
+                    for j in range(length):
+                        sums.setdefault((head, j - i if j else "first"), []).append(weights[row, head, i, j].item())
+    return {key: sum(numbers) / len(numbers) for key, numbers in sums.items()}
+
+
+@pytest.mark.parametrize("layer_type", ["random_synthesizer", "random_positions"])
+def test_logits_start_at_the_mean_attention(bert, batches, layer_type):
+    model = hybrid_from_bert(bert, [2, 1], [layer_type, "full_attention"], batches)
+    assert bert.config._attn_implementation == "sdpa"
+    logits, expected = model.layers[0].self_attn.logits, means(bert, 2, batches)
+    # Offsets from -4, as the first token's are counted apart, to 5; farther ones are those of the outermost.
+    for head in range(3):
+        for i in range(9):
+            for j in range(9):
+                key = (head, min(max(j - i, -4), 5) if j else "first")
+                if layer_type == "random_positions":
+                    found = logits.weight[head, i, j]
+                else:
+                    found = logits.first[head] if j == 0 else logits.weight[8 + j - i, head]
+                assert found.exp().item() == pytest.approx(expected[key], rel=1e-4)
+
+
+def test_weights_are_copied(bert, batches):
+    types = ["dense_synthesizer", "random_synthesizer", "full_attention", "gmlp", "amlp"]
+    model = hybrid_from_bert(bert, [3, 0, 3, 1, 2], types, batches, hidden_dropout_prob=0.0)
+    assert isinstance(model, HybridBertModel) and not model.training
+    assert (model.config.hidden_dropout_prob, model.config.attention_probs_dropout_prob) == (0.0, 0.1)
+    ours, theirs = model.state_dict(), bert.state_dict()
+    for layer, source in enumerate([3, 0, 3]):
+        pairs = {
+            "self_attn.v_proj": "attention.self.value",
+            "self_attn.o_proj": "attention.output.dense",
+            "self_attn_norm": "attention.output.LayerNorm",
+            "proj_in": "intermediate.dense",
+            "proj_out": "output.dense",
+            "mlp_norm": "output.LayerNorm",
+        }
+        if types[layer] == "full_attention":
+            pairs |= {"self_attn.q_proj": "attention.self.query", "self_attn.k_proj": "attention.self.key"}
+        for (own, name), kind in zip(pairs.items(), ["weight", "bias"] * len(pairs), strict=False):
+            assert torch.equal(ours[f"layers.{layer}.{own}.{kind}"], theirs[f"encoder.layer.{source}.{name}.{kind}"])
+    assert torch.equal(ours["embed_positions.weight"], theirs["embeddings.position_embeddings.weight"])
+
+
+def test_a_model_with_a_head_and_another_dtype(bert):
+    with_head = BertForMaskedLM(bert.config).bfloat16()
+    model = hybrid_from_bert(with_head, [1])
+    assert model.dtype == torch.bfloat16
+    assert torch.equal(model.layers[0].proj_in.bias, with_head.bert.encoder.layer[1].intermediate.dense.bias)
+
+
+def test_measuring_restores_the_model(bert, batches):
+    bert.train()
+    mean_attention(bert, [0], batches)
+    assert bert.training and bert.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (([0, 4],), {}, "There is no layer 4 to keep: the model's layers have the numbers 0 to 3"),
+        (([-1],), {}, "There is no layer -1"),
+        (([0, 1], ["full_attention"]), {}, "one type for each of the 2 layers, got 1"),
+        (([0], ["mean"]), {}, "names among full_attention, random_synthesizer, .*; got 'mean'"),
+        (([0], ["random_synthesizer"]), {}, "need texts to measure it on: give `batches`"),
+        (([0],), {"hidden_size": 24}, "`hidden_size=24` does not fit the BERT's weights, for which it is 12"),
+        (([0],), {"num_attention_heads": 2}, "`num_attention_heads=2` does not fit"),
+    ],
+)
+def test_errors(bert, arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        hybrid_from_bert(bert, *arguments, **options)
+
+
+def test_other_models():
+    sizes = {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 14, "num_hidden_layers": 1}
+    with pytest.raises(ValueError, match=r"Only encoders of type 'bert' .* got a model of type 'roberta'"):
+        hybrid_from_bert(RobertaModel(RobertaConfig(vocab_size=37, **sizes)))
+    decoder = BertModel(BertConfig(vocab_size=37, is_decoder=True, **sizes))
+    with pytest.raises(ValueError, match="got a decoder"):
+        hybrid_from_bert(decoder)

@@ -1,0 +1,208 @@
+"""BERT against Transformers' own; the other layer types against their formulas."""
+
+import itertools
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from transformers import BertConfig, BertModel
+
+import tokenmixers
+from tokenmixers import HybridBertConfig, HybridBertForMaskedLM, HybridBertModel
+from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.configuration.configuration_hybrid_bert import LayerType
+from tokenmixers.modeling.conversion.bert import hybrid_from_bert
+from tokenmixers.modeling.inputs.token_layout import TokenLayout
+
+
+TYPES = get_args(LayerType)
+MODELS = sorted(set(FAMILIES["hybrid_bert"].models.values()))
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture(scope="session")
+def build(tiny_config, randomise):
+    def model(model_class=HybridBertModel, **changes):
+        return randomise(model_class(tiny_config(HybridBertConfig, **changes))).double().eval()
+
+    return model
+
+
+@pytest.fixture
+def bert(randomise):
+    sizes = {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 14, "num_hidden_layers": 3}
+    config = BertConfig(vocab_size=37, max_position_embeddings=11, **sizes, **WITHOUT_DROPOUT)
+    return randomise(BertModel(config, add_pooling_layer=False)).eval()
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_full_attention_alone_is_bert(bert, implementation):
+    ids, types = torch.randint(37, (4, 11)), torch.randint(2, (4, 11))
+    mask = torch.arange(11) < torch.tensor([11, 4, 1, 7])[:, None]
+    bert.set_attn_implementation(implementation)
+    model = hybrid_from_bert(bert)
+    model.set_attn_implementation(implementation)
+    for inputs in (
+        {"input_ids": ids},
+        {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": types},
+        {"input_ids": ids, "position_ids": torch.arange(11).flip(0)[None]},
+    ):
+        asked = {"output_hidden_states": True, "output_attentions": implementation == "eager"}
+        found, expected = model(**inputs, **asked), bert(**inputs, **asked)
+        if implementation == "sdpa":
+            assert all(map(torch.equal, found.hidden_states, expected.hidden_states))
+        else:  # which scales queries before the product, ours, or logits after it
+            torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state)
+            torch.testing.assert_close(found.attentions, expected.attentions)
+    weights = torch.randn_like(expected.last_hidden_state)
+    for result in (found, expected):
+        (result.last_hidden_state * weights).sum().backward()
+    pairs = {
+        "embed_tokens": "embeddings.word_embeddings",
+        "layers.0.self_attn.k_proj": "encoder.layer.0.attention.self.key",
+    }
+    for ours, theirs in pairs.items():
+        torch.testing.assert_close(model.get_submodule(ours).weight.grad, bert.get_submodule(theirs).weight.grad)
+
+
+def synthesizer_weights(layer, states: torch.Tensor, head: int, query: int) -> torch.Tensor:
+    """The weights of a row's tokens, one number at a time."""
+    mixer, n, layer_type = layer.self_attn, 11, layer.self_attn.config.layer_types[0]
+    logits, numbers = mixer.logits, []
+    for key in range(len(states)):
+        if layer_type == "random_synthesizer":
+            numbers.append(logits.first[head] if key == 0 else logits.weight[n - 1 + key - query, head])
+        elif layer_type == "dense_synthesizer":
+            first = F.relu(logits.first.first_proj(states[query]))[head * mixer.head_dim : (head + 1) * mixer.head_dim]
+            numbers.append(logits.second.weight[head, key] @ first + logits.second.bias[head, key])
+        else:
+            numbers.append(logits.weight[head, query, key])
+    return torch.stack(numbers).softmax(0)
+
+
+def synthesizer_layer(layer, states: torch.Tensor) -> torch.Tensor:
+    """A layer of BERT with a Synthesizer for one unpadded sequence."""
+    mixer = layer.self_attn
+    values = mixer.v_proj(states).unflatten(1, (-1, mixer.head_dim))
+    mixed = torch.stack(
+        [
+            torch.cat([synthesizer_weights(layer, states, head, query) @ values[:, head] for head in range(2)])
+            for query in range(len(states))
+        ]
+    )
+    norm = lambda x, module: F.layer_norm(x, x.shape[-1:], module.weight, module.bias, 1e-12)  # noqa: E731
+    states = norm(states + mixer.o_proj(mixed), layer.self_attn_norm)
+    return norm(states + layer.proj_out(F.gelu(layer.proj_in(states))), layer.mlp_norm)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("layer_type", ["random_synthesizer", "random_positions", "dense_synthesizer"])
+@given(data=st.data())
+def test_a_synthesizer_equals_the_formula_with_padding_on_either_side(
+    layer_type, implementation, data, build, pad, padded_layouts
+):
+    model = build(layer_types=[layer_type])
+    model.set_attn_implementation(implementation)
+    lengths, padded, offsets = data.draw(padded_layouts())
+    rows = [torch.randint(37, (length,)) for length in lengths]
+    ids, mask = pad(rows, padded, offsets)
+    asked = {"output_hidden_states": True, "output_attentions": implementation == "eager"}
+    found = model(ids, attention_mask=mask, **asked)
+    for row, (length, offset) in enumerate(zip(lengths, offsets, strict=True)):
+        own = slice(offset, offset + length)
+        embedded = found.hidden_states[0][row, own]
+        torch.testing.assert_close(found.last_hidden_state[row, own], synthesizer_layer(model.layers[0], embedded))
+        if implementation == "eager":
+            expected = synthesizer_weights(model.layers[0], embedded, 1, 0)
+            torch.testing.assert_close(found.attentions[0][row, 1, offset, own], expected)
+
+
+@pytest.mark.parametrize("layer_type", ["gmlp", "amlp"])
+def test_blocks_of_gmlp_and_amlp_follow_and_a_norm_only_if_last(layer_type, build):
+    model = build(layer_types=["full_attention", layer_type])
+    ids = torch.randint(37, (2, 7))
+    states = model(ids, output_hidden_states=True).hidden_states
+    block = model.layers[1](states[1], TokenLayout(7, 7))
+    expected = F.layer_norm(block, (10,), model.norm.weight, model.norm.bias, 1e-12)
+    torch.testing.assert_close(states[2], expected)
+    assert type(model.layers[1]).__name__ == f"{layer_type[0].upper()}MLPLayer"
+    assert isinstance(build(layer_types=[layer_type, "full_attention"]).norm, torch.nn.Identity)
+
+
+@pytest.mark.parametrize("types", list(itertools.combinations(TYPES, 2)))
+@given(data=st.data())
+def test_a_batch_padded_on_either_side_equals_its_rows(types, data, build, pad, padded_layouts):
+    model = build(layer_types=list(types))
+    lengths, padded, offsets = data.draw(padded_layouts())
+    rows = [torch.randint(37, (length,)) for length in lengths]
+    found = model(*pad(rows, padded, offsets)).last_hidden_state
+    for states, row, offset in zip(found, rows, offsets, strict=True):
+        expected = model(row[None]).last_hidden_state[0]
+        torch.testing.assert_close(states[offset : offset + len(row)], expected)
+
+
+@pytest.mark.parametrize("layer_type", TYPES)
+def test_packed_documents_equal_documents(layer_type, build):
+    model = build(layer_types=[layer_type])
+    ids, documents = torch.randint(37, (2, 8)), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2], [0, 0, 0, 0, 0, 1, 1, 1]])
+    found = model(ids, seq_idx=documents).last_hidden_state
+    for row, document in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):
+        own = documents[row] == document
+        expected = model(ids[row, own][None]).last_hidden_state[0]
+        torch.testing.assert_close(found[row, own], expected)
+
+
+@pytest.mark.parametrize("layer_type", TYPES)
+def test_given_positions_are_those_of_a_longer_text(layer_type, build):
+    """Tokens at given places see each other as in a text whose other tokens are padding."""
+    model = build(layer_types=[layer_type])
+    ids, places = torch.randint(37, (2, 11)), torch.tensor([[0, 2, 3, 7], [0, 1, 8, 9]])
+    mask = torch.zeros(2, 11).scatter(1, places, 1.0)
+    found = model(ids.gather(1, places), position_ids=places).last_hidden_state
+    expected = model(ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(found, expected.gather(1, places[..., None].expand(-1, -1, 10)))
+
+
+@pytest.mark.parametrize("length", [5, 30])
+@pytest.mark.parametrize("layer_type", TYPES)
+def test_another_length_keeps_what_was_learned(layer_type, build, length):
+    model = build(HybridBertForMaskedLM, layer_types=[layer_type])
+    ids = torch.randint(1, 37, (2, 5))
+    before = model(ids).logits
+    model.resize_position_embeddings(length)
+    torch.testing.assert_close(model(ids).logits, before)
+    assert model.config.max_position_embeddings == length
+    assert model(torch.randint(1, 37, (1, length))).logits.shape == (1, length, 37)
+    with pytest.raises(ValueError, match=f"has {length + 1} tokens"):
+        model(torch.ones(1, length + 1, dtype=torch.long))
+    if layer_type == "random_synthesizer" and length > 11:
+        logits = model.model.layers[0].self_attn.logits.weight
+        assert (logits[: 30 - 10] == logits[30 - 11]).all() and (logits[29 + 10 :] == logits[29 + 10]).all()
+
+
+@pytest.mark.parametrize("class_name", [name for name in MODELS if name != "HybridBertModel"])
+def test_every_head_trains_every_parameter(class_name, tiny_config):
+    model = getattr(tokenmixers, class_name)(tiny_config(HybridBertConfig, layer_types=TYPES, num_labels=3))
+    ids, labels = torch.randint(1, 37, (3, 11)), {"labels": torch.randint(3, (3, 11))}
+    if "Sequence" in class_name:
+        labels = {"labels": torch.tensor([0, 2, 1])}
+    elif "MultipleChoice" in class_name:
+        ids, labels = ids[None], {"labels": torch.tensor([2])}
+    elif "QuestionAnswering" in class_name:
+        labels = {"start_positions": torch.tensor([0, 1, 2]), "end_positions": torch.tensor([2, 5, 2])}
+    model(input_ids=ids, **labels).loss.backward()
+    untrained = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()}
+    # A bias common to all choices changes no probability: its gradient is rounding, or zero.
+    assert untrained <= ({"classifier.bias"} if "MultipleChoice" in class_name else set())
+
+
+def test_full_spatial_weights_compute_the_same(build):
+    model = build(layer_types=["gmlp", "random_synthesizer", "amlp"])
+    ids, mask = torch.randint(37, (2, 7)), torch.tensor([[1] * 7, [0] * 3 + [1] * 4])
+    before = model(ids, mask).last_hidden_state[mask.bool()]
+    model.to_full_spatial_weights()
+    assert model.config.spatial_weight_type == "full"
+    torch.testing.assert_close(model(ids, mask).last_hidden_state[mask.bool()], before)
