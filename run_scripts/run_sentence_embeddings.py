@@ -93,6 +93,13 @@ class EmbeddingTeacherArguments:
             "and its other parts, in place of a model. It trains without dropout."
         },
     )
+    layer_types: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Token mixing of each kept layer of a BERT, e.g. random_synthesizer full_attention "
+            "full_attention: the student is a HybridBert."
+        },
+    )
     copy_token_embeddings: bool = field(
         default=False,
         metadata={
@@ -118,6 +125,11 @@ class EmbeddingTeacherArguments:
         for name in ("keep_layers", "copy_token_embeddings", "cache_teacher"):
             if self.teacher is None and getattr(self, name) not in (None, False):
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
+        if self.layer_types is not None and len(self.layer_types) != len(self.keep_layers or ()):
+            raise UserError(
+                f"--layer_types names {len(self.layer_types)} types for the {len(self.keep_layers or ())} layers of "
+                "--keep_layers: give one for each."
+            )
         if self.cache_teacher is not None:
             check_output_folder(self.cache_teacher, "--cache_teacher")
 
@@ -126,7 +138,7 @@ class EmbeddingTeacherArguments:
         if self.teacher is None:
             return {}
         local = Path(self.teacher).is_dir()
-        names = ("similarity_weight", "ranking_weight", "copy_token_embeddings", "keep_layers")
+        names = ("similarity_weight", "ranking_weight", "copy_token_embeddings", "keep_layers", "layer_types")
         teacher = Path(self.teacher).resolve().name if local else self.teacher
         return {"teacher": teacher, **{name: getattr(self, name) for name in names}}
 
@@ -342,7 +354,8 @@ class EmbeddingDistillation(SentenceEmbeddings):
         from .training.embedding_distillation import EmbeddingTeacher
 
         given = run[EmbeddingTeacherArguments]
-        return EmbeddingTeacher(str(given.teacher), run.model_args, given.copy_token_embeddings, given.keep_layers)
+        kept = given.keep_layers, given.layer_types
+        return EmbeddingTeacher(str(given.teacher), run.model_args, given.copy_token_embeddings, *kept)
 
     def load_training_data(self, run: Run) -> Any:
         return load_distillation_texts(run.data_args, run.model_args.token)
@@ -360,7 +373,7 @@ class EmbeddingDistillation(SentenceEmbeddings):
         return tokenizer
 
     def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:
-        run.teacher.prepare_student(model, run.model_args)
+        run.teacher.prepare_student(model, run.model_args, run.data["train"])
 
     def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "EmbeddingDistillationTrainer":
         """A Trainer whose teacher reads the texts first."""

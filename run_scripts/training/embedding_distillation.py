@@ -27,7 +27,7 @@ from ..base.config_overrides import merge_overrides, parse_overrides
 from ..base.errors import UserError, report_unreadable
 from ..base.reporting import transformers_model
 from ..data.distillation_texts import LENGTH, DistillationTexts
-from .kept_layers import dropout_rates, keep_layers
+from .kept_layers import dropout_rates, keep_layers, mix_layers
 from .sentence_embeddings import SentenceEmbeddingTrainer
 from .teacher import NoTeacher
 from .teacher_embeddings import TeacherEmbeddings
@@ -46,6 +46,7 @@ class EmbeddingTeacher(NoTeacher):
         model_args: The student's arguments, of which the Hub token and `trust_remote_code` count here too.
         copies_token_embeddings: Whether a student starts with the teacher's token embeddings.
         kept_layers: Layers of the teacher that the student starts with, `None` for a student of its own.
+        layer_types: Their token mixing in a `HybridBertModel`; `None` for layers as they are.
     """
 
     model: SentenceTransformer | None = None
@@ -56,10 +57,12 @@ class EmbeddingTeacher(NoTeacher):
         model_args: ModelArguments,
         copies_token_embeddings: bool = False,
         kept_layers: Sequence[int] | None = None,
+        layer_types: Sequence[str] | None = None,
     ):
         self.name = name
         self.copies_token_embeddings = copies_token_embeddings
         self.kept_layers = kept_layers
+        self.layer_types = layer_types
         self.token, self.trust_remote_code = model_args.token, model_args.trust_remote_code
         self.load()
         try:
@@ -110,10 +113,23 @@ class EmbeddingTeacher(NoTeacher):
         size = {"vocab_size": len(self._token_embeddings())}
         return dataclasses.replace(arguments, config_overrides=merge_overrides(size, overrides))
 
-    def prepare_student(self, student: SentenceTransformer, arguments: ModelArguments) -> None:
-        """Give a student what it gets before training: layers or token embeddings, and the teacher's dimension."""
+    def prepare_student(
+        self, student: SentenceTransformer, arguments: ModelArguments, texts: DistillationTexts
+    ) -> None:
+        """Give a student what it gets before training: layers or token embeddings, and the teacher's dimension.
+
+        Args:
+            student: The student.
+            arguments: Its arguments.
+            texts: The training texts, on which layers with other token mixing start.
+        """
         if self.kept_layers is not None:
-            encoder = keep_layers(transformers_model(student), self.kept_layers)
+            encoder = transformers_model(student)
+            if self.layer_types is None:
+                encoder = keep_layers(encoder, self.kept_layers)
+            else:
+                inputs = texts.iterate(), student.tokenizer, student.max_seq_length
+                encoder = mix_layers(encoder, self.kept_layers, self.layer_types, *inputs)
             student[0].model = encoder
             for name, rate in self._dropout_rates.items():
                 setattr(encoder.config, name, rate)

@@ -1,14 +1,21 @@
 """Students that start with some of a teacher's layers, such as a BERT of the layers 0, 2 and 5 of another."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ...modeling.conversion.bert import hybrid_from_bert
+from ...modeling.modeling_hybrid_bert import HybridBertModel
 from ..base.errors import UserError
+
+
+#: Texts on which a layer's attention is measured, at the beginning of the training data.
+MEASURED_TEXTS = 512
 
 
 def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
@@ -36,10 +43,7 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
             new place needs, as in T5, whose first layer has the position biases.
     """
     name, count = _list_of_layers(model)
-    if unknown := [index for index in kept if not 0 <= index < count]:
-        raise UserError(f"--keep_layers {unknown[0]}: the teacher has the layers 0 to {count - 1}.")
-    if len({*kept}) < len(kept):
-        raise UserError(f"--keep_layers {' '.join(map(str, kept))} names a layer twice: give each layer once.")
+    _check_layers(kept, count)
     config = type(model.config)(**_fields(model.config, kept, count))
     config._attn_implementation = model.config._attn_implementation
     layers = type(model)(config).get_submodule(name).float()  # made anew: a layer may know its place
@@ -57,6 +61,44 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
         if isinstance(getattr(module, "config", None), type(config)):
             module.config = config
     return student
+
+
+def mix_layers(
+    model: PreTrainedModel,
+    kept: Sequence[int],
+    layer_types: Sequence[str],
+    texts: Iterable[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> HybridBertModel:
+    """A model of some of the layers of a BERT, with other token mixing in some of them; see `hybrid_from_bert`.
+
+    Args:
+        model: The BERT. It is not changed.
+        kept: Indices of layers, from 0.
+        layer_types: Their token mixing.
+        texts: On the first of them attention is measured.
+        tokenizer: The BERT's.
+        max_length: Number of tokens to which texts are cut.
+
+    Raises:
+        UserError: If an index is unknown or given twice, a type is unknown, or the model is not a BERT.
+    """
+    _check_layers(kept, _list_of_layers(model)[1])
+    options = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
+    measured = sorted(islice(texts, MEASURED_TEXTS), key=len)  # batches of like length
+    parts = (measured[start : start + 32] for start in range(0, len(measured), 32))
+    try:
+        return hybrid_from_bert(model, kept, layer_types, (tokenizer(part, **options) for part in parts))
+    except ValueError as error:
+        raise UserError(f"--layer_types: {error}") from error
+
+
+def _check_layers(kept: Sequence[int], count: int) -> None:
+    if unknown := [index for index in kept if not 0 <= index < count]:
+        raise UserError(f"--keep_layers {unknown[0]}: the teacher has the layers 0 to {count - 1}.")
+    if len({*kept}) < len(kept):
+        raise UserError(f"--keep_layers {' '.join(map(str, kept))} names a layer twice: give each layer once.")
 
 
 def _list_of_layers(model: PreTrainedModel) -> tuple[str, int]:

@@ -19,6 +19,8 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
 
+from tokenmixers import HybridBertModel
+from tokenmixers.modeling.conversion.bert import mean_attention
 from tokenmixers.run_scripts import run_sentence_embeddings
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import BadDataError
@@ -317,6 +319,25 @@ def test_student_of_the_teachers_layers(kept, command, data, tmp_path):
     assert re.search(rf"`keep_layers` +\| +{re.escape(str(kept))}", (folder / "README.md").read_text())
 
 
+def test_student_with_other_token_mixing(command, data, tmp_path):
+    types = ["random_synthesizer", "full_attention"]
+    run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=[1, 0], layer_types=types, learning_rate=0))
+    teacher, folder = BertModel.from_pretrained(data / "teacher"), tmp_path / "run"
+    student = HybridBertModel.from_pretrained(folder)
+    assert student.config.layer_types == types
+    assert student.config.hidden_dropout_prob == student.config.attention_probs_dropout_prob == 0.1  # for finetuning
+    expected = teacher.encoder.layer[1].intermediate.dense.weight
+    assert torch.equal(student.layers[0].proj_in.weight, expected)
+    with gzip.open(data / "texts.txt.gz", "rt") as file:
+        texts = [line.strip() for line in file if line.strip()]
+    texts += [text for line in (data / "pairs.tsv").read_text().splitlines()[1:-1] for text in line.split("\t")]
+    tokenizer = BertTokenizer.from_pretrained(data / "bert")
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=20, return_tensors="pt")
+    _, first = mean_attention(teacher, [1], [batch])[1]
+    torch.testing.assert_close(student.layers[0].self_attn.logits.first.exp().double(), first)
+    assert len(SentenceTransformer(str(folder), device="cpu").encode("the cat")) == 32
+
+
 @pytest.mark.parametrize(("overrides", "rates"), [(None, {0.0}), ("hidden_dropout_prob=0.2", {0.0, 0.2})])
 def test_student_of_layers_trains_without_dropout(overrides, rates, command, monkeypatch):
     found, train = set(), EmbeddingDistillationTrainer.train
@@ -384,6 +405,16 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"keep_layers": [0]}, "--keep_layers makes the student of the teacher's parts: leave --config_name out"),
         ({"keep_layers": [0], "teacher": None}, "--keep_layers is for distillation: name a --teacher"),
         ({"keep_layers": [2], **NO_CONFIG}, "--keep_layers 2: the teacher has the layers 0 to 1"),
+        ({"keep_layers": [2], "layer_types": ["gmlp"], **NO_CONFIG}, "--keep_layers 2: the teacher has the layers 0"),
+        (
+            {"keep_layers": [0, 1], "layer_types": ["gmlp"], **NO_CONFIG},
+            "--layer_types names 1 types for the 2 layers",
+        ),
+        ({"layer_types": ["gmlp"]}, "--layer_types names 1 types for the 0 layers of --keep_layers"),
+        (
+            {"keep_layers": [0], "layer_types": ["mean"], **NO_CONFIG},
+            "--layer_types: `layer_types` must be names among full_attention, random_synthesizer,",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(changes, message, command, data, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, T5Config, T5EncoderModel
 
 from tokenmixers import GMLPConfig, GMLPModel
-from tokenmixers.run_scripts.training.kept_layers import keep_layers
+from tokenmixers.run_scripts.training.kept_layers import keep_layers, mix_layers
 
 
 IDS = torch.tensor([[2, 5, 7, 9, 3], [2, 8, 3, 0, 0]])
@@ -79,6 +79,13 @@ def test_layers_of_t5_need_the_first():
 def test_unknown_and_repeated_layers(bert, kept, message):
     with pytest.raises(SystemExit, match=message):
         keep_layers(bert, kept)
+
+
+def test_other_token_mixing_is_for_bert():
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 8}
+    gmlp = GMLPModel(GMLPConfig(vocab_size=12, num_hidden_layers=3, **sizes))
+    with pytest.raises(SystemExit, match=r"--layer_types: Only encoders of type 'bert' .* of type 'gmlp'"):
+        mix_layers(gmlp, [1], ["random_synthesizer"], ["a text"], None, 8)
 
 
 def test_a_teacher_without_a_list_of_layers(bert):
