@@ -1,7 +1,7 @@
 """What the runs of a study show: chosen learning rates, results by seed, fits, verdicts.
 
 Everything is computed from a report, the content of a study's JSON file: its `definition`, `models` (their parameters,
-operations and bytes by task) and `runs`, see `workspace.Workspace.record`. A run names its model `contestant`.
+operations and bytes by task) and `runs`, see `workspace.Workspace.record`.
 """
 
 import math
@@ -22,9 +22,9 @@ class Analysis:
         self.study = study or build_study(report["study"], report["setting"], report["definition"])
         self._runs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for run in report["runs"]:
-            self._runs.setdefault((run["task"], run["contestant"]), []).append(run)
+            self._runs.setdefault((run["task"], run["model"]), []).append(run)
 
-    def tried(self, task: Task, contestant: str) -> dict[float, float]:
+    def tried(self, task: Task, model: str) -> dict[float, float]:
         """Learning rate -> result with the first seed, from worst to best; NaN, the worst, if the run diverged.
 
         Of equal results the one that had better evaluations on the way counts as better, then that of the larger rate.
@@ -32,7 +32,7 @@ class Analysis:
         first = self.study.seeds[0]
         found = {
             run["learning_rate"]: run
-            for run in self._started(task, contestant)
+            for run in self._started(task, model)
             if run["seed"] == first and run["learning_rate"] in task.learning_rates
         }
 
@@ -45,36 +45,36 @@ class Analysis:
 
         return {rate: _number(found[rate]["result"]) for rate in sorted(found, key=quality)}
 
-    def learning_rate(self, task: Task, contestant: str) -> float | None:
+    def learning_rate(self, task: Task, model: str) -> float | None:
         """The best learning rate, `None` as long as some were not tried or if all runs diverged."""
-        tried = self.tried(task, contestant)
+        tried = self.tried(task, model)
         if len(tried) < len(task.learning_rates) or all(map(math.isnan, tried.values())):
             return None
         return list(tried)[-1]
 
-    def start_learning_rate(self, task: Task, contestant: str) -> float | None:
+    def start_learning_rate(self, task: Task, model: str) -> float | None:
         """The best learning rate of the task whose models are finetuned, `None` if there is none."""
-        return None if task.starts_from is None else self.learning_rate(self.study.tasks[task.starts_from], contestant)
+        return None if task.starts_from is None else self.learning_rate(self.study.tasks[task.starts_from], model)
 
-    def can_start(self, task: Task, contestant: str) -> bool:
+    def can_start(self, task: Task, model: str) -> bool:
         """Whether it is known which models a task finetunes, if it finetunes."""
-        return task.starts_from is None or self.start_learning_rate(task, contestant) is not None
+        return task.starts_from is None or self.start_learning_rate(task, model) is not None
 
-    def runs(self, task: Task, contestant: str) -> dict[int, Mapping[str, Any]]:
+    def runs(self, task: Task, model: str) -> dict[int, Mapping[str, Any]]:
         """The runs with the chosen learning rate, by seed."""
-        rate = self.learning_rate(task, contestant)
-        found = self._started(task, contestant)
+        rate = self.learning_rate(task, model)
+        found = self._started(task, model)
         return {run["seed"]: run for run in found if rate is not None and run["learning_rate"] == rate}
 
-    def _started(self, task: Task, contestant: str) -> list[Mapping[str, Any]]:
+    def _started(self, task: Task, model: str) -> list[Mapping[str, Any]]:
         """The runs of a model, without those that finetune from another learning rate than the best."""
-        start = self.start_learning_rate(task, contestant)
-        found = self._runs.get((task.name, contestant), ())
+        start = self.start_learning_rate(task, model)
+        found = self._runs.get((task.name, model), ())
         return [run for run in found if run.get("start_learning_rate") == start]
 
-    def results(self, task: Task, contestant: str, at: int | None = None, of: str | None = None) -> dict[int, float]:
+    def results(self, task: Task, model: str, at: int | None = None, of: str | None = None) -> dict[int, float]:
         """The metric, or a measure, by seed, at a step or at the end."""
-        return {seed: _value(run, at, of) for seed, run in self.runs(task, contestant).items()}
+        return {seed: _value(run, at, of) for seed, run in self.runs(task, model).items()}
 
     def compared(self, task: Task, name: str, claim: Claim) -> dict[int, float]:
         """The results of a model in the units in which a claim compares them, or the slopes of a variant."""

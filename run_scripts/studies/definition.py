@@ -13,8 +13,7 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
   its own. If `files` have `cache_teacher`, the teacher's embeddings are computed once too.
 - `example` (task): shapes of a model's inputs for one example, by name, to count operations.
 - `variants` (task): name -> arguments that are added to the task's; below `sizes`, further ones by name of the size.
-  Every variant, or each of its sizes, is a model of the study. `contestants` (task): names of the variants that take
-  part; all by default.
+  Every variant, or each of its sizes, is a model of the study.
 - `baseline` (task): the variant whose number of parameters all others must match within `parameter_tolerance`, 0.02.
 - `learning_rates` (task): every model gets the one with the best result for the first seed; of equal ones the larger.
 - `metric`, `better` (task): name of a result without `eval_`, and `lower` or `higher`. `compared_as` (task): `log`
@@ -46,7 +45,7 @@ STUDIES = Path(__file__).parent
 #: Keys of a study as a whole, and of its tasks.
 STUDY_KEYS = ("title", "question", "seeds", "more_seeds", "settings", "tasks", "claims")
 TASK_KEYS = (
-    *("command", "arguments", "data", "tokenizer", "example", "variants", "contestants", "baseline"),
+    *("command", "arguments", "data", "tokenizer", "example", "variants", "baseline"),
     *("parameter_tolerance", "learning_rates", "metric", "better", "compared_as", "budgets", "plateau"),
     *("starts_from", "measures"),
 )
@@ -64,7 +63,7 @@ class Task:
     command: str
     arguments: Mapping[str, Any]
     data: Mapping[str, Any]
-    contestants: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, Mapping[str, Any]]
     """Name -> arguments that are added to those of the task. With sizes the names are `variant/size`."""
     learning_rates: Sequence[float]
     metric: str
@@ -98,11 +97,11 @@ class Task:
 
     def members(self, name: str) -> list[str]:
         """The models of a variant, one per size, or the model of this name."""
-        return [found for found in self.contestants if name in (found, variant_of(found))]
+        return [found for found in self.models if name in (found, variant_of(found))]
 
-    def recipe(self, contestant: str) -> dict[str, Any]:
+    def recipe(self, model: str) -> dict[str, Any]:
         """The arguments of a model's runs, with the overrides of the task and the model in one mapping."""
-        recipe = merge(self.arguments, self.contestants[contestant])
+        recipe = merge(self.arguments, self.models[model])
         if self.starts_from is not None:  # the checkpoint has a configuration
             recipe = {key: value for key, value in recipe.items() if key not in ("config_name", "model_type")}
             recipe["config_overrides"] = {
@@ -141,14 +140,14 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def variant_of(contestant: str) -> str:
+def variant_of(model: str) -> str:
     """The variant of a model: its name up to the size."""
-    return contestant.partition("/")[0]
+    return model.partition("/")[0]
 
 
-def size_of(contestant: str) -> str:
+def size_of(model: str) -> str:
     """The size of a model, empty if its variant has no sizes."""
-    return contestant.partition("/")[2]
+    return model.partition("/")[2]
 
 
 def names_of_studies() -> list[str]:
@@ -234,23 +233,23 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
         raise UserError(f"{where}: `better` is lower or higher, and `compared_as` log or value.")
     keys["learning_rates"] = list(map(float, keys["learning_rates"]))  # YAML reads 1e-3 as a text
     _check_keys(f"{where}, data", keys["data"], DATA_KEYS)
-    variants, chosen = keys.pop("variants"), keys.pop("contestants", None)
-    for variant in (*(chosen or ()), keys.get("baseline") or next(iter(variants))):
-        if variant not in variants:
-            raise UserError(f"{where}: {variant!r} is not a variant; there are {', '.join(variants)}.")
-    contestants = _expand({variant: variants[variant] or {} for variant in chosen or variants})
-    _check_arguments(where, keys["arguments"], contestants)
+    variants = keys.pop("variants")
+    baseline = keys.get("baseline")
+    if baseline is not None and baseline not in variants:
+        raise UserError(f"{where}: the baseline {baseline!r} is not a variant; there are {', '.join(variants)}.")
+    models = _expand({variant: arguments or {} for variant, arguments in variants.items()})
+    _check_arguments(where, keys["arguments"], models)
     _check_budgets(where, keys.get("budgets", ()), keys["arguments"])
-    return Task(name=name, contestants=contestants, **keys)
+    return Task(name=name, models=models, **keys)
 
 
 def _check_start(where: str, changes: Mapping[str, Any], task: Task, start: Task) -> None:
     """Refuse models that the earlier task lacks, and settings of this task alone that their checkpoints fix."""
     own = _expand({name: arguments or {} for name, arguments in (changes.get("variants") or {}).items()})
-    for name in task.contestants:
-        if name not in start.contestants:
+    for name in task.models:
+        if name not in start.models:
             raise UserError(f"{where}, {name}: {start.name}, from which it starts, has no such model.")
-        trained = _settings(merge(start.arguments, start.contestants[name]))
+        trained = _settings(merge(start.arguments, start.models[name]))
         for key, value in _settings(merge(changes.get("arguments") or {}, own.get(name, {}))).items():
             if not can_change(key) and trained.get(key) != value:
                 raise UserError(
@@ -267,16 +266,16 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The models: every variant, or each of its sizes."""
-    contestants = {}
+    models = {}
     for name, arguments in variants.items():
         own = {key: value for key, value in arguments.items() if key != "sizes"}
         for size, more in (arguments.get("sizes") or {None: {}}).items():
-            contestants[name if size is None else f"{name}/{size}"] = merge(own, more)
-    return contestants
+            models[name if size is None else f"{name}/{size}"] = merge(own, more)
+    return models
 
 
-def _check_arguments(where: str, arguments: Mapping[str, Any], contestants: Mapping[str, Mapping[str, Any]]) -> None:
-    for owner, found in (("", arguments), *contestants.items()):
+def _check_arguments(where: str, arguments: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]]) -> None:
+    for owner, found in (("", arguments), *models.items()):
         place = f"{where}, {owner}" if owner else where
         for key in found:
             if key in RESERVED:
@@ -335,9 +334,7 @@ def _pairs(place: str, task: Task, a: str, b: str, whole: bool) -> list[tuple[st
     sides = [task.members(name) for name in (a, b)]
     for name, members in zip((a, b), sides, strict=True):
         if not members:
-            raise UserError(
-                f"{place} names {name!r}, which is not a variant; there are {', '.join(task.contestants)}."
-            )
+            raise UserError(f"{place} names {name!r}, which is not a variant; there are {', '.join(task.models)}.")
         if whole and len(members) < 2:
             raise UserError(f"{place}: {name} has no sizes, over which a slope could be.")
     if whole:

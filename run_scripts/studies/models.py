@@ -30,17 +30,16 @@ AUTO_CLASSES = {
 }
 
 
-def new_model(study: Study, task: Task, contestant: str, device: str = "meta") -> PreTrainedModel:
+def new_model(study: Study, task: Task, name: str, device: str = "meta") -> PreTrainedModel:
     """A model of a study with new weights; on the meta device they need no memory."""
-    recipe = task.recipe(contestant)
+    recipe = task.recipe(name)
     if task.starts_from is not None:
-        recipe = study.tasks[task.starts_from].recipe(contestant)
+        recipe = study.tasks[task.starts_from].recipe(name)
     overrides = dict(recipe.get("config_overrides", {}))
     if vocabulary := _vocabulary(study, task):
         overrides["vocab_size"] = vocabulary
-    names = ("config_name", "model_type")
     arguments = ModelArguments(
-        **{name: recipe[name] for name in names if name in recipe},
+        **{key: recipe[key] for key in ("config_name", "model_type") if key in recipe},
         config_overrides=merge_overrides(overrides, None),
     )
     try:
@@ -48,7 +47,7 @@ def new_model(study: Study, task: Task, contestant: str, device: str = "meta") -
         with torch.device(device):
             return build_model(arguments, config, getattr(transformers, AUTO_CLASSES[task.command]))
     except UserError as error:
-        raise UserError(f"{contestant}: {str(error).removeprefix('error: ')}") from error
+        raise UserError(f"{name}: {str(error).removeprefix('error: ')}") from error
 
 
 def _vocabulary(study: Study, task: Task) -> int | None:
@@ -66,12 +65,12 @@ def describe_models(study: Study) -> dict[str, dict[str, dict[str, int]]]:
 def _describe_task(study: Study, task: Task) -> dict[str, dict[str, int]]:
     found = {}
     check_measures(task)
-    for contestant in task.contestants:
-        model = new_model(study, task, contestant).eval()
+    for name in task.models:
+        model = new_model(study, task, name).eval()
         stored = [*model.parameters(), *(buffer for buffer in _saved_buffers(model))]
         parameters = sum(tensor.numel() for tensor in {id(tensor): tensor for tensor in stored}.values())
         flops = count_flops(model, [_example(task)])
-        found[contestant] = {"parameters": parameters, "flops": int(flops), "bytes": 4 * parameters}
+        found[name] = {"parameters": parameters, "flops": int(flops), "bytes": 4 * parameters}
     check_parameters(task, {name: facts["parameters"] for name, facts in found.items()})
     return found
 
@@ -94,15 +93,15 @@ def check_parameters(task: Task, parameters: Mapping[str, int]) -> None:
     """Check that all models have as many parameters as the baseline, or as the baseline of their size."""
     if task.baseline is None:
         return
-    for contestant, count in parameters.items():
-        size = size_of(contestant)
+    for name, count in parameters.items():
+        size = size_of(name)
         reference = f"{task.baseline}/{size}" if size else task.baseline
         if reference not in parameters:
-            raise UserError(f"{task.name}: {contestant} has no baseline of its size, {reference!r}.")
+            raise UserError(f"{task.name}: {name} has no baseline of its size, {reference!r}.")
         difference = count / parameters[reference] - 1
         if abs(difference) > task.parameter_tolerance:
             raise UserError(
-                f"{task.name}: {contestant} has {count:,} parameters, the baseline {reference} has "
+                f"{task.name}: {name} has {count:,} parameters, the baseline {reference} has "
                 f"{parameters[reference]:,}: {difference:+.1%} is beyond the tolerance of "
                 f"{task.parameter_tolerance:.1%}. Change its sizes (embeddings count, tied ones once)."
             )

@@ -35,7 +35,7 @@ def results_table(analysis: Analysis) -> str:
     rows = []
     for task in tasks:
         steps = _step_seconds(analysis, task)
-        for name in task.contestants:
+        for name in task.models:
             label = f"{task.name} ({task.metric}): {name}" if several else name
             rivals = [step for other, step in steps.items() if size_of(other) == size_of(name)]
             seconds = task.steps * min(rivals) if rivals else None
@@ -102,7 +102,7 @@ def measures_table(analysis: Analysis, task: Task) -> str:
     """What was measured in the weights, mean and standard deviation over seeds; empty if there is nothing."""
     rows = [
         (name, *(_spread(analysis.results(task, name, of=measure)) for measure in task.measures))
-        for name in task.contestants
+        for name in task.models
     ]
     head = ("measured at the end", *(name.replace("_", " ") for name in task.measures))
     return markdown_table(head, rows) if task.measures else ""
@@ -110,7 +110,7 @@ def measures_table(analysis: Analysis, task: Task) -> str:
 
 def fits_table(analysis: Analysis, task: Task) -> str:
     """The power laws of variants with sizes; empty if there are none."""
-    variants = dict.fromkeys(map(variant_of, task.contestants))
+    variants = dict.fromkeys(map(variant_of, task.models))
     rows = []
     for variant in variants:
         if len(task.members(variant)) > 1:
@@ -199,7 +199,7 @@ def plot_study(analysis: Analysis, path: Path) -> None:
     tasks = analysis.study.tasks.values()
     figure = Figure(figsize=(6 * len(tasks), 4.5), layout="constrained")
     for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False).flat, tasks, strict=True):
-        for number, name in enumerate(task.contestants):
+        for number, name in enumerate(task.models):
             curves = [run["evaluations"] for run in analysis.runs(task, name).values() if run["evaluations"]]
             common = set.intersection(*({step for step, _ in curve if step} for curve in curves)) if curves else ()
             if not common:

@@ -100,8 +100,8 @@ class Executor:
 
     def _keep_step_times(self, models: Mapping[str, Any]) -> None:
         """Take the times of an earlier start."""
-        for task, contestants in self.models.items():
-            for name, facts in contestants.items():
+        for task, models_of_task in self.models.items():
+            for name, facts in models_of_task.items():
                 earlier = models.get(task, {}).get(name, {})  # missing if the study's file had other models
                 if "step_seconds" in earlier:
                     facts["step_seconds"] = earlier["step_seconds"]
@@ -139,7 +139,7 @@ class Executor:
     def _is_of_this_study(self, run: Run) -> bool:
         """Whether the study's file still has a run's task and model."""
         task = self.study.tasks.get(run.task)
-        return task is not None and run.contestant in task.contestants
+        return task is not None and run.model in task.models
 
     def _write_report(self) -> dict[str, Any]:
         report = self.report()
@@ -174,7 +174,7 @@ class Executor:
         start = self.study.tasks[run.task].starts_from
         if start is None or run.start_learning_rate is None:
             return None
-        return _run(analysis, self.study.tasks[start], run.contestant, run.start_learning_rate, run.seed)
+        return _run(analysis, self.study.tasks[start], run.model, run.start_learning_rate, run.seed)
 
     def _start_runs(self) -> bool:
         """Start processes while there are runs and free places. Whether there is anything to wait for."""
@@ -246,15 +246,15 @@ class Executor:
         print(f"{len(self.records)} runs done; {text}", flush=True)
 
 
-def _run(analysis: Analysis, task: Task, contestant: str, learning_rate: float, seed: int) -> Run:
+def _run(analysis: Analysis, task: Task, model: str, learning_rate: float, seed: int) -> Run:
     """A run; one that finetunes starts from the model with the best learning rate."""
-    return Run(task.name, contestant, learning_rate, seed, analysis.start_learning_rate(task, contestant))
+    return Run(task.name, model, learning_rate, seed, analysis.start_learning_rate(task, model))
 
 
 def _planned(analysis: Analysis, task: Task) -> list[Run]:
     """The runs of a task that are known so far: every learning rate with the first seed, then the other seeds."""
     first, *others = analysis.study.seeds
-    ready = [name for name in task.contestants if analysis.can_start(task, name)]
+    ready = [name for name in task.models if analysis.can_start(task, name)]
     runs = [_run(analysis, task, name, rate, first) for name in ready for rate in task.learning_rates]
     for name in ready:
         rate = analysis.learning_rate(task, name)
@@ -271,7 +271,7 @@ def _more_runs(analysis: Analysis) -> list[Run]:
             close.add((start, name))
             task = start
     runs: Sequence[tuple[Task, str]] = [
-        (task, name) for task in tasks.values() for name in task.contestants if (task.name, name) in close
+        (task, name) for task in tasks.values() for name in task.models if (task.name, name) in close
     ]
     return [
         _run(analysis, task, name, rate, seed)

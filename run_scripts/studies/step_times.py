@@ -19,7 +19,7 @@ def step_seconds(study: Study, task: Task, device: torch.device, rounds: int = R
     """Seconds of a step by model: forward and backward pass and AdamW, in float32. The models take turns."""
     case = Case("training", torch.float32, False, device)
     calls = {}
-    for name in task.contestants:
+    for name in task.models:
         model = new_model(study, task, name, "cpu")
         if task.command == "run_mlm" and hasattr(model.config, "sparse_prediction"):
             model.config.sparse_prediction = True  # as in training

@@ -42,8 +42,9 @@ DEFAULTS: Mapping[str, Any] = {
 #: Arguments that differ with the place of the folder.
 PLACES = ("output_dir", "tokenizer_name", "model_name_or_path", "cache_teacher")
 
-#: What every report has.
+#: What every report has, and what names a run in it.
 _REPORT = {"study", "setting", "data", "machine", "versions", "dates", "definition", "models", "runs"}
+_RUN = {"task", "model", "learning_rate", "seed"}
 
 _DIVERGED = re.compile(r"^error: the training (loss|gradient) is ", re.MULTILINE)
 
@@ -53,7 +54,7 @@ class Run:
     """One training run of a study."""
 
     task: str
-    contestant: str
+    model: str
     learning_rate: float
     seed: int
     start_learning_rate: float | None = None
@@ -62,17 +63,17 @@ class Run:
     @property
     def name(self) -> str:
         """The name of its folder."""
-        contestant = self.contestant.replace(" ", "_").replace("/", "_")
+        model = self.model.replace(" ", "_").replace("/", "_")
         start = "" if self.start_learning_rate is None else f"_from_lr{self.start_learning_rate:g}"
-        return f"{contestant}_lr{self.learning_rate:g}{start}_seed{self.seed}"
+        return f"{model}_lr{self.learning_rate:g}{start}_seed{self.seed}"
 
     def __str__(self) -> str:
-        return f"{self.task}: {self.contestant}, learning rate {self.learning_rate:g}, seed {self.seed}"
+        return f"{self.task}: {self.model}, learning rate {self.learning_rate:g}, seed {self.seed}"
 
 
 def run_of(record: Mapping[str, Any]) -> Run:
     """The run of a record in a report."""
-    values = record["task"], record["contestant"], record["learning_rate"], record["seed"]
+    values = record["task"], record["model"], record["learning_rate"], record["seed"]
     return Run(*values, record.get("start_learning_rate"))
 
 
@@ -171,7 +172,7 @@ class Workspace:
         folder = self.preparation_folder(task)
         if finished_results(str(folder)) is not None:
             return None
-        recipe = {**DEFAULTS, **task.recipe(next(iter(task.contestants))), **self.data_arguments(task)}
+        recipe = {**DEFAULTS, **task.recipe(next(iter(task.models))), **self.data_arguments(task)}
         evaluation = {"do_eval": False, "eval_strategy": "no", "save_strategy": "no", "save_total_limit": None}
         short = {"max_steps": 1, "per_device_train_batch_size": 1}
         if task.tokenizer is not None:
@@ -181,7 +182,7 @@ class Workspace:
     def recipe(self, run: Run, start_from: Run | None = None) -> dict[str, Any]:
         """The recipe of a run."""
         task = self.study.tasks[run.task]
-        recipe = {**DEFAULTS, **task.recipe(run.contestant), **self.data_arguments(task)}
+        recipe = {**DEFAULTS, **task.recipe(run.model), **self.data_arguments(task)}
         if task.tokenizer is not None:
             tokenizer = self.preparation_folder(task)
             config = json.loads((tokenizer / "config.json").read_text(encoding="utf-8"))
@@ -212,7 +213,7 @@ class Workspace:
         """What a report says of a finished run, `None` if it is not finished.
 
         Returns:
-            `task`, `contestant`, `learning_rate`, `seed`; `start_learning_rate` if the run finetunes; `result`, the
+            `task`, `model`, `learning_rate`, `seed`; `start_learning_rate` if the run finetunes; `result`, the
             metric after the last step, `None` if the training diverged; `evaluations`, pairs of step and metric;
             `steps`; `seconds` of training without evaluations; `plateau`, and `measures`, by name pairs of step and
             value, as far as the task has them.
@@ -220,7 +221,7 @@ class Workspace:
         folder, task = self.run_folder(run), self.study.tasks[run.task]
         record: dict[str, Any] = {
             "task": run.task,
-            "contestant": run.contestant,
+            "model": run.model,
             "learning_rate": run.learning_rate,
             "seed": run.seed,
         }
@@ -277,6 +278,12 @@ def read_report(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is not JSON ({error}). Move it away, or choose another folder.") from error
     if not isinstance(report, dict) or not report.keys() >= _REPORT:
         raise UserError(f"{file} is not a report of a study. Move it away, or choose another folder.")
+    for number, run in enumerate(report["runs"], 1):
+        if missing := sorted(_RUN - run.keys()):
+            raise UserError(
+                f"{file} is a report of another version: its run {number} has no {missing[0]!r}. Move it away: the "
+                "study reads the finished runs from their folders again."
+            )
     return report
 
 

@@ -83,7 +83,15 @@ def test_report_only_of_published_results(tmp_path):
     assert "The split gate is better than the multiplicative one." in (tmp_path / "gates.md").read_text()
 
 
-@pytest.mark.parametrize(("text", "message"), [("gates: 1", "is not JSON"), ("{}", "is not a report of a study")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gates: 1", "is not JSON"),
+        ("{}", "is not a report of a study"),
+        (GATES.read_text().replace('"model": ', '"contestant": '), "another version: its run 1 has no 'model'"),
+    ],
+    ids=["no JSON", "no report", "another version"],
+)
 def test_report_only_refuses_other_files_and_writes_nothing(text, message, tmp_path):
     file = tmp_path / "depth.json"
     file.write_text(text)
@@ -92,7 +100,7 @@ def test_report_only_refuses_other_files_and_writes_nothing(text, message, tmp_p
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_unequal_contestants_are_refused_before_anything_is_written(small_study, tmp_path):
+def test_unequal_models_are_refused_before_anything_is_written(small_study, tmp_path):
     definition = yaml.safe_load(small_study.read_text())
     definition["variants"]["linear"]["config_overrides"]["intermediate_size"] = 32
     small_study.write_text(yaml.safe_dump(definition))
@@ -150,7 +158,7 @@ def test_a_study_that_was_killed_goes_on(small_study, corpus, tmp_path, terminat
     else:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    assert [run["contestant"] for run in json.loads((killed / "tiny.json").read_text())["runs"]] == ["split"]
+    assert [run["model"] for run in json.loads((killed / "tiny.json").read_text())["runs"]] == ["split"]
     again = call(*arguments, "--output_dir", killed, stdout=subprocess.PIPE)
     output, _ = again.communicate()
     assert again.returncode == 0

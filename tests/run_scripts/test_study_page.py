@@ -35,12 +35,12 @@ def test_the_page_names_all_studies():
     assert re.findall(r"`(\w+)`", listed[1]) == names_of_studies()
 
 
-def chosen_runs(report: dict, settings: dict, task: str, contestant: str) -> dict[int, dict]:
+def chosen_runs(report: dict, settings: dict, task: str, model: str) -> dict[int, dict]:
     """The runs with the learning rate that was best for the first seed, by seed.
 
     Of equals it is the one with better evaluations on the way, then the larger one.
     """
-    runs = [run for run in report["runs"] if (run["task"], run["contestant"]) == (task, contestant)]
+    runs = [run for run in report["runs"] if (run["task"], run["model"]) == (task, model)]
     tried = [run for run in runs if run["seed"] == settings["seeds"][0]]
     sign = SIGNS[settings["better"]]
 
@@ -74,8 +74,8 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
     settings = report["definition"] | report["definition"].get("tasks", {}).get(task, {})
     kind = next(kind for kind in ("better", "not_worse", "equal", "above") if kind in claim)
     members: dict[str, list[str]] = {}
-    for contestant in report["models"][task]:
-        members.setdefault(contestant.partition("/")[0], []).append(contestant)
+    for model in report["models"][task]:
+        members.setdefault(model.partition("/")[0], []).append(model)
 
     def values(name: str) -> dict[int, float]:
         if claim.get("of") == "slope":
@@ -127,8 +127,8 @@ def test_the_verdicts_follow_from_the_runs(report):
 class WithoutTheFirstSeed(Analysis):
     """Verdicts of the further seeds, with the learning rates that the first one chose."""
 
-    def runs(self, task, contestant):
-        return {seed: run for seed, run in super().runs(task, contestant).items() if seed != self.study.seeds[0]}
+    def runs(self, task, model):
+        return {seed: run for seed, run in super().runs(task, model).items() if seed != self.study.seeds[0]}
 
 
 def test_the_page_says_how_many_verdicts_need_the_first_seed():

@@ -30,7 +30,7 @@ DEFINITION = {
     ],
 }
 
-#: Perplexities after 20, 80 and 100 steps by contestant, learning rate and seed.
+#: Perplexities after 20, 80 and 100 steps by model, learning rate and seed.
 CURVES = {
     ("split", 0.001, 1): (90, 60, 50),
     ("split", 0.01, 1): (80, 41, 40),
@@ -48,8 +48,8 @@ CURVES = {
 STEP_SECONDS = {"split": 2.0, "linear": 1.0, "mixer": 4.0}
 
 
-def _run(contestant: str, rate: float, seed: int, curve: tuple[float, ...] | None) -> dict:
-    run = {"task": "small", "contestant": contestant, "learning_rate": rate, "seed": seed, "measures": {}}
+def _run(model: str, rate: float, seed: int, curve: tuple[float, ...] | None) -> dict:
+    run = {"task": "small", "model": model, "learning_rate": rate, "seed": seed, "measures": {}}
     if curve is None:
         return run | {"result": None, "evaluations": [], "steps": 0, "seconds": None, "plateau": None}
     evaluations = [[step, value] for step, value in zip((20, 80, 100), curve, strict=True)]

@@ -17,7 +17,7 @@ def task(analysis):
     return analysis.study.tasks["small"]
 
 
-def test_every_contestant_gets_its_best_learning_rate(analysis, task):
+def test_every_model_gets_its_best_learning_rate(analysis, task):
     assert analysis.learning_rate(task, "split") == 0.01
     assert analysis.learning_rate(task, "linear") == 0.001
     assert list(analysis.tried(task, "split")) == [0.001, 0.01]  # the best last
@@ -29,7 +29,7 @@ def test_every_contestant_gets_its_best_learning_rate(analysis, task):
 def test_of_equal_results_the_faster_one_then_the_larger_learning_rate(report, step, early, best):
     report["runs"] = report["runs"][::step]  # whatever the order of the runs
     for run in report["runs"]:
-        if (run["contestant"], run["learning_rate"]) == ("split", 0.001):
+        if (run["model"], run["learning_rate"]) == ("split", 0.001):
             run["result"], run["evaluations"] = 40.0, [[20, early], [80, 41], [100, 40]]
     analysis = Analysis(report)
     assert analysis.learning_rate(analysis.study.tasks["small"], "split") == best
@@ -65,7 +65,7 @@ def test_verdicts(analysis):
 
 def test_a_baseline_on_its_plateau_decides_nothing(report):
     for run in report["runs"]:
-        if run["contestant"] == "linear" and run["seed"] == 2:
+        if run["model"] == "linear" and run["seed"] == 2:
             run["plateau"] = 47.9  # the unigram model is better
     assert [whole for _, _, whole in Analysis(report).verdicts()] == [UNDECIDED, FAILS, UNDECIDED, UNDECIDED]
 
@@ -79,7 +79,7 @@ def test_a_plateau_can_be_a_number(report):
 
 def test_runs_that_diverged_have_not_started(report):
     for run in report["runs"]:
-        if (run["contestant"], run["seed"]) == ("linear", 2):
+        if (run["model"], run["seed"]) == ("linear", 2):
             run.update(result=None, evaluations=[], plateau=None)
     assert [whole for _, _, whole in Analysis(report).verdicts()] == [UNDECIDED, FAILS, UNDECIDED, UNDECIDED]
 
@@ -87,7 +87,7 @@ def test_runs_that_diverged_have_not_started(report):
 def test_undecided_claims_ask_for_more_seeds(report):
     assert Analysis(report).close_models() == set()
     for run in report["runs"]:
-        if (run["contestant"], run["seed"]) == ("mixer", 3):
+        if (run["model"], run["seed"]) == ("mixer", 3):
             run["result"] = 20.0
     assert Analysis(report).close_models() == {("small", "mixer"), ("small", "split")}
 
@@ -106,7 +106,7 @@ def test_slopes_over_sizes(report):
     report["runs"] = [
         {
             "task": "small",
-            "contestant": name,
+            "model": name,
             "learning_rate": 0.01,
             "seed": seed,
             "result": 1000 * facts["parameters"] ** slopes[name.partition("/")[0]][seed],

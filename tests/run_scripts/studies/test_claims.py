@@ -35,7 +35,7 @@ def found(claim, values, sign=1, started=lambda name: True):
 
 
 def test_differences_are_taken_within_seeds():
-    """The seeds differ by far more than the contestants."""
+    """The seeds differ by far more than the models."""
     values = {"a": {1: 10.0, 2: 20.0, 3: 31.0}, "b": {3: 30.0, 2: 19.1, 1: 8.9, 4: 1e9}}
     (comparison,) = found(Claim("", "", "task", "better", [("a", "b")]), values)
     assert comparison.verdict == HOLDS
@@ -65,7 +65,7 @@ def test_few_seeds_and_runs_that_diverged_decide_nothing(values):
     assert comparison.verdict == UNDECIDED
 
 
-def test_a_contestant_on_its_plateau_decides_nothing():
+def test_a_model_on_its_plateau_decides_nothing():
     values = {"a": {1: 2.0, 2: 2.1}, "b": {1: 1.0, 2: 1.1}}
     claim = Claim("", "", "task", "better", [("a", "b")])
     (comparison,) = found(claim, values, started=lambda name: name == "a")

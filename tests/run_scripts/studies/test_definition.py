@@ -52,7 +52,7 @@ def test_shipped_studies_can_be_read(name, setting):
         if name == "embeddings":  # of equal shape; its texts are not on the Hub
             assert task.baseline is None and task.prepared == "teacher"
         else:
-            assert task.baseline in map(variant_of, task.contestants)
+            assert task.baseline in map(variant_of, task.models)
             assert setting == "quick" or task.data.get("hub") or task.data.get("made_by")
         assert all(step % task.arguments["eval_steps"] == 0 for step in (task.steps, *task.budgets))
         if setting == "quick":
@@ -74,15 +74,15 @@ def test_overrides_of_task_and_variant_are_merged(content):
     assert (claim.task, claim.kind, claim.pairs) == ("gates", "better", [("wide", "plain")])
 
 
-def test_sizes_become_contestants_of_their_own(content):
+def test_sizes_become_models_of_their_own(content):
     for variant in content["variants"].values():
         variant["sizes"] = {"s": {"max_steps": 4}, "l": {"config_overrides": {"num_hidden_layers": 3}}}
     task = build_study("gates", "default", content).tasks["gates"]
-    assert list(task.contestants) == ["plain/s", "plain/l", "wide/s", "wide/l"]
+    assert list(task.models) == ["plain/s", "plain/l", "wide/s", "wide/l"]
     assert task.recipe("plain/s")["config_overrides"]["num_hidden_layers"] == 1
     assert task.recipe("wide/l")["config_overrides"]["num_hidden_layers"] == 3
     assert task.members("wide") == ["wide/s", "wide/l"] and task.members("wide/l") == ["wide/l"]
-    assert [size_of(name) for name in task.contestants] == ["s", "l", "s", "l"]
+    assert [size_of(name) for name in task.models] == ["s", "l", "s", "l"]
     (claim,) = build_study("gates", "default", content).claims
     assert claim.pairs == [("wide/s", "plain/s"), ("wide/l", "plain/l")]
     content["claims"][0] |= {"of": "slope"}

@@ -15,12 +15,12 @@ from tokenmixers.run_scripts.studies.models import AUTO_CLASSES, describe_models
 
 
 @pytest.mark.parametrize("name", names_of_studies())
-def test_the_contestants_of_shipped_studies_have_as_many_parameters(name):
+def test_the_models_of_shipped_studies_have_as_many_parameters(name):
     for setting in ("default", *yaml.safe_load((STUDIES / f"{name}.yaml").read_text())["settings"]):
         study = read_study(name, setting)
         models = describe_models(study)
         assert {task: set(found) for task, found in models.items()} == {
-            task.name: set(task.contestants) for task in study.tasks.values()
+            task.name: set(task.models) for task in study.tasks.values()
         }
         assert all(facts["flops"] > 0 for found in models.values() for facts in found.values())
 
@@ -39,7 +39,7 @@ def test_parameters_are_those_of_the_model():
     }
 
 
-def test_unequal_contestants_are_refused():
+def test_unequal_models_are_refused():
     study = read_study("gates")
     wide = merge(study.definition, {"variants": {"mixer": {"config_overrides": {"intermediate_size": 360}}}})
     with pytest.raises(UserError) as raised:
@@ -51,7 +51,7 @@ def test_unequal_contestants_are_refused():
     assert describe_models(build_study("gates", "default", tolerant))
 
 
-def test_a_wrong_override_names_the_contestant():
+def test_a_wrong_override_names_the_model():
     study = read_study("gates")
     wrong = merge(study.definition, {"variants": {"linear": {"config_overrides": {"gate_type": "round"}}}})
     with pytest.raises(UserError, match=r"linear: --config_overrides .*gate_type"):

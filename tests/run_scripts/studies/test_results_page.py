@@ -37,7 +37,7 @@ def test_the_table_of_results(report):
 
 def test_runs_that_diverged_are_counted(report):
     for run in report["runs"]:
-        if (run["contestant"], run["seed"]) == ("split", 2) or run["contestant"] == "linear":
+        if (run["model"], run["seed"]) == ("split", 2) or run["model"] == "linear":
             run |= {"result": None, "evaluations": [], "steps": 0, "plateau": None}
     _, _, split, linear, _ = rows_of(results_table(Analysis(report)))
     assert split[1:5] == ["diverged (1 of 3 seeds)", "", "", "3"]
@@ -120,6 +120,6 @@ def test_committed_results_follow_the_shipped_studies(file):
     assert report["definition"] == json.loads(json.dumps(study.definition))
     analysis = Analysis(report)
     for task in study.tasks.values():
-        for name in task.contestants:
+        for name in task.models:
             assert set(analysis.runs(task, name)) >= set(study.seeds)
     assert (FOLDER / f"{file.stem}.png").is_file()

@@ -81,7 +81,7 @@ def trainer(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setattr(runs, "module_of", lambda command: "fake_trainer")
     timed = itertools.count(1)
-    monkeypatch.setattr(runs, "step_seconds", lambda study, task, device: dict.fromkeys(task.contestants, next(timed)))
+    monkeypatch.setattr(runs, "step_seconds", lambda study, task, device: dict.fromkeys(task.models, next(timed)))
     return folder
 
 
@@ -93,7 +93,7 @@ def execute(trainer, tmp_path):
         study = build_study("fake", "default", merge(DEFINITION, changes or {}))
         place = Workspace(study, folder or tmp_path / "out", None)
         models = {
-            task.name: {name: {"parameters": 10, "flops": 10, "bytes": 40} for name in task.contestants}
+            task.name: {name: {"parameters": 10, "flops": 10, "bytes": 40} for name in task.models}
             for task in study.tasks.values()
         }
         return Executor(place, models, jobs).execute()
@@ -108,7 +108,7 @@ def calls(trainer: Path) -> list[str]:
 
 
 def keys(report):
-    return [(run["contestant"], run["learning_rate"], run["seed"]) for run in report["runs"]]
+    return [(run["model"], run["learning_rate"], run["seed"]) for run in report["runs"]]
 
 
 def test_every_learning_rate_with_one_seed_and_the_best_one_with_the_others(execute, trainer, tmp_path, capsys):
@@ -142,7 +142,7 @@ def test_finished_runs_are_not_repeated(execute, trainer, capsys):
     assert capsys.readouterr().out.startswith("6 runs done; started")
 
 
-def test_a_contestant_can_be_removed(execute):
+def test_a_model_can_be_removed(execute):
     wider = execute({"variants": {"wider net": {}}})
     report = execute()
     assert keys(report) == PLAN

@@ -14,7 +14,7 @@ def test_the_batches_of_all_shipped_tasks_train():
     for name in ("tiny_attention", "synthesizers", "images"):
         study = read_study(name, "quick")
         for task in study.tasks.values():
-            model = new_model(study, task, next(iter(task.contestants)), "cpu")
+            model = new_model(study, task, next(iter(task.models)), "cpu")
             batch = random_batch(task, model)
             assert {len(value) for value in batch.values()} == {task.arguments["per_device_train_batch_size"]}
             loss = model(**batch).loss
@@ -43,4 +43,4 @@ def test_encoders_without_a_loss_are_timed():
     study = read_study("embeddings", "quick")
     (task,) = study.tasks.values()
     seconds = step_seconds(study, task, torch.device("cpu"), rounds=1)
-    assert seconds.keys() == task.contestants.keys() and min(seconds.values()) > 0
+    assert seconds.keys() == task.models.keys() and min(seconds.values()) > 0
