@@ -89,8 +89,8 @@ class EmbeddingTeacherArguments:
     keep_layers: list[int] | None = field(
         default=None,
         metadata={
-            "help": "Start the student with these layers of the teacher (from 0, e.g. 0 2 5; none: its embeddings) "
-            "and its other parts, in place of a model. It trains without dropout."
+            "help": "Start the student with these layers of the teacher (from 0, e.g. 0 2 5) and its other parts, "
+            "in place of a model; without a number with static embeddings. It trains without dropout."
         },
     )
     layer_types: list[str] | None = field(
@@ -245,7 +245,8 @@ class SentenceEmbeddings(Task):
         self.prepare_model(run, model)
         if normalize and run.args.do_train:
             library.add_normalization(model)
-        model.max_seq_length = sequence_length(run.data_args.max_seq_length, model.config, model.tokenizer)
+        if model.transformers_model is not None:  # static embeddings have no longest text
+            model.max_seq_length = sequence_length(run.data_args.max_seq_length, model.config, model.tokenizer)
         library.check_dimensions(wanted.matryoshka_dims or (), model)
         return model
 
@@ -380,7 +381,7 @@ class EmbeddingDistillation(SentenceEmbeddings):
         from .training import embedding_distillation as library
 
         given, args = run[EmbeddingTeacherArguments], run.args
-        texts = run.data["train"].with_lengths(model.tokenizer, model.max_seq_length)
+        texts = run.data["train"].with_lengths(*run.teacher.reading(model))
         if args.process_index == 0:
             print(texts.describe(), flush=True)
         folder = Path(args.output_dir) if args.grid is None else args.grid.path

@@ -19,8 +19,12 @@ from .optional_packages import install_hint
 
 
 def transformers_model(model: Any) -> PreTrainedModel:
-    """The Transformers model that a Trainer trains: its model, or the one inside its `SentenceTransformer`."""
-    return getattr(model, "transformers_model", model)
+    """The Transformers model that a Trainer trains: its model, or the one inside its `SentenceTransformer`.
+
+    Static embeddings are a module of Sentence Transformers, with a configuration.
+    """
+    found = getattr(model, "transformers_model", model)
+    return model[0] if found is None else found
 
 
 def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str, Sized] | None = None) -> None:

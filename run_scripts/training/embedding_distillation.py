@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sentence_transformer.losses import EmbedDistillLoss
-from sentence_transformers.sentence_transformer.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
@@ -29,6 +29,7 @@ from ..base.reporting import transformers_model
 from ..data.distillation_texts import LENGTH, DistillationTexts
 from .kept_layers import dropout_rates, keep_layers, mix_layers
 from .sentence_embeddings import SentenceEmbeddingTrainer
+from .static_embeddings import static_embeddings
 from .teacher import NoTeacher
 from .teacher_embeddings import TeacherEmbeddings
 from .trainer import forget_truncation
@@ -121,9 +122,14 @@ class EmbeddingTeacher(NoTeacher):
         Args:
             student: The student.
             arguments: Its arguments.
-            texts: The training texts, on which layers with other token mixing start.
+            texts: The training texts, on which static embeddings and layers with other token mixing start.
         """
-        if self.kept_layers is not None:
+        if self.kept_layers == []:
+            static = static_embeddings(self.model, self.tokenizer, texts.iterate())
+            modules = [static, *(module for module in student if isinstance(module, Normalize))]
+            student._modules.clear()
+            student.extend(modules)
+        elif self.kept_layers is not None:
             encoder = transformers_model(student)
             if self.layer_types is None:
                 encoder = keep_layers(encoder, self.kept_layers)
@@ -140,6 +146,12 @@ class EmbeddingTeacher(NoTeacher):
         dimension = student.get_embedding_dimension()
         if dimension != self.dimension:
             student.append(Dense(dimension, self.dimension, bias=False, activation_function=nn.Identity()))
+
+    def reading(self, student: SentenceTransformer) -> tuple[PreTrainedTokenizerBase, int]:
+        """What reads a student's texts, and how many tokens of each: with static embeddings as the teacher."""
+        if student.transformers_model is None:
+            return self.tokenizer, self.model.max_seq_length
+        return student.tokenizer, student.max_seq_length
 
     def _shallow_arguments(self, arguments: ModelArguments) -> ModelArguments:
         """The arguments of a student that starts as the teacher, without dropout."""

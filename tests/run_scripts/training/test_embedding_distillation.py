@@ -303,7 +303,7 @@ def test_token_embeddings_are_the_teachers(command, data, tmp_path):
     assert modules == ["Transformer", "Pooling", "Normalize"]
 
 
-@pytest.mark.parametrize("kept", [[1], []])
+@pytest.mark.parametrize("kept", [[1], [1, 0]])
 def test_student_of_the_teachers_layers(kept, command, data, tmp_path):
     arguments = command(**NO_CONFIG, keep_layers=kept, learning_rate=0)
     run_sentence_embeddings.main(arguments)
@@ -336,6 +336,26 @@ def test_student_with_other_token_mixing(command, data, tmp_path):
     _, first = mean_attention(teacher, [1], [batch])[1]
     torch.testing.assert_close(student.layers[0].self_attn.logits.first.exp().double(), first)
     assert len(SentenceTransformer(str(folder), device="cpu").encode("the cat")) == 32
+
+
+def test_student_without_layers_is_static(command, data, teacher, tmp_path):
+    settings = {"config_name": None, "config_overrides": None, "keep_layers": [], "max_steps": 4, "save_steps": 2}
+    run_sentence_embeddings.main(command(**settings, learning_rate=0, save_strategy="steps"))
+    student = SentenceTransformer(str(tmp_path / "run"), device="cpu")
+    assert [type(module).__name__ for module in student] == ["StaticEmbedding", "Normalize"]
+    names = ["the", "cat", "?"]
+    alone = torch.tensor(teacher.encode(list(teacher.tokenizer.get_vocab())))
+    with gzip.open(data / "texts.txt.gz", "rt") as file:
+        words = [*file.read().split(), *" ".join((data / "pairs.tsv").read_text().splitlines()[1:-1]).split()]
+    size = len(alone) + len(words)
+    weights = [1e-4 / (1e-4 + (words.count(name) + 1) / size) for name in names]
+    expected = (torch.tensor(teacher.encode(names)) - alone.mean(0)) * torch.tensor(weights)[:, None]
+    found = torch.tensor(student.encode(["the cat ?"]))[0]
+    torch.testing.assert_close(found, torch.nn.functional.normalize(expected.sum(0), dim=0), atol=1e-4, rtol=0)
+    run_sentence_embeddings.main(command(**settings | {"max_steps": 6}, learning_rate=0, save_strategy="steps"))
+    assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 6  # resumed
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "A `StaticEmbedding` with" in card and "trust_remote_code" not in card
 
 
 @pytest.mark.parametrize(("overrides", "rates"), [(None, {0.0}), ("hidden_dropout_prob=0.2", {0.0, 0.2})])
