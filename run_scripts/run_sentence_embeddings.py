@@ -14,7 +14,7 @@ similarity are written to `predictions_validation.csv`, and with `--do_predict` 
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -34,7 +34,7 @@ from .base.sequence_limits import longest_sequence
 from .base.training_arguments import wanted_splits
 from .data.distillation_texts import load_distillation_texts
 from .data.loading import INDEX
-from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_evaluation_pairs, load_training_pairs
+from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_sentence_pairs
 from .training.model_card import describe_data
 from .training.model_loading import fit_vocabulary, sequence_length
 from .training.run import Run, Task
@@ -187,17 +187,15 @@ class SentenceEmbeddings(Task):
     scale = 100
 
     def load(self, run: Run) -> dict[str, Any]:
-        data_args, token, splits = run.data_args, run.model_args.token, wanted_splits(run.args)
-        pairs = {split: load_evaluation_pairs(data_args, split, token) for split in splits if split != "train"}
-        if run.args.do_train:
-            pairs["train"] = self.load_training_data(run)
+        pairs = self.load_pairs(run, wanted_splits(run.args))
         import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings")
         return pairs
 
-    def load_training_data(self, run: Run) -> Any:
-        pairs = load_training_pairs(run.data_args, run.model_args.token)
-        check_views(run.data_args, run.config)
-        check_batch(len(pairs), run.args)
+    def load_pairs(self, run: Run, splits: Sequence[str]) -> dict[str, Any]:
+        pairs = load_sentence_pairs(run.data_args, splits, run.model_args.token)
+        if "train" in pairs:
+            check_views(run.data_args, run.config)
+            check_batch(len(pairs["train"]), run.args)
         return pairs
 
     def texts(self, run: Run) -> Iterable[str]:
@@ -358,8 +356,9 @@ class EmbeddingDistillation(SentenceEmbeddings):
         kept = given.keep_layers, given.layer_types
         return EmbeddingTeacher(str(given.teacher), run.model_args, given.copy_token_embeddings, *kept)
 
-    def load_training_data(self, run: Run) -> Any:
-        return load_distillation_texts(run.data_args, run.model_args.token)
+    def load_pairs(self, run: Run, splits: Sequence[str]) -> dict[str, Any]:
+        pairs = super().load_pairs(run, [split for split in splits if split != "train"])
+        return pairs | {"train": load_distillation_texts(run.data_args, run.model_args.token)}
 
     def texts(self, run: Run) -> Iterable[str]:
         return run.data["train"].iterate()

@@ -4,7 +4,8 @@ r"""Train a sequence-to-sequence model, and report BLEU, ROUGE and perplexity.
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_seq2seq ...
 
 Works for every checkpoint and configuration that `AutoModelForSeq2SeqLM` loads. The output folder also gets
-`predictions_validation.csv`, and with `--do_predict` `predictions_test.csv`. New texts need no references:
+`predictions_validation.csv`, and with `--do_predict` `predictions_test.csv`. Next to them are files with the same name
+and the ending `.txt`, which hold the written texts alone, one per line. New texts need no references:
 
     tokenmixers run_seq2seq --model_name_or_path outputs/run --do_predict --test_source_file new.txt \
         --output_dir outputs/new
@@ -157,7 +158,7 @@ class SequenceToSequence(TextGeneration):
 
     def load(self, run: Run) -> dict[str, tuple[datasets.Dataset, str]]:
         """Split -> pairs of texts, and the side at which sources are cut."""
-        return {split: load_pairs(run.data_args, split, run.model_args.token) for split in wanted_splits(run.args)}
+        return load_pairs(run.data_args, wanted_splits(run.args), run.model_args.token)
 
     def texts(self, run: Run) -> Iterable[str]:
         return iterate_pair_texts(run.data["train"][0])
@@ -198,8 +199,13 @@ class SequenceToSequence(TextGeneration):
         return self.evaluations[split].metrics(prediction)
 
     def write(self, run: Run, split: str, part: str, output: PredictionOutput) -> Path | None:
+        """Write the texts as a table, and one per line, as `sacrebleu` reads them."""
         columns = self.evaluations[split].columns(output)
-        return None if columns is None else run.write_predictions(split, part, columns)
+        if columns is None:
+            return None
+        lines = "".join(f"{text}\n" for text in columns["prediction"])
+        run.prediction_file(split, part, "txt").write_text(lines, encoding="utf-8", newline="\n")
+        return run.write_predictions(split, part, columns)
 
     def test_results(self, run: Run, trainer: Any) -> dict[str, Any]:
         """The metrics and sacreBLEU's signature. There is no loss of texts without a target."""

@@ -5,7 +5,8 @@ r"""Finetune a token classifier, and report precision, recall and F1 of entities
     torchrun --nproc_per_node 2 -m tokenmixers.run_scripts.run_token_classification ...
 
 Works for every checkpoint that `AutoModelForTokenClassification` loads. Sentences that are too long for the model are
-cut into pieces. No word is lost, and the metrics are those of whole sentences.
+cut into pieces. No word is lost, and the metrics are those of whole sentences. Predictions are written as a table and
+as CoNLL text, which `conlleval` reads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from ..modeling.heads.losses import IGNORED_LABEL
 from .base.errors import UserError
 from .base.trained_model import label_names
 from .base.training_arguments import wanted_splits
+from .data.conll import write_conll
 from .data.loading import INDEX
 from .data.token_classification import (
     TokenClassificationArguments,
@@ -143,6 +145,7 @@ class TokenClassification(Task):
         sentences, names = run.data[split], {INDEX: INDEX, "tokens": "tokens", "tags": "label"}
         columns = {names[name]: list(sentences[name]) for name in names if name in sentences.column_names}
         columns["prediction"] = predicted_tags(sentences, run.rows[split], output.predictions, self.names)
+        write_conll(run.prediction_file(split, part, "conll"), [columns[name] for name in columns if name != INDEX])
         return run.write_predictions(split, part, columns)
 
 

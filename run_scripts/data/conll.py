@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
+from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_bad_data
 from .files import COMPRESSIONS, ending, find_files, iterate_lines
 from .table_files import BadRowError, Row, Table, join_tables
 
+
+#: The tag of a word that has none: it is not trained, and counts nowhere.
+IGNORED_TAG = str(IGNORED_LABEL)
 
 #: Endings of files that are read as CoNLL's; `""` stands for no ending.
 CONLL_KINDS = (".conll", ".conllu", ".conllup", ".conll03", ".txt", ".tsv", ".iob", ".iob2", ".bio", ".bio2", ".bioes")
@@ -147,7 +151,7 @@ def _find_columns(
     names = [name.strip().lower() for name in header]
     words = [place for place, name in enumerate(names) if name in _WORD_NAMES | {tokens_column.lower()}]
     tags = [fields[-1] for sentence in sentences for _, fields in sentence][1:]
-    found = set(tags) - {"-100"}
+    found = set(tags) - {IGNORED_TAG}
     odd = not marks_entities(names[-1:]) and bool(found - {"O", "o"}) and marks_entities(found)
     if (words and names[-1] in _TAG_NAMES | {tags_column.lower()}) or odd:
         print(f"{path}, line {number}: {' '.join(header)!r} is taken as the names of the columns", flush=True)
@@ -159,3 +163,19 @@ def _find_columns(
         for sentence in sentences
     )
     return _Columns(1 if counted and width > 2 else 0, width - 1)
+
+
+def write_conll(path: Path, columns: Sequence[Sequence[Sequence[str]]]) -> None:
+    """Write sentences as `conlleval` reads them: a word per line with its tags, an empty line behind each sentence.
+
+    Args:
+        path: The file.
+        columns: For each column of the file, a list for each sentence: its words, their tags, the predicted tags.
+            White space inside a word becomes `_`. Words with an ignored tag are left out, as in the metrics.
+    """
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for sentence in zip(*columns, strict=True):
+            for fields in zip(*sentence, strict=True):
+                if IGNORED_TAG not in fields[1:]:
+                    print(*(re.sub(r"\s+", "_", field) for field in fields), file=file)
+            print(file=file)

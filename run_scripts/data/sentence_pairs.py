@@ -88,13 +88,23 @@ class SentencePairArguments(LengthArguments, TextColumnArguments, FileArguments)
         return ["anchor", "positive", *(f"negative_{number}" for number in range(1, len(self.pair_columns) - 1))]
 
 
-def load_training_pairs(arguments: SentencePairArguments, token: str | None = None) -> datasets.Dataset:
-    """Load and check the training examples.
+def load_sentence_pairs(
+    arguments: SentencePairArguments, splits: Sequence[str], token: str | None = None
+) -> dict[str, datasets.Dataset]:
+    """Load and check the examples of some splits. Training data from which rows are held out are read once.
 
     Returns:
-        Columns `anchor`, `positive`, and for each hard negative `negative_1` and so on.
+        Training examples with columns `anchor`, `positive`, and for each hard negative `negative_1` and so on. Pairs
+        to evaluate on with columns `index`, `sentence1`, `sentence2` and `score` if the rows have a similarity, else
+        `anchor` and `positive`.
     """
-    return arguments.select("train", _training_rows(arguments, token))
+    trained = [split for split in splits if arguments.source_of(split) == "train"]
+    found = {split: _evaluation_pairs(arguments, split, token) for split in splits if split not in trained}
+    if trained:
+        rows = _training_rows(arguments, token)
+        columns = {"train": rows.column_names, "validation": ["anchor", "positive"]}
+        found |= {split: arguments.select(split, rows.select_columns(columns[split])) for split in trained}
+    return found
 
 
 def _training_rows(arguments: SentencePairArguments, token: str | None) -> datasets.Dataset:
@@ -110,15 +120,7 @@ def _training_rows(arguments: SentencePairArguments, token: str | None) -> datas
     return datasets.Dataset.from_dict(dict(zip(arguments.pair_names, columns, strict=True)))
 
 
-def load_evaluation_pairs(arguments: SentencePairArguments, split: str, token: str | None = None) -> datasets.Dataset:
-    """Load and check the pairs of a split to evaluate on.
-
-    Returns:
-        Columns `index`, `sentence1`, `sentence2` and `score` if the rows have a similarity, else `anchor` and
-        `positive`.
-    """
-    if arguments.source_of(split) == "train":
-        return arguments.select(split, _training_rows(arguments, token).select_columns(["anchor", "positive"]))
+def _evaluation_pairs(arguments: SentencePairArguments, split: str, token: str | None) -> datasets.Dataset:
     files = getattr(arguments, f"{split}_file")
     if files is not None:
         table = read_table(files)

@@ -85,18 +85,24 @@ class Seq2SeqDataArguments(PairLengthArguments, FileArguments):
         check_ranges(self, ("at least 1", "max_history"))
 
 
-def load_pairs(
-    arguments: Seq2SeqDataArguments, split: str, token: str | None = None
-) -> tuple[datasets.Dataset, Literal["left", "right"]]:
-    """Load and check the examples of one split.
+_Pairs = tuple[datasets.Dataset, Literal["left", "right"]]
+
+
+def load_pairs(arguments: Seq2SeqDataArguments, splits: Sequence[str], token: str | None = None) -> dict[str, _Pairs]:
+    """Load and check the examples of some splits. Training data from which rows are held out are read once.
 
     Returns:
-        The columns of `FEATURES` (`target` is the first reference; test data of `--test_source_file` alone have empty
-        targets and no references) and `index`, and the side on which long sources are truncated.
+        For each split the columns of `FEATURES` (`target` is the first reference; test data of `--test_source_file`
+        alone have empty targets and no references) and `index`, and the side on which long sources are truncated.
     """
-    files, sources, targets = (
-        getattr(arguments, f"{arguments.source_of(split)}_{kind}file") for kind in ("", "source_", "target_")
-    )
+    sources = {split: arguments.source_of(split) for split in splits}
+    found = {source: _load_source(arguments, source, token) for source in dict.fromkeys(sources.values())}
+    return {split: (arguments.select(split, found[source][0]), found[source][1]) for split, source in sources.items()}
+
+
+def _load_source(arguments: Seq2SeqDataArguments, split: str, token: str | None) -> _Pairs:
+    """All examples of a split's own files or data set."""
+    files, sources, targets = (getattr(arguments, f"{split}_{kind}file") for kind in ("", "source_", "target_"))
     given = [files is not None, sources is not None or targets is not None]
     if sum(given) != 1 and (any(given) or arguments.dataset_name is None):
         raise UserError(
@@ -120,7 +126,7 @@ def load_pairs(
     elif files is not None:
         found, read = find_files(files, KINDS), table_rows
     else:
-        rows = arguments.load(arguments.source_of(split), token)
+        rows = arguments.load(split, token)
         found, read = [], partial(data_set_rows, rows=rows, name=name)
     skip_empty, can_skip = arguments.skip_empty_examples and split != "test", split != "test"
     options = {"columns": (source, target), "name": name, "prefix": arguments.source_prefix}
@@ -132,7 +138,7 @@ def load_pairs(
     print_skipped(name, len(pairs) - len(kept), len(pairs))
     if not len(kept):
         raise UserError(f"{name} has no row with both texts.")
-    return arguments.select(split, kept), arguments.source_truncation_side or side
+    return kept, arguments.source_truncation_side or side
 
 
 def table_rows(files: Sequence[str]) -> Iterator[PlacedRow]:

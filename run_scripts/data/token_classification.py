@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError
-from .conll import CONLL_KINDS, marks_entities, read_conll
+from .conll import CONLL_KINDS, IGNORED_TAG, marks_entities, read_conll
 from .files import ending, find_files
 from .loading import INDEX, FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
@@ -28,9 +28,6 @@ from .table_files import (
     read_table,
 )
 
-
-#: The tag of a word that has none: it is not trained, and counts nowhere.
-IGNORED_TAG = str(IGNORED_LABEL)
 
 _TABLES = (".json", ".jsonl", ".parquet", ".csv")
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..base.errors import UserError
 from ..data.files import ending
-from ..data.sentence_pairs import SentencePairArguments, load_evaluation_pairs
+from ..data.sentence_pairs import SentencePairArguments, load_sentence_pairs
 from ..data.table_files import KINDS as TABLES
 from ..data.table_files import BadRowError, EmptyRowError, Row, Table, check_text, is_missing, read_table
 
@@ -165,7 +165,7 @@ def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> Em
     note = ""
     data: dict[str, Any]
     if kind == "similarity":
-        pairs = load_evaluation_pairs(SentencePairArguments(test_file=str(files[stem])), "test")
+        pairs = load_sentence_pairs(SentencePairArguments(test_file=str(files[stem])), ["test"])["test"]
         data, rows = {name: list(pairs[name]) for name in ("sentence1", "sentence2", "score")}, len(pairs)
     elif kind == "pair_classification":
         data = _labelled_pairs(table)

@@ -245,7 +245,7 @@ def build_evaluator(pairs: datasets.Dataset, batch_size: int, dimensions: Sequen
     """What evaluates a bi-encoder on pairs.
 
     Args:
-        pairs: From `load_evaluation_pairs`. Those with a score give `spearman_cosine` and `pearson_cosine`, others
+        pairs: From `load_sentence_pairs`. Those with a score give `spearman_cosine` and `pearson_cosine`, others
             are for retrieval: every anchor looks for its positives among all positives (`cosine_ndcg@10`, ...).
         batch_size: Texts that are encoded together.
         dimensions: Metrics with the prefix `dim_<n>_` are those of the first n dimensions.

@@ -75,7 +75,8 @@ def test_trains_predicts_saves_and_reports(writing, texts, tmp_path, capsys, tab
         references = lines_of(texts / f"{split}.target")
         assert [json.loads(row["references"]) for row in rows] == [[line] for line in references]
         assert [row["source"] for row in rows] == lines_of(texts / f"{split}.source")
-        predictions = [row["prediction"] for row in rows]
+        predictions = lines_of(run / f"predictions_{split}.txt")
+        assert [row["prediction"] for row in rows] == predictions
         expected = sacrebleu.corpus_bleu(predictions, [references]).score
         assert results[f"{prefix}_bleu"] == pytest.approx(expected)
     # The saved checkpoint writes by itself what the script wrote.

@@ -163,6 +163,8 @@ def test_entities_are_those_of_whole_sentences_where_these_are_cut(command, tmp_
         assert [json.loads(row["prediction"]) for row in rows] == [["B-PER", "I-PER", "O", "O", "B-LOC"]] * 8
         assert [json.loads(row["label"]) for row in rows] == [["B-PER", "O", "O", "O", "B-LOC"]] * 8
         assert results[f"{prefix}_precision"] == results[f"{prefix}_recall"] == 0.5  # Rome, not Ada
+        conll = (tmp_path / "run" / f"predictions_{split}.conll").read_text()
+        assert conll == "Ada B-PER B-PER\nSmith O I-PER\nwent O O\nto O O\nRome B-LOC B-LOC\n\n" * 8
     assert f"test set: {tmp_path / 'run' / 'predictions_test.csv'}" in capsys.readouterr().out
 
 
@@ -203,6 +205,9 @@ def test_test_sentences_need_no_tags(command, tmp_path, table_of):
     run_token_classification.main(command(do_predict=True, test_file=tmp_path / "words.txt"))
     rows = table_of(tmp_path / "run" / "predictions_test.csv")
     assert [json.loads(row["tokens"]) for row in rows] == [["Ada", "went"], ["Kurt"]] and "label" not in rows[0]
+    (first, second), (third,) = (json.loads(row["prediction"]) for row in rows)
+    conll = (tmp_path / "run" / "predictions_test.conll").read_text()
+    assert conll == f"Ada {first}\nwent {second}\n\nKurt {third}\n\n"
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,7 @@ from PIL import Image
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.data.images import ImageDataArguments, load_images
-from tokenmixers.run_scripts.data.sentence_pairs import (
-    SentencePairArguments,
-    load_evaluation_pairs,
-    load_training_pairs,
-)
+from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, load_sentence_pairs
 from tokenmixers.run_scripts.data.squad import QuestionDataArguments, load_questions
 from tokenmixers.run_scripts.data.table_files import read_table
 from tokenmixers.run_scripts.data.text_classification import (
@@ -51,13 +47,12 @@ def tags(file, split="train", **options):
 
 
 def pairs(file, split="train", **options):
-    return load_pairs(Seq2SeqDataArguments(**{f"{split}_file": file}, **options), split)[0]["source"]
+    return load_pairs(Seq2SeqDataArguments(**{f"{split}_file": file}, **options), [split])[split][0]["source"]
 
 
 def sentences(file, split="train", **options):
-    if split == "train":
-        return load_training_pairs(SentencePairArguments(train_file=file, **options))["anchor"]
-    return load_evaluation_pairs(SentencePairArguments(**{f"{split}_file": file[0]}, **options), split)["anchor"]
+    files = {f"{split}_file": file if split == "train" else file[0]}
+    return load_sentence_pairs(SentencePairArguments(**files, **options), [split])[split]["anchor"]
 
 
 def questions(file, split="train", **options):
@@ -237,11 +232,11 @@ def test_nested_columns_may_be_null_or_absent(tmp_path):
     for skip in (False, True):
         arguments = Seq2SeqDataArguments(dataset_name=str(tmp_path / "hub"), skip_empty_examples=skip, **columns)
         if skip:
-            assert load_pairs(arguments, "train")[0]["source"][:] == ["a"]
+            assert load_pairs(arguments, ["train"])["train"][0]["source"][:] == ["a"]
         else:
             for _ in range(2):  # not kept on the disk
                 with pytest.raises(UserError, match=r"train data: 3 bad rows\. row 2: .*; row 3: .*; row 4: "):
-                    load_pairs(arguments, "train")
+                    load_pairs(arguments, ["train"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.data.conll import read_conll
+from tokenmixers.run_scripts.data.conll import read_conll, write_conll
 from tokenmixers.run_scripts.data.token_classification import (
     IGNORED_TAG,
     TokenClassificationArguments,
@@ -150,3 +150,9 @@ def test_tags_that_mark_no_entities_give_a_note(tmp_path, capsys):
     assert "do not mark entities by B- and I-" in capsys.readouterr().out
     tag_names(loaded(tmp_path, "Ada NOUN\nwent VERB\n"))
     assert "do not mark" not in capsys.readouterr().out
+
+
+def test_written_sentences_have_no_white_space_in_words_and_no_ignored_tags(tmp_path):
+    words, tags = [["New York", "is", "x"], ["so\u00a0big"]], [["B-LOC", "O", "-100"], ["O"]]
+    write_conll(tmp_path / "a.conll", [words, tags, [["B-LOC", "B-LOC", "O"], ["O"]]])
+    assert (tmp_path / "a.conll").read_text() == "New_York B-LOC B-LOC\nis O B-LOC\n\nso_big O O\n\n"

@@ -10,7 +10,7 @@ from tokenmixers.run_scripts.base.errors import BadDataError, UserError
 from tokenmixers.run_scripts.data.conll import read_conll
 from tokenmixers.run_scripts.data.files import ending, find_files, iterate_lines, read_text
 from tokenmixers.run_scripts.data.loading import load_named
-from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, load_training_pairs
+from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, load_sentence_pairs
 from tokenmixers.run_scripts.data.squad import load_squad_files
 from tokenmixers.run_scripts.data.table_files import read_table
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments, load_sets
@@ -92,21 +92,19 @@ def rows_of_every_reader(tmp_path, compression):
         yield f"table {file}", [row["text"] for row in read_table(file).rows]
         yield f"corpus {file}", load_texts([file], "text", "train")["text"][:]
         yield f"stream {file}", [row["text"] for row in load_texts([file], "text", "train", streaming=True)]
-        pairs = load_training_pairs(
-            SentencePairArguments(train_file=[file], anchor_column="text", positive_column="label")
-        )
-        yield f"sentence pairs {file}", pairs["anchor"][:]
+        columns = SentencePairArguments(train_file=[file], anchor_column="text", positive_column="label")
+        yield f"sentence pairs {file}", load_sentence_pairs(columns, ["train"])["train"]["anchor"][:]
         arguments = Seq2SeqDataArguments(train_file=[file], source_column="text", target_column="label")
-        yield f"seq2seq {file}", load_pairs(arguments, "train")[0]["source"][:]
+        yield f"seq2seq {file}", load_pairs(arguments, ["train"])["train"][0]["source"][:]
         tables = load_sets(TextClassificationArguments(train_file=[file]), ["train"])
         yield f"glue {file}", [row["text"] for row in tables["train"][""].rows]
     txt, other = write("a.txt", "a\rb\nc\n"), write("a.de", "x\ny\n")
     yield "txt", load_texts([txt], "text", "train")["text"][:]
     yield "txt stream", [row["text"] for row in load_texts([txt], "text", "train", streaming=True)]
     lines = Seq2SeqDataArguments(train_source_file=[txt], train_target_file=[other])
-    yield "parallel lines", load_pairs(lines, "train")[0]["source"][:]
+    yield "parallel lines", load_pairs(lines, ["train"])["train"][0]["source"][:]
     dialogue = write("dialogue.txt", "1 a\rb\tx\n1 c\ty\n")
-    yield "dialogue", load_pairs(Seq2SeqDataArguments(test_file=[dialogue]), "test")[0]["source"][:]
+    yield "dialogue", load_pairs(Seq2SeqDataArguments(test_file=[dialogue]), ["test"])["test"][0]["source"][:]
     (tagged,) = read_conll(write("a.conll", "a\rb\tO\nc\tO\n")).rows
     yield "conll", tagged["tokens"]
     question = '{"id": "%s", "question": "a\\rb", "answers": []}'
@@ -175,10 +173,11 @@ def test_words_for_nothing_are_texts_in_every_reader(ending, tmp_path):
     file = [str(path)]
     assert load_texts(file, "text", "train")["text"][:] == WORDS
     assert [row["text"] for row in load_texts(file, "text", "train", streaming=True)] == WORDS
-    pairs, _ = load_pairs(Seq2SeqDataArguments(train_file=file, source_column="text", target_column="label"), "train")
+    columns = Seq2SeqDataArguments(train_file=file, source_column="text", target_column="label")
+    pairs, _ = load_pairs(columns, ["train"])["train"]
     assert pairs["source"][:] == pairs["target"][:] == WORDS
     columns = SentencePairArguments(train_file=file, anchor_column="text", positive_column="label")
-    assert load_training_pairs(columns)["positive"][:] == WORDS
+    assert load_sentence_pairs(columns, ["train"])["train"]["positive"][:] == WORDS
     tables = load_sets(TextClassificationArguments(train_file=file), ["train"])
     assert [row["label"] for row in tables["train"][""].rows] == WORDS
 

@@ -8,11 +8,7 @@ from PIL import Image
 from transformers import GPT2Config
 
 from tokenmixers.run_scripts.data.images import ImageDataArguments, load_images
-from tokenmixers.run_scripts.data.sentence_pairs import (
-    SentencePairArguments,
-    load_evaluation_pairs,
-    load_training_pairs,
-)
+from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, load_sentence_pairs
 from tokenmixers.run_scripts.data.squad import QuestionDataArguments, load_questions
 from tokenmixers.run_scripts.data.text_classification import TextClassificationArguments
 from tokenmixers.run_scripts.data.text_pairs import Seq2SeqDataArguments, load_pairs
@@ -84,13 +80,13 @@ def _questions(wanted, **options):
 
 
 def _pairs(wanted, **options):
-    return {split: load_pairs(Seq2SeqDataArguments(**options), split)[0]["source"][:] for split in wanted}
+    found = load_pairs(Seq2SeqDataArguments(**options), wanted)
+    return {split: pairs["source"][:] for split, (pairs, _) in found.items()}
 
 
 def _sentence_pairs(wanted, **options):
-    arguments = SentencePairArguments(**options)
-    load = {"train": load_training_pairs, "validation": lambda given: load_evaluation_pairs(given, "validation")}
-    return {split: load[split](arguments)["anchor"][:] for split in wanted}
+    found = load_sentence_pairs(SentencePairArguments(**options), wanted)
+    return {split: pairs["anchor"][:] for split, pairs in found.items()}
 
 
 def _mixture(wanted, train_file=None, dataset_name=None, validation_file=None, **options):
@@ -118,10 +114,11 @@ def test_every_command_holds_out_the_same_share_of_its_rows(load, source):
 
 
 @pytest.mark.parametrize("source", ["file"], indirect=True)
-@pytest.mark.parametrize("load", [_glue, _tags, _questions, _mixture])
+@pytest.mark.parametrize("load", LOADERS)
 def test_training_data_are_read_once(load, source, capsys):
+    empty = {"text": "", "label": 0, "tokens": [], "ner_tags": [], "id": "empty", "anchor": "", "source": ""}
     with open(source["train_file"][0], "a") as file:
-        file.write("\n" + json.dumps({"text": "", "label": 0, "tokens": [], "ner_tags": [], "id": "empty"}))
+        file.write("\n" + json.dumps(empty))
     found = load(["train", "validation"], **source, train_val_split=0.3, skip_empty_examples=True)
     assert sorted(int(text) for rows in found.values() for text in rows) == NUMBERS
     assert capsys.readouterr().out.count("1 of 21 rows left out") == 1

@@ -4,12 +4,7 @@ import datasets
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.data.sentence_pairs import (
-    SentencePairArguments,
-    iterate_sentences,
-    load_evaluation_pairs,
-    load_training_pairs,
-)
+from tokenmixers.run_scripts.data.sentence_pairs import SentencePairArguments, iterate_sentences, load_sentence_pairs
 
 
 ROWS = [
@@ -36,10 +31,14 @@ def files(tmp_path):
     return {path.suffix.removeprefix(".") or path.name: str(path) for path in folder.iterdir()}
 
 
+def loaded(split="train", **arguments):
+    return load_sentence_pairs(SentencePairArguments(**arguments), [split])[split]
+
+
 @pytest.mark.parametrize("kind", ["tsv", "csv", "json", "jsonl", "parquet", "hub"])
 def test_training_pairs_of_every_kind_of_file(kind, files):
     source = {"dataset_name": files["hub"]} if kind == "hub" else {"train_file": [files[kind]]}
-    pairs = load_training_pairs(SentencePairArguments(**source, **COLUMNS, negative_columns=["wrong", "far"]))
+    pairs = loaded(**source, **COLUMNS, negative_columns=["wrong", "far"])
     assert pairs.column_names == ["anchor", "positive", "negative_1", "negative_2"]
     assert [tuple(row.values()) for row in pairs] == [tuple(row.values())[:4] for row in ROWS]
     assert list(iterate_sentences(pairs.take(1))) == ["Who?", "Ada.", "Rome.", "A cat."]
@@ -47,23 +46,21 @@ def test_training_pairs_of_every_kind_of_file(kind, files):
 
 def test_several_files_labels_and_limits(files):
     arguments = {"train_file": [files["tsv"], files["json"]], **COLUMNS}
-    kept = load_training_pairs(SentencePairArguments(**arguments, label_column_name="kind", positive_labels=["same"]))
+    kept = loaded(**arguments, label_column_name="kind", positive_labels=["same"])
     assert kept["anchor"][:] == ["Who?", "When?"] * 2
-    few = load_training_pairs(SentencePairArguments(**arguments, max_train_samples=4))
+    few = loaded(**arguments, max_train_samples=4)
     assert len(few) == 4 and {*few["anchor"]} <= {row["question"] for row in ROWS}
 
 
 def test_evaluation_pairs_with_a_similarity_and_without(files):
-    scored = SentencePairArguments(
-        validation_file=files["csv"], sentence1_column="question", sentence2_column="answer", **COLUMNS
-    )
-    assert load_evaluation_pairs(scored, "validation").to_list() == [
+    names = {"sentence1_column": "question", "sentence2_column": "answer", **COLUMNS}
+    assert loaded("validation", validation_file=files["csv"], **names).to_list() == [
         {"index": i, "sentence1": row["question"], "sentence2": row["answer"], "score": float(row["score"])}
         for i, row in enumerate(ROWS)
     ]
-    held_out = SentencePairArguments(eval_dataset_name=files["hub"], **COLUMNS, score_column="none")
+    held_out = {"eval_dataset_name": files["hub"], **COLUMNS, "score_column": "none"}
     for split in ("validation", "test"):
-        assert load_evaluation_pairs(held_out, split).to_list() == [
+        assert loaded(split, **held_out).to_list() == [
             {"anchor": row["question"], "positive": row["answer"]} for row in ROWS
         ]
 
@@ -95,11 +92,11 @@ def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):
     files["number.jsonl"] = str(tmp_path / "number.jsonl")
     changes = changes | {"train_file": [files[name] for name in changes["train_file"]]}
     with pytest.raises(UserError) as caught:
-        load_training_pairs(SentencePairArguments(**changes))
+        loaded(**changes)
     assert message in str(caught.value)
     if "belong" not in message:  # rows held out of them are read in the same way
         with pytest.raises(UserError) as caught:
-            load_evaluation_pairs(SentencePairArguments(**changes, train_val_split=0.2), "validation")
+            loaded("validation", **changes, train_val_split=0.2)
         assert message in str(caught.value)
 
 
@@ -116,5 +113,5 @@ def test_wrong_training_pairs_are_named(changes, message, files, tmp_path):
 def test_wrong_evaluation_pairs_are_named(row, message, tmp_path):
     (tmp_path / "dev.jsonl").write_text(json.dumps(row))
     with pytest.raises(UserError) as caught:
-        load_evaluation_pairs(SentencePairArguments(validation_file=str(tmp_path / "dev.jsonl")), "validation")
+        loaded("validation", validation_file=str(tmp_path / "dev.jsonl"))
     assert message in str(caught.value)

@@ -30,7 +30,7 @@ DIALOGUES = """\
 
 
 def loaded(split="train", **arguments):
-    pairs, _ = load_pairs(Seq2SeqDataArguments(**arguments), split)
+    pairs, _ = load_pairs(Seq2SeqDataArguments(**arguments), [split])[split]
     return list(zip(pairs["source"], pairs["target"], strict=True))
 
 
@@ -85,7 +85,8 @@ def test_a_data_set_with_nested_columns(tmp_path):
 def test_sentences_are_joined_and_several_targets_are_references(tmp_path):
     file = tmp_path / "data.jsonl"
     file.write_text(json.dumps({"source": ["One.", "Two."], "target": ["first", " ", "second"]}) + "\n")
-    pairs, side = load_pairs(Seq2SeqDataArguments(train_file=[str(file)], source_prefix="summarize: "), "train")
+    arguments = Seq2SeqDataArguments(train_file=[str(file)], source_prefix="summarize: ")
+    pairs, side = load_pairs(arguments, ["train"])["train"]
     row = {"source": "summarize: One. Two.", "target": "first", "references": ["first", "second"], "index": 0}
     assert pairs[0] == row
     assert side == "right"
@@ -101,9 +102,9 @@ def test_dialogues(tmp_path):
         ("your persona: i run.\npartner's persona: i swim.\nmorning .", "let us go ."),
     ]
     assert loaded(train_file=files, max_history=2)[1] == (f"{persona}\nhi , who are you ?\na reader .", "good .")
-    assert load_pairs(Seq2SeqDataArguments(train_file=files), "train")[1] == "left"
+    assert load_pairs(Seq2SeqDataArguments(train_file=files), ["train"])["train"][1] == "left"
     cut_right = Seq2SeqDataArguments(train_file=files, source_truncation_side="right")
-    assert load_pairs(cut_right, "train")[1] == "right"
+    assert load_pairs(cut_right, ["train"])["train"][1] == "right"
 
 
 def test_skipping_counts_for_its_split_and_rows_keep_their_index(tmp_path):
@@ -112,7 +113,8 @@ def test_skipping_counts_for_its_split_and_rows_keep_their_index(tmp_path):
     kinds = {"source": sources, "target": targets}
     files = {f"{split}_{kind}_file": names for split in ("train", "test") for kind, names in kinds.items()}
     assert loaded(**files, skip_empty_examples=True) == [("one", "1"), ("three", "3")]
-    kept, _ = load_pairs(Seq2SeqDataArguments(**files, skip_empty_examples=True, max_train_samples=1), "train")
+    arguments = Seq2SeqDataArguments(**files, skip_empty_examples=True, max_train_samples=1)
+    kept, _ = load_pairs(arguments, ["train"])["train"]
     assert [(row["source"], row["index"]) for row in kept] in ([("one", 0)], [("three", 2)])
     with pytest.raises(SystemExit, match=r"2 bad rows\. line 2: 'source' is empty; line 4: 'target' is empty\.$"):
         loaded("test", **files, skip_empty_examples=True)
