@@ -42,6 +42,12 @@ class DistillationTexts:
                 for name in names:
                     yield from batch[name]
 
+    def spread(self, number: int) -> list[str]:
+        """The texts of about so many rows, from everywhere in the data."""
+        step = max(1, sum(map(len, self.splits.values())) // number)
+        parts = [split[::step] for split in self.splits.values()]
+        return [text for rows in parts for name, texts in rows.items() if name != LENGTH for text in texts]
+
     def with_lengths(self, tokenizer: Any, max_seq_length: int) -> "DistillationTexts":
         """The same with the column `length`, and the number of texts that will be cut."""
         splits, cut = {}, 0

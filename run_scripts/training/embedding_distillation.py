@@ -37,6 +37,8 @@ from .trainer import forget_truncation
 
 #: So many batches are sorted by length together: batches of an epoch differ from those of the next.
 BATCHES_SORTED_TOGETHER = 50
+#: Rows of the training data on whose texts a layer's mean attention is measured.
+MEASURED_ROWS = 512
 
 
 class EmbeddingTeacher(NoTeacher):
@@ -134,7 +136,7 @@ class EmbeddingTeacher(NoTeacher):
             if self.layer_types is None:
                 encoder = keep_layers(encoder, self.kept_layers)
             else:
-                inputs = texts.iterate(), student.tokenizer, student.max_seq_length
+                inputs = texts.spread(MEASURED_ROWS), student.tokenizer, student.max_seq_length
                 encoder = mix_layers(encoder, self.kept_layers, self.layer_types, *inputs)
             student[0].model = encoder
             for name, rate in self._dropout_rates.items():

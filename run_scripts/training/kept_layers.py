@@ -1,8 +1,7 @@
 """Students that start with some of a teacher's layers, such as a BERT of the layers 0, 2 and 5 of another."""
 
 import copy
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +11,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ...modeling.conversion.bert import hybrid_from_bert
 from ...modeling.modeling_hybrid_bert import HybridBertModel
 from ..base.errors import UserError
-
-
-#: Texts on which a layer's attention is measured, at the beginning of the training data.
-MEASURED_TEXTS = 512
 
 
 def dropout_rates(config: PreTrainedConfig) -> dict[str, float]:
@@ -67,7 +62,7 @@ def mix_layers(
     model: PreTrainedModel,
     kept: Sequence[int],
     layer_types: Sequence[str],
-    texts: Iterable[str],
+    texts: Sequence[str],
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
 ) -> HybridBertModel:
@@ -77,7 +72,7 @@ def mix_layers(
         model: The BERT. It is not changed.
         kept: Indices of layers, from 0.
         layer_types: Their token mixing.
-        texts: On the first of them attention is measured.
+        texts: Texts to measure attention on.
         tokenizer: The BERT's.
         max_length: Number of tokens to which texts are cut.
 
@@ -86,8 +81,8 @@ def mix_layers(
     """
     _check_layers(kept, _list_of_layers(model)[1])
     options = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
-    measured = sorted(islice(texts, MEASURED_TEXTS), key=len)  # batches of like length
-    parts = (measured[start : start + 32] for start in range(0, len(measured), 32))
+    texts = sorted(texts, key=len)  # batches of like length
+    parts = (texts[start : start + 32] for start in range(0, len(texts), 32))
     try:
         return hybrid_from_bert(model, kept, layer_types, (tokenizer(part, **options) for part in parts))
     except ValueError as error:
