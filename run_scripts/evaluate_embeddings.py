@@ -30,8 +30,9 @@ from .base.precision import device_type
 from .base.ranges import check_ranges
 from .benchmarks.results import machine
 from .embeddings.formats import FORMATS, ONNX_FILES, has_format
+from .embeddings.pictures import draw
 from .embeddings.results import summarise, table_of
-from .embeddings.speed import all_threads, draw, measure, read_sentences, speed_table
+from .embeddings.speed import all_threads, measure, read_sentences, speed_table
 from .embeddings.tasks import METRICS, EmbeddingTask, load_tasks
 from .training.run_folder import write_atomically
 
@@ -242,7 +243,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         content["speeds"] = evaluation.speeds()
         tables.append(speed_table(content["speeds"]))
         print(f"{tables[1]}\n", flush=True)
-        draw(content, content["speeds"], output)
+        draw(results, content["speeds"], output / "quality_speed.png")
     write_results(output, content, tables, run)
     return rows
 

@@ -1,4 +1,4 @@
-"""Output of the commands: the plan before a run, then tables, prediction files and a plot."""
+"""Output of the commands: the plan before a run, then tables, and prediction files."""
 
 import csv
 import json
@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-
-from .optional_packages import install_hint
 
 
 def transformers_model(model: Any) -> PreTrainedModel:
@@ -174,40 +172,6 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(map(cell, row) for row in zip(*columns.values(), strict=True))
-
-
-def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot the losses and all evaluation metrics over the steps, as far as they were measured at several.
-
-    Args:
-        history: A Trainer's `state.log_history`.
-        path: The image file. Without matplotlib (extra `plot`), a message says that the plot is skipped. There is
-            none of a run in which everything was measured once.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print(f"no picture of the training: matplotlib is missing ({install_hint('plot')})")
-        return
-    measured: dict[str, dict[int, float]] = {}
-    for entry in history:
-        for key, value in sorted(entry.items()):  # resuming loses the order
-            if (key == "loss" or key.startswith("eval_")) and isinstance(value, (int, float)):
-                measured.setdefault(key, {})[entry["step"]] = value
-    curves = {key: [*points.items()] for key, points in measured.items() if len(points) > 1}
-    if not curves:
-        return
-    metrics = [key for key in curves if key not in ("loss", "eval_loss") and not key.endswith(("_runtime", "_second"))]
-    figure = Figure(figsize=(6, 3 + 2 * len(metrics)), layout="constrained")
-    axes = figure.subplots(1 + len(metrics), squeeze=False, sharex=True)[:, 0]
-    for axis, keys in zip(axes, [["loss", "eval_loss"], *([key] for key in metrics)], strict=True):
-        for key in keys:
-            if key in curves:
-                axis.plot(*zip(*curves[key], strict=True), marker="o", markersize=3, label=key.replace("_", " "))
-        if axis.lines:
-            axis.legend()
-    axes[-1].set_xlabel("step")
-    figure.savefig(path, dpi=120)
 
 
 def mean_training_loss(history: Sequence[Mapping[str, Any]]) -> float:

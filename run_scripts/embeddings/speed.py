@@ -1,30 +1,21 @@
-"""Sentences per second of models of sentence embeddings, measured alternately, and quality drawn against it."""
+"""Sentences per second of models of sentence embeddings, measured alternately."""
 
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..base.errors import UserError
-from ..base.optional_packages import install_hint
 from ..base.reporting import markdown_table
 from ..benchmarks.timing import number_of_threads, take_turns
 from ..data.table_files import check_text, read_table
 
 
-if TYPE_CHECKING:  # an optional package
-    from matplotlib.figure import Figure
-
-
 #: Name of a model in a table -> its name or path, and its format.
 Columns = Mapping[str, tuple[str, str]]
-
-#: Format -> marker in the picture.
-MARKERS = {"float32": "o", "bfloat16": "s", "onnx": "^", "onnx-int8": "D"}
 
 
 def all_threads() -> int:
@@ -84,53 +75,3 @@ def speed_table(rows: Sequence[dict[str, Any]]) -> str:
             cells += [f"{speed:,.0f}" if speed >= 100 else f"{speed:.1f}", f"{speed / speeds[first, count]:.2f}"]
         table.append(cells)
     return markdown_table(head, table)
-
-
-def draw(table: Mapping[str, Any], speeds: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write the `picture` to `quality_speed.png` and `quality_speed.svg`.
-
-    Without matplotlib (extra `plot`) a message says that it is skipped.
-    """
-    try:
-        figure = picture(table, speeds)
-    except ImportError:
-        print(f"no picture: matplotlib is missing ({install_hint('plot')})")
-        return
-    figure.savefig(folder / "quality_speed.png", dpi=150)
-    figure.savefig(folder / "quality_speed.svg", metadata={"Date": None})
-
-
-def picture(table: Mapping[str, Any], speeds: Sequence[dict[str, Any]]) -> "Figure":
-    """Quality against sentences per second, with a panel for each number of threads.
-
-    A line in a model's colour joins its formats. The quality is the last row of the table: the mean over the kinds of
-    sets, or over the sets of one kind, or the score on a single set.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    summary = table["rows"][-1]
-    quality = dict(zip(table["models"], summary["scores"], strict=True))
-    threads = list(dict.fromkeys(row["threads"] for row in speeds))
-    models = list(dict.fromkeys(row["model"] for row in speeds))
-    figure = Figure(figsize=(1 + 4.6 * len(threads), 5), layout="constrained")
-    axes = figure.subplots(1, len(threads), squeeze=False, sharey=True)[0]
-    for axis, count in zip(axes, threads, strict=True):
-        for number, model in enumerate(models):
-            rows = [row for row in speeds if (row["threads"], row["model"]) == (count, model)]
-            rows.sort(key=lambda row: row["sentences_per_second"])
-            points = [(row["sentences_per_second"], 100 * quality[row["name"]]) for row in rows]
-            axis.plot(*zip(*points, strict=True), color=f"C{number}", linewidth=0.8, alpha=0.6)
-            for point, row in zip(points, rows, strict=True):
-                axis.plot(*point, MARKERS[row["format"]], color=f"C{number}", markersize=6)
-        axis.set(xscale="log", xlabel="sentences per second", title=f"{count} thread{'s' * (count > 1)}")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel(f"{summary['name']}, times 100")
-    handles = []
-    for number, model in enumerate(models):
-        row = next(row for row in speeds if row["model"] == model)
-        handles.append(Line2D([], [], color=f"C{number}", label=row["name"].removesuffix(f", {row['format']}")))
-    for kind in dict.fromkeys(row["format"] for row in speeds):
-        handles.append(Line2D([], [], color="grey", marker=MARKERS[kind], linestyle="", label=kind))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
-    return figure

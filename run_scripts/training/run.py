@@ -33,7 +33,8 @@ from transformers.trainer_utils import IntervalStrategy, PredictionOutput, has_l
 from ..base.arguments import ModelArguments, parse_arguments
 from ..base.errors import UserError, report_bad_data
 from ..base.memory import keep_freed_memory
-from ..base.reporting import plot_history, print_plan, print_table, training_speed, transformers_model, write_table
+from ..base.pictures import plot_history
+from ..base.reporting import print_plan, print_table, training_speed, transformers_model, write_table
 from ..base.training_arguments import ScriptTrainingArguments, check_has_work
 from ..data.fingerprint import fingerprint
 from ..data.loading import INDEX

@@ -5,11 +5,10 @@ from importlib.metadata import PackageNotFoundError
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base import reporting
-from tokenmixers.run_scripts.base.reporting import class_columns, plot_history, progress_line, versions, write_table
+from tokenmixers.run_scripts.base.reporting import class_columns, progress_line, versions, write_table
 from tokenmixers.run_scripts.data.table_files import read_list, read_table
 
 
@@ -38,16 +37,6 @@ def test_scripts_write_short_lines_between_the_bars(command, capfd):
     assert "evaluation: loss" in written
     assert "{'loss'" not in written
     assert "grad_norm" not in written
-
-
-def test_what_was_measured_once_is_not_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    once = [{"step": 3, "loss": 1.0}, {"step": 3, "eval_loss": 2.0, "eval_f1": 0.5}, {"step": 3, "eval_f1": 0.5}]
-    plot_history(once, tmp_path / "once.png")
-    plot_history([{"step": 1, "loss": 2.0}, *once], tmp_path / "loss.png")
-    plot_history([*once, {"step": 6, "eval_f1": 0.6}], tmp_path / "metric.png")
-    sizes = {path.name: Image.open(path).size for path in tmp_path.iterdir()}
-    assert sizes.keys() == {"loss.png", "metric.png"} and sizes["loss.png"][1] < sizes["metric.png"][1]
 
 
 def test_versions_are_those_of_the_packages_that_are_there(monkeypatch):

@@ -1,6 +1,7 @@
 import json
 import re
 import shlex
+import shutil
 from dataclasses import asdict
 
 import pytest
@@ -168,6 +169,23 @@ def test_lines_of_the_pages_are_as_wide_as_a_screen():
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert max(len(cells(line)) for line in rows) == 7
     assert max(map(len, results_page.summary_table(results_page.read_machines(PUBLISHED)).splitlines())) <= 120
+
+
+def test_the_picture_is_drawn_from_the_results_next_to_the_page(folder, monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr(benchmark_page, "draw", lambda *arguments: drawn.append(arguments))
+    call = ["--folder", str(folder / "benchmarks"), "--readme", str(folder / "top.md")]
+    for path in folder.glob("*"):
+        if path.name != "top.md":
+            (folder / "benchmarks").mkdir(exist_ok=True)
+            path.rename(folder / "benchmarks" / path.name)
+    benchmark_page.main(call)
+    assert drawn == []
+    shutil.copytree(MODEL_CARDS / "embeddings", folder / "embeddings")
+    benchmark_page.main(call)
+    ((results, speeds, path),) = drawn
+    assert len(results) >= 120 and {row["format"] for row in speeds} == {"float32", "onnx-int8"}
+    assert path == folder / "pictures" / "embeddings.png"
 
 
 def test_a_readme_without_a_place_is_left_alone(folder):
