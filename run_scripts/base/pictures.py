@@ -68,7 +68,7 @@ def plain_axis(axes: "Axes", which: str, log: bool = False) -> None:
     if log and high / low > 20:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1, 3)))
     else:
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=which == "x"))  # steps are whole
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_formatter(NullFormatter())
 
