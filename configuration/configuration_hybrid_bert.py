@@ -96,7 +96,7 @@ class HybridBertConfig(ValidatedConfig):
 
     vocab_size: int = 30522
     hidden_size: int = 768
-    num_hidden_layers: int | None = None
+    num_hidden_layers: int | None = None  # type: ignore[assignment]  # `__post_init__` sets it
     num_attention_heads: int = 12
     intermediate_size: int = 3072
     layer_types: list[str] | tuple[str, ...] | None = None

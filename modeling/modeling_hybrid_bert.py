@@ -80,7 +80,7 @@ class HybridBertAttention(UsesAttentionInterface, nn.Module):
         return self.o_proj(attended.flatten(2)), weights
 
 
-LOGITS: dict[str, Callable[[HybridBertConfig], nn.Module]] = {
+LOGITS: dict[str, Callable[[HybridBertConfig], OffsetLogits | RandomLogits | DenseLogits]] = {
     "random_synthesizer": lambda c: OffsetLogits(c.num_attention_heads, c.max_position_embeddings),
     "random_positions": lambda c: RandomLogits(c.num_attention_heads, c.max_position_embeddings),
     "dense_synthesizer": DenseLogits,
@@ -195,7 +195,7 @@ class HybridBertPreTrainedModel(PackageFeatures, ResizableTokens):
             init.normal_(module.weight, std=self.config.initializer_range)
         if isinstance(module, OffsetLogits):
             init.normal_(module.first, std=self.config.initializer_range)
-        elif isinstance(module, PerHeadLinear):
+        elif isinstance(module, PerHeadLinear) and module.bias is not None:
             init.zeros_(module.bias)
 
 

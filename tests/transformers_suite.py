@@ -181,6 +181,22 @@ class AMLPTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
     config_kwargs = {"attention_size": 32}
 
 
+class HybridBertTest(_EncoderSuite, _SplitEncoder, unittest.TestCase):
+    family = "hybrid_bert"
+    has_attentions = True
+    config_kwargs = {
+        "num_attention_heads": 4,
+        "layer_types": ["random_synthesizer", "full_attention"],
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+
+
+class HybridBertBlocksTest(_EncoderSuite, unittest.TestCase):
+    family = "hybrid_bert"
+    config_kwargs = {**HybridBertTest.config_kwargs, "layer_types": ["dense_synthesizer", "gmlp"]}
+
+
 class _DecoderSuite(_EncoderSuite, _NoGenerationTests, TensorParallelTesterMixin, FSDPTesterMixin):
     trained_head = "AutoModelForCausalLM"
 
@@ -392,6 +408,10 @@ class AMLPPipelineTest(_PipelineSuite, unittest.TestCase):
 
 class MLPMixerPipelineTest(_PipelineSuite, unittest.TestCase):
     pipeline_model_mapping = stand_ins.PIPELINE_MODELS["mlp_mixer"]
+
+
+class HybridBertPipelineTest(_PipelineSuite, unittest.TestCase):
+    pipeline_model_mapping = stand_ins.PIPELINE_MODELS["hybrid_bert"]
 
 
 class SynthesizerPipelineTest(_PipelineSuite, unittest.TestCase):

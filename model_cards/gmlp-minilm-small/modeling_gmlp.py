@@ -1056,7 +1056,7 @@ class GMLPLayer(GradientCheckpointingLayer):
         self.sgu = SpatialGatingUnit(
             config.intermediate_size,
             config.max_position_embeddings,
-            config.spatial_weight_type,  # type: ignore[arg-type]  # `__post_init__` has set it
+            config.spatial_weight_type,
             config.gate_layer_norm_eps,
             config.gate_type,
             config.is_decoder,

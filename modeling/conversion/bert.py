@@ -75,7 +75,8 @@ def hybrid_from_bert(
     if bert.config.model_type != "bert" or bert.config.is_decoder:
         kind = "decoder" if bert.config.model_type == "bert" else f"model of type {bert.config.model_type!r}"
         raise ValueError(f"Only encoders of type 'bert' have the layers of this model, got a {kind}.")
-    bert, layers = bert.base_model, bert.config.num_hidden_layers
+    bert = bert.base_model  # type: ignore[assignment]  # a `BertModel`
+    layers = bert.config.num_hidden_layers
     kept = list(range(layers)) if keep_layers is None else list(keep_layers)
     types = ["full_attention"] * len(kept) if layer_types is None else list(layer_types)
     if wrong := [layer for layer in kept if not 0 <= layer < layers]:

@@ -5,12 +5,14 @@ To compile or export the smallest model takes seconds: of each such test one or 
 
 import copy
 import re
+from typing import get_args
 
 import pytest
 import torch
 
 import tokenmixers
 from tokenmixers.configuration.auto_classes import FAMILIES
+from tokenmixers.configuration.configuration_hybrid_bert import LayerType
 
 
 # Every kind of token mixing.
@@ -196,9 +198,12 @@ BASE_MODELS = pytest.mark.parametrize(
         ("MLPMixerModel", {}),
         *(("SynthesizerModel", {"attention_components": [component]}) for component in COMPONENTS),
         ("SynthesizerModel", {"attention_components": ["random", "dense", "vanilla"], "feed_forward_type": "swiglu"}),
+        *(("HybridBertModel", {"layer_types": [name]}) for name in get_args(LayerType)),
     ],
     ids=lambda value: (
-        value if isinstance(value, str) else "+".join(map(str, value.get("attention_components", value)))
+        value
+        if isinstance(value, str)
+        else "+".join(map(str, next((names for names in value.values() if isinstance(names, list)), value)))
     ),
 )
 

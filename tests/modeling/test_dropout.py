@@ -67,6 +67,16 @@ CASES = {
         {"attention_components": ["random"]},
         [STATES, *_synthesizer_layers(2, KEYS), STATES, ((BATCH, LENGTH, 10), CLASSIFIER)],
     ),
+    "hybrid bert": (
+        "HybridBertModel",
+        {"layer_types": ["full_attention", "dense_synthesizer", "gmlp"]},
+        [STATES, *[(MAPS, ATTENTION), STATES, STATES] * 2, STATES],
+    ),
+    "hybrid bert, shared": (
+        "HybridBertForTokenClassification",
+        {"layer_types": ["random_synthesizer"]},
+        [STATES, (KEYS, ATTENTION), STATES, STATES, ((BATCH, LENGTH, 10), CLASSIFIER)],
+    ),
     "synthesizer encoder-decoder": (
         "SynthesizerForConditionalGeneration",
         {"attention_components": ["vanilla"]},
@@ -88,14 +98,14 @@ def build(request, tiny_model):
         rates = {"hidden_dropout_prob": HIDDEN, "classifier_dropout": CLASSIFIER}
         if name.startswith("Synthesizer"):
             rates["attention_dropout"] = ATTENTION
-        else:
+        elif not name.startswith("Hybrid"):
             rates["drop_path_rate"] = PATH
-        if name.startswith("AMLP"):
+        if name.startswith(("AMLP", "Hybrid")):
             rates["attention_probs_dropout_prob"] = ATTENTION
-        if request.param == "eager" and changes.get("attention_components") == ["random"]:
+        if request.param == "eager" and (["random"] in changes.values() or ["random_synthesizer"] in changes.values()):
             pytest.skip("`eager` computes the maps, and drops out their entries")
         built = tiny_model(name, **rates, **changes).train()
-        if "AMLP" in name or "Synthesizer" in name:
+        if "GMLP" not in name and "Mixer" not in name:
             built.set_attn_implementation(request.param)
         return built
 

@@ -1,11 +1,13 @@
 """The standard deviation that every weight starts with, as the configurations document it."""
 
 import re
+from typing import get_args
 
 import pytest
 import torch
 
 import tokenmixers
+from tokenmixers.configuration.configuration_hybrid_bert import LayerType
 
 
 RANGE, SPATIAL, FACTOR, RANDOM = 0.03, 0.011, 0.7, 1.3
@@ -78,6 +80,29 @@ def test_gmlp_amlp_and_mlp_mixer(name, changes):
     ranges = {"initializer_range": RANGE, "spatial_initializer_range": SPATIAL}
     config = model_class.config_class(**sizes, **ranges, max_position_embeddings=30, vocab_size=90, **changes)
     check(model_class(config), GMLP)
+
+
+def test_hybrid_bert():
+    torch.manual_seed(0)
+    table = {
+        r"norm\.weight": 1.0,
+        r"spatial_proj\.bias": 1.0,
+        r"(norm|proj|proj_in|proj_out|second|lm_head)\.bias": 0.0,
+        r"spatial_proj\.weight": ("std", SPATIAL),
+        ".*": ("std", RANGE),
+    }
+    config = tokenmixers.HybridBertConfig(
+        layer_types=get_args(LayerType),
+        hidden_size=WIDTH,
+        num_attention_heads=4,
+        intermediate_size=INNER,
+        max_position_embeddings=30,
+        vocab_size=90,
+        pad_token_id=None,
+        initializer_range=RANGE,
+        spatial_initializer_range=SPATIAL,
+    )
+    assert check(tokenmixers.HybridBertForMaskedLM(config), table) == set(table)
 
 
 def synthesizer(name, **changes):

@@ -146,10 +146,13 @@ def test_who_keeps_the_reference(sdpa_calls, monkeypatch):
     assert calls() == 1
 
 
-@pytest.fixture(params=["AMLPModel", "SynthesizerModel"])
+@pytest.fixture(params=["AMLPModel", "SynthesizerModel", "HybridBertModel"])
 def model(request, tiny_model, sdpa_calls):
-    changes = {"attention_components": ["vanilla", "random"]} if request.param == "SynthesizerModel" else {}
-    return tiny_model(request.param, **changes)
+    changes = {
+        "SynthesizerModel": {"attention_components": ["vanilla", "random"]},
+        "HybridBertModel": {"layer_types": ["full_attention"] * 2},
+    }
+    return tiny_model(request.param, **changes.get(request.param, {}))
 
 
 def test_models(model, sdpa_calls, tiny_inputs):
