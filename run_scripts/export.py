@@ -119,7 +119,7 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     times = {name: 1000 * statistics.median(found) for name, found in seconds.items()}
     for result in results:
         result |= {"milliseconds": times[result["format"]], "pytorch_milliseconds": times["PyTorch"]}
-    checkpoint.save(folder)
+    checkpoint.save(folder, arguments.output_dir)
     return results
 
 

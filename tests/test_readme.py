@@ -144,7 +144,7 @@ def test_names_of_commands_and_targets_in_sentences_exist(page):
 
 
 #: Examples with these are skipped where they are not installed.
-OPTIONAL_PACKAGES = ("sentence_transformers", "model2vec", "mteb", "onnxruntime", "litserve")
+OPTIONAL_PACKAGES = ("sentence_transformers", "faiss", "model2vec", "mteb", "onnxruntime", "litserve")
 PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
 
 
@@ -183,12 +183,13 @@ def test_finetuning_on_own_texts_as_the_readme_says(tmp_path, monkeypatch):
     """The second example of the README, on a file with a text that is longer than the model reads."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
-    Path("reviews.csv").write_text(f"text,label\n{'a long review ' * 200},1\nI did not like it.,0\n")
+    Path("reviews.csv").write_text(f"text,label\n{'a long review ' * 200},good\nI did not like it.,bad\n")
     names: dict = {}
     exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), names)
     assert sorted(map(len, names["reviews"]["input_ids"])) == [8, 256]
+    assert names["reviews"]["label"][:] == [1, 0] and names["model"].config.num_labels == 2
     assert (tmp_path / "outputs" / "trainer" / "checkpoint-3" / "model.safetensors").is_file()
-    assert len(blocks("README.md", "python")[1].split("import tokenmixers\n")[1].strip().splitlines()) == 6
+    assert len(blocks("README.md", "python")[1].split("import tokenmixers\n")[1].strip().splitlines()) == 7
 
 
 def test_the_readme_can_be_read_in_minutes():
@@ -200,6 +201,19 @@ def test_the_search_of_the_first_page_finds_what_it_asks_for(monkeypatch, capsys
     monkeypatch.chdir(ROOT)
     exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), {})
     assert "classify_images" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_the_guide_on_sentence_embeddings_searches_and_classifies(capsys):
+    pytest.importorskip("sentence_transformers")
+    search, faiss, classify = blocks("run_scripts/guides/sentence_embeddings.md", "python")[:3]
+    names: dict = {}
+    exec(compile(search, "search", "exec"), names)
+    assert capsys.readouterr().out.splitlines()[0].endswith("A man plays a guitar.")
+    exec(compile(classify, "classify", "exec"), names)
+    assert capsys.readouterr().out == "['good']\n"
+    if importlib.util.find_spec("faiss"):
+        exec(compile(faiss, "faiss", "exec"), names)
+        assert names["places"][:, 0].tolist() == [0, 1]
 
 
 def test_the_code_of_the_cards_runs(monkeypatch):

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import MethodType
@@ -17,7 +18,7 @@ from ..base.optional_packages import import_optional
 from ..base.sequence_limits import longest_text
 from ..base.trained_model import check_folder, load_trained
 from ..training.trainer import forget_truncation
-from .formats import Inputs
+from .formats import FILES, Inputs
 
 
 #: The Hub's name of a task -> how the names of its models end, which is the Auto class too.
@@ -43,6 +44,21 @@ POOLING_FIELDS = {
     "weightedmean": "weightedmean_tokens",
     "lasttoken": "lasttoken",
 }
+
+#: Tasks of single texts, besides sentence embeddings.
+READ_TEXTS = ("fill-mask", "text-classification", "token-classification", "text-generation", "feature-extraction")
+
+#: Code of the card of an export.
+EXAMPLE = """\
+from onnxruntime import InferenceSession
+from transformers import AutoTokenizer
+from transformers.utils import cached_file
+
+model = "{model}"
+tokenizer, session = AutoTokenizer.from_pretrained(model), InferenceSession(cached_file(model, "{file}"))
+inputs = tokenizer(["This is a text.", "This is another one."], padding=True, truncation=True, return_tensors="np")
+print(session.run({outputs}, {{port.name: inputs[port.name] for port in session.get_inputs()}})[0])
+"""
 
 #: Outputs that nobody who serves a model reads, such as BERT's pooled state of an untrained layer.
 UNUSED_OUTPUTS = ("pooler_output",)
@@ -166,8 +182,13 @@ class Checkpoint:
             encoded = {key: value.view(-1, 2, value.shape[-1]) for key, value in encoded.items()}
         return encoded
 
-    def save(self, folder: Path) -> None:
-        """Write configuration, model code, tokenizer or image processor, and the modules of a sentence transformer."""
+    def save(self, folder: Path, output_dir: str) -> None:
+        """Write configuration, model code, tokenizer or image processor, card, and modules of a sentence transformer.
+
+        Args:
+            folder: The folder to write to.
+            output_dir: Its name at the end, for the card's example.
+        """
         if self.modules is not None:
             forget_truncation(self.processor)
             self.modules.save_pretrained(str(folder), create_model_card=False)
@@ -178,9 +199,32 @@ class Checkpoint:
             self.model.config.save_pretrained(folder)
             forget_truncation(self.processor)
             self.processor.save_pretrained(folder)
-        for file in (Path(self.name) / name for name in ("README.md", "NOTICE")):
-            if file.is_file():
-                (folder / file.name).write_bytes(file.read_bytes())
+        card, notice = (Path(self.name) / name for name in ("README.md", "NOTICE"))
+        if notice.is_file():
+            (folder / notice.name).write_bytes(notice.read_bytes())
+        if card.is_file():
+            files = [file for file in FILES.values() if (folder / file).is_file()]
+            kept = {"encoding": "utf-8", "errors": "surrogateescape"}  # as it is, also in another encoding
+            text = exported_card(card.read_text(**kept), output_dir, files, self.task)
+            (folder / card.name).write_text(text, **kept)
+
+
+def exported_card(card: str, output_dir: str, files: Sequence[str], task: str) -> str:
+    """A checkpoint's card for its export: its first example runs a graph, as there are no weights for PyTorch.
+
+    Args:
+        card: The checkpoint's card.
+        output_dir: The export's folder, which `push_to_hub` replaces by the name on the Hub.
+        files: The exported files. The example runs the first.
+        task: One of `TASKS`. Those that do not read single texts have no example.
+    """
+    use = f"An export to {', '.join(f'`{file}`' for file in files)}, without weights for PyTorch.\n"
+    if task in (*READ_TEXTS, SENTENCES) and files[0].endswith(".onnx"):
+        outputs = ["sentence_embedding"] if task == SENTENCES else None
+        code = EXAMPLE.format(model=Path(output_dir).as_posix(), file=files[0], outputs=outputs)
+        use += f"\n```python\n{code}```\n"
+    text, replaced = re.subn(r"(?ms)^```python\n.*?^```\n", lambda _: use, card, count=1)
+    return text if replaced else re.sub(r"(?m)^(# .+\n)", lambda title: f"{title[1]}\n{use}", card, count=1)
 
 
 def _add_older_fields(folder: Path, longest: int) -> None:

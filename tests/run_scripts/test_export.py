@@ -27,7 +27,8 @@ from tokenmixers.run_scripts.exports.quality import (
     evaluate,
     quality_loss,
 )
-from tokenmixers.run_scripts.exports.tasks import Checkpoint, find_task
+from tokenmixers.run_scripts.exports.tasks import Checkpoint, exported_card, find_task
+from tokenmixers.run_scripts.push_to_hub import collect_files
 from tokenmixers.run_scripts.training.trial_step import try_arguments
 
 
@@ -173,6 +174,38 @@ def sentence_transformer(checkpoint, tokenizer):
         return folder.with_name("sentences"), model
 
     return build
+
+
+def test_the_card_of_an_export_has_no_code_for_weights_that_are_not_there():
+    card = "---\nlicense: mit\n---\n# Mine\n\n```python\nload('mine')\n```\n\n## Limits\n"
+    files = ["onnx/model.onnx", "onnx/model_quantized.onnx"]
+    for task in ("question-answering", "image-classification"):
+        found = exported_card(card, "out", files, task)
+        assert found == card.replace(
+            "```python\nload('mine')\n```\n",
+            "An export to `onnx/model.onnx`, `onnx/model_quantized.onnx`, without weights for PyTorch.\n",
+        )
+    assert exported_card("# Mine\n", "out", files[:1], "question-answering") == (
+        "# Mine\n\nAn export to `onnx/model.onnx`, without weights for PyTorch.\n"
+    )
+
+
+@exporting
+@pytest.mark.slow
+def test_the_example_of_the_card_of_an_export_runs(checkpoint, tmp_path, monkeypatch, capsys):
+    folder, model = checkpoint("GMLPForSequenceClassification")
+    (folder / "README.md").write_text("# Mine\n\n```python\nload('mine')\n```\n")
+    monkeypatch.chdir(tmp_path)
+    run(folder, Path("out"), kinds=("onnx",))
+    card = (tmp_path / "out" / "README.md").read_text()
+    capsys.readouterr()
+    exec(compile(re.search(r"```python\n(.+?)```", card, re.DOTALL)[1], "card", "exec"), {})
+    inputs = AutoTokenizer.from_pretrained(folder)(["This is a text."], return_tensors="pt")
+    with torch.no_grad():
+        expected = model(input_ids=inputs["input_ids"]).logits.numpy()
+    assert str(expected[0])[1:6] in capsys.readouterr().out
+    pushed = collect_files("out", "me/mine")["README.md"].decode()
+    assert 'model = "me/mine"' in pushed
 
 
 @exporting

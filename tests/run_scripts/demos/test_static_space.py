@@ -95,6 +95,27 @@ def test_node_gives_the_embeddings_of_pytorch(exported, tmp_path):
     assert np.abs(np.array(found["q8"]) - alone(inputs)["sentence_embedding"].numpy()).max() < 0.05
 
 
+@pytest.mark.slow
+@javascript
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_blocks_of_the_guide_give_one_set_of_embeddings(exported, tmp_path):
+    guide = (Path(tokenmixers.__file__).parent / "run_scripts" / "guides" / "serving.md").read_text(encoding="utf-8")
+    blocks, found = re.findall(r"```javascript\n(.+?)```", guide, flags=re.DOTALL), []
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "embeddings-onnx").symlink_to(exported[0] / "out")
+    for number, block in enumerate(blocks):
+        code, shown = re.subn(r"console\.log\((.+)\);", r"console.log(JSON.stringify(\1));", block)
+        assert shown == 1
+        (tmp_path / f"{number}.mjs").write_text(code)
+        call = ["node", f"{number}.mjs"]
+        finished = subprocess.run(call, cwd=tmp_path, capture_output=True, check=True, timeout=300, text=True)
+        found.append(np.array(json.loads(finished.stdout.splitlines()[-1])))
+    graph, pipe = found
+    assert graph.shape == (2, 32) and np.abs(graph - pipe).max() < 1e-3
+    assert np.linalg.norm(pipe, axis=1) == pytest.approx(np.ones(2), abs=1e-3)
+
+
 def tokenized(folder: Path):
     from transformers import AutoTokenizer
 
