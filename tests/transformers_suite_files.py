@@ -203,7 +203,7 @@ def save_pipeline_models(folder: Path) -> None:
     )
     names = dict(enumerate(["contradiction", "entailment", "neutral"]))
     labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, **labels}
+    sizes = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, **labels}
     summary = {}
     for family, mapping in PIPELINE_MODELS.items():
         for model_class in mapping.values():

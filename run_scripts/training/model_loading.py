@@ -60,9 +60,14 @@ def load_config(arguments: ModelArguments) -> PreTrainedConfig:
             raise UserError(f"--config_overrides names {key!r}: weights are float32; give --precision instead.")
         if key not in fields:
             raise UserError(f"--config_overrides names {key!r}, which is no field of {type(config).__name__}.")
+    given = {config.attribute_map.get(key, key): value for key, value in overrides.items()}
+    kept = config.to_diff_dict()
+    if isinstance(given.get("layer_types"), list):
+        kept["num_hidden_layers"] = len(given["layer_types"])
+    elif "num_hidden_layers" in given:
+        kept.pop("layer_types", None)
     try:
-        names = type(config).attribute_map
-        changed = type(config)(**config.to_diff_dict() | {names.get(key, key): overrides[key] for key in overrides})
+        changed = type(config)(**kept | given)
         unfit = arguments.model_name_or_path is not None and not all(map(can_change, overrides))
     except Exception as error:  # strict dataclasses raise several kinds
         if not overrides:

@@ -56,6 +56,18 @@ def test_without_any_limit_a_length_must_be_given():
         sequence_length(None, UNLIMITED[0], endless)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "types"),
+    [
+        ("num_hidden_layers=2", ["full_attention"] * 2),
+        ("layer_types=[gmlp,full_attention,amlp]", ["gmlp", "full_attention", "amlp"]),
+    ],
+)
+def test_the_number_of_layers_or_their_types_give_the_other(overrides, types):
+    config = load_config(ModelArguments(model_type="hybrid_bert", config_overrides=overrides))
+    assert config.layer_types == types and config.num_hidden_layers == len(types)
+
+
 @pytest.mark.parametrize("number", [4, 5])
 def test_a_new_tokenizer_reads_the_first_texts_alone(number, caplog):
     arguments = ModelArguments(config_name="gmlp-base", train_tokenizer=40, max_tokenizer_texts=4)
