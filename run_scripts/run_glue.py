@@ -97,7 +97,8 @@ class TextClassification(Task):
         if data_args.task_name is not None:
             self.task = find_task(data_args.task_name)
         else:
-            self.task = own_task(data_args, tables["train"][""] if args.do_train else None, run.config)
+            train = tables["train"][""] if args.do_train else None
+            self.task = own_task(data_args, train, run.config, [sets[""] for sets in tables.values()])
             if not self.task.is_regression:
                 others = {
                     split: found_labels(sets[""], self.task) for split, sets in tables.items() if split != "train"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import UserError
-from .table_files import BadRowError, Row, Table, is_missing, load_split, read_table
+from .table_files import BadRowError, Row, Table, class_name, class_names, is_missing, load_split, read_table
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class TextTask:
         group: Which rows belong together in the metric "exact_match"; `None` if the task has none.
         unseen: Names of further labels in evaluation data, whose indices follow those of the classes.
         multi_label: Whether the label is a list of classes, which may be empty.
+        places: The classes of the places of multi-hot lists; `None` for lists of classes.
     """
 
     texts: Callable[[Row], tuple[str, ...]]
@@ -43,6 +44,7 @@ class TextTask:
     group: Callable[[Row], str] | None = None
     unseen: tuple[str, ...] = ()
     multi_label: bool = False
+    places: tuple[str, ...] | None = None
 
     @property
     def is_regression(self) -> bool:
@@ -57,7 +59,7 @@ class TextTask:
     def has_label(self, row: Row) -> bool:
         """Whether a row has a label; those of test sets are hidden, by -1 where this is no label of the task."""
         label = row.get(self.label_column)
-        if str(label) in ("-1", "-1.0"):
+        if str(label).strip() in ("-1", "-1.0"):
             return self.score_range is None if self.labels is None else "-1" in self.labels
         return not is_missing(label)
 
@@ -69,31 +71,39 @@ class TextTask:
         """
         if self.multi_label:
             return self._read_labels(value)
-        if isinstance(value, (list, dict)):
-            raise ValueError(f"the label is {value!r}: a text has one label, a name or a number.")
+        label, names = class_name(value), self.all_labels
         if self.labels is None:
             return self._read_score(value)
-        names = self.all_labels
-        if str(value) in names:
-            return names.index(str(value))
-        if isinstance(value, bool) and str(value).lower() in names:
-            return names.index(str(value).lower())
+        if label in names:
+            return names.index(label)
+        if isinstance(value, bool) and label.lower() in names:
+            return names.index(label.lower())
         if not self.by_index:
             raise ValueError(f"the label {value!r} is not one of {', '.join(map(repr, self.labels))}.")
-        number = int(value) if isinstance(value, int) or str(value).isdecimal() else -1
+        number = int(label) if label.isdecimal() else -1
         if not 0 <= number < len(self.labels):
             allowed = ", ".join(map(repr, self.labels))
             raise ValueError(f"the label {value!r} is not one of {allowed}, nor a number from 0 on in that order.")
         return number
 
-    def _read_labels(self, value: Any) -> list[float]:
+    def label_set(self, value: Any) -> list[str]:
+        """The classes of a list of labels. Raises `ValueError` if it is none."""
         if not isinstance(value, list):
             raise ValueError(f"the label must be a list of labels, got {value!r}.")
-        unknown = [label for label in value if str(label) not in self.all_labels]
+        if self.places is None:
+            return class_names(value)
+        if len(value) != len(self.places) or any(mark not in (0, 1) for mark in value):
+            raise ValueError(
+                f"the label must be a list of 0 and 1 for each of {len(self.places)} classes, got {value!r}."
+            )
+        return [name for name, mark in zip(self.places, value, strict=True) if mark]
+
+    def _read_labels(self, value: Any) -> list[float]:
+        present = self.label_set(value)
+        unknown = [name for name in present if name not in self.all_labels]
         if unknown:
             known = ", ".join(map(repr, self.labels or ()))
             raise ValueError(f"the label {unknown[0]!r} is not one of {known}.")
-        present = {str(label) for label in value}
         return [float(name in present) for name in self.all_labels]
 
     def _read_score(self, value: Any) -> float:

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,9 @@ SHOWN = 10
 #: Stands for a carriage return inside a line of csv, where Python's reader would end the row. UTF-8 has no such code.
 _CARRIAGE_RETURN = "\udc0d"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+#: What Python and NumPy write into a list: a text in quotation marks, or a number or name.
+_ITEM = re.compile(r"""u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*"|[^\s'",\[\]]+""")
 
 
 class BadRowError(ValueError):
@@ -245,17 +249,93 @@ def check_some_text(texts: Sequence[Any]) -> list[str]:
 
 
 def read_list(cell: Any) -> Any:
-    """The list that a cell such as `["a", "b"]` stands for, as JSON or Python write it; other cells as they are."""
-    if not isinstance(cell, str) or not (cell.startswith("[") and cell.endswith("]")):
+    """The list that a cell such as `["a", "b"]` stands for, as JSON, Python or NumPy write it; others as they are."""
+    text = cell.strip() if isinstance(cell, str) else ""
+    if not (text.startswith("[") and text.endswith("]")):
         return cell
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (json.loads, _python_list):
         try:
-            found = parse(cell)
+            found = parse(text)
         except (ValueError, SyntaxError):
             continue
         if isinstance(found, list):
             return found
     return cell
+
+
+def _python_list(text: str) -> Any:
+    """A list of Python, or one of NumPy: `['a' 'b']`, which Python would read as `['ab']`."""
+    items, gaps = _ITEM.findall(text[1:-1]), [gap.strip() for gap in _ITEM.split(text[1:-1])]
+    if not any(gaps):
+        text = f"[{', '.join('None' if item == 'nan' else item for item in items)}]"
+    elif "" in gaps[1:-1]:
+        raise ValueError("a comma is missing.")
+    return ast.literal_eval(text)
+
+
+def read_labels(cell: Any) -> Any:
+    """The labels that a cell holds: a list, see `read_list`, or a single one.
+
+    Raises:
+        BadRowError: If it is a text in brackets like several labels, but no such list.
+    """
+    found = read_list(cell)
+    text = found.strip() if isinstance(found, str) else ""
+    if text[:1] + text[-1:] in ("[]", "()", "{}") and {*text[1:-1]} & {*",'\"["}:
+        raise BadRowError(
+            f'the label {cell!r} is no list: write several labels as ["a", "b"], and one without brackets.'
+        )
+    return found
+
+
+def class_name(cell: Any) -> str:
+    """The class in a cell as a text, without white space around it.
+
+    Raises:
+        BadRowError: If it holds several.
+    """
+    label = read_labels(cell)
+    if isinstance(label, list | dict):
+        raise BadRowError(f"the label is {label!r}: a text has one label, a name or a number.")
+    return str(label).strip()
+
+
+def class_names(labels: list[Any]) -> list[str]:
+    """The classes in a list as texts, without white space around them: names, or whole numbers.
+
+    Raises:
+        BadRowError: If one is neither, or a number stands there twice, as in counts.
+    """
+    for label in labels:
+        is_number = isinstance(label, int | float) and not isinstance(label, bool) and label % 1 == 0
+        if is_missing(label) or not (isinstance(label, str) or is_number):
+            raise BadRowError(
+                f"the label {label!r} in the list {reprlib.repr(labels)} is neither a name nor a whole number."
+            )
+    numbers = [label for label in labels if not isinstance(label, str)]
+    if len({*numbers}) < len(numbers):
+        raise BadRowError(
+            f"the list {reprlib.repr(labels)} has a number twice: lists hold the numbers of their classes, or in all "
+            "rows 0 and 1 alone, one for each class."
+        )
+    return [label.strip() if isinstance(label, str) else str(int(label)) for label in labels]
+
+
+def read_binary(cell: Any, name: str = "the label") -> int:
+    """A cell that must hold 0 or 1.
+
+    Raises:
+        EmptyRowError: If it is empty.
+        BadRowError: If it holds something else.
+    """
+    if is_missing(cell):
+        raise EmptyRowError(f"{name} is empty.")
+    text = str(cell).strip().lower()
+    if text in ("0", "0.0", "false"):
+        return 0
+    if text in ("1", "1.0", "true"):
+        return 1
+    raise BadRowError(f"{name} must be 0 or 1, got {cell!r}.")
 
 
 def read_table(

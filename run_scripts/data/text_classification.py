@@ -1,6 +1,8 @@
 """Texts with classes, several or one each, or scores: loading, checking, tokenizing."""
 
 import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +15,17 @@ from ..base.trained_model import label_names
 from .glue import GlueTask, TextTask, columns, find_task
 from .loading import INDEX, SPLITS, FileArguments, LengthArguments, TextColumnArguments
 from .table_files import (
-    BadRowError,
     EmptyRowError,
     Row,
     Table,
     check_some_text,
     check_text,
+    class_name,
+    class_names,
     is_missing,
     load_tables,
-    read_list,
+    read_binary,
+    read_labels,
 )
 
 
@@ -55,13 +59,37 @@ class TextClassificationArguments(LengthArguments, TextColumnArguments, FileArgu
     )
     label_column_name: str = field(
         default="label",
-        metadata={"help": "Column that holds the class, the number, or a list of classes (in csv and tsv as JSON)."},
+        metadata={
+            "help": "Column that holds the class, the number, or a list (in csv and tsv as JSON): of classes, or of 0 "
+            "and 1 for each class."
+        },
     )
     label_columns: list[str] | None = field(
         default=None,
         metadata={"help": "Instead of a list of classes: columns that are named after classes and hold 0 or 1."},
     )
+    multi_hot_names: list[str] | None = field(
+        default=None,
+        metadata={"help": "Names of the classes of lists that hold 0 or 1 for each; numbers from 0 on by default."},
+    )
     do_regression: bool = field(default=False, metadata={"help": "The labels of your data are numbers, not classes."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        options = {"label_columns": self.label_columns, "multi_hot_names": self.multi_hot_names}
+        given = {option: names for option, names in options.items() if names is not None}
+        for option, names in given.items():
+            if self.do_regression or len(given) > 1:
+                other = "do_regression" if self.do_regression else "multi_hot_names"
+                raise UserError(f"--{option} names classes: leave it out, or --{other}.")
+            if len({*names}) < len(names):
+                raise UserError(f"--{option} {' '.join(names)} gives a name twice.")
+
+    @property
+    def places(self) -> tuple[str, ...] | None:
+        """The classes of the places of multi-hot labels, if an option names them."""
+        names = self.label_columns or self.multi_hot_names
+        return None if names is None else tuple(map(str.strip, names))
 
 
 #: Split -> name of an evaluation set (`""` where there is one only) -> rows.
@@ -95,14 +123,12 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
     With `--label_columns`, the column of labels is made from these.
     """
     columns = arguments.label_columns
-    if columns is not None and len({*columns}) < len(columns):
-        raise UserError(f"--label_columns {' '.join(columns)} names a column twice.")
 
     def change(row: Row) -> list[Row]:
         if columns is not None:
-            label = _marked({name: table.value(row, name) if labelled else row.get(name) for name in columns})
+            label = _marks({name: table.value(row, name) if labelled else row.get(name) for name in columns})
         else:
-            label = read_list(row.get(arguments.label_column_name))
+            label = read_labels(row.get(arguments.label_column_name))
             if not isinstance(label, list):
                 return [row]
         return [{**row, arguments.label_column_name: label}]
@@ -110,56 +136,48 @@ def _with_label_lists(table: Table, arguments: TextClassificationArguments, labe
     return table.expand(change)
 
 
-def _marked(values: dict[str, Any]) -> list[str] | None:
-    """The names of the columns that hold 1; `None` if one is empty.
-
-    Raises:
-        BadRowError: If one holds neither 0 nor 1.
-    """
-    names = []
-    for name, value in values.items():
-        if is_missing(value):
-            return None
-        text = str(value).strip().lower()
-        if text not in ("0", "0.0", "false", "1", "1.0", "true"):
-            raise BadRowError(f"the column {name!r} of --label_columns must hold 0 or 1, got {value!r}.")
-        if text in ("1", "1.0", "true"):
-            names.append(name)
-    return names
+def _marks(values: dict[str, Any]) -> list[int] | None:
+    """0 or 1 for each of `--label_columns`; `None` if one is empty."""
+    if any(map(is_missing, values.values())):
+        return None
+    return [read_binary(value, f"the column {name!r} of --label_columns") for name, value in values.items()]
 
 
-def own_task(arguments: TextClassificationArguments, train: Table | None, config: PreTrainedConfig) -> TextTask:
+def own_task(
+    arguments: TextClassificationArguments,
+    train: Table | None,
+    config: PreTrainedConfig,
+    evaluation: Sequence[Table] = (),
+) -> TextTask:
     """The task of data that belong to no benchmark.
 
     Args:
         arguments: Names of the columns.
         train: Training rows, whose labels are the classes.
         config: The checkpoint's configuration, whose labels are the classes if there are no training rows.
+        evaluation: Rows that say how lists are read if there are no training rows.
     """
+    column, places = arguments.label_column_name, arguments.places
     texts = columns(*arguments.text_column_names)
     if len(arguments.text_column_names) > 2:
         raise UserError(f"--text_column_names {' '.join(arguments.text_column_names)}: give one column, or two.")
     if arguments.do_regression:
-        if arguments.label_columns is not None:
-            raise UserError("--label_columns are those of classes: leave out --do_regression.")
-        return TextTask(texts, None, ("pearson", "spearman"), label_column=arguments.label_column_name)
-    several = arguments.label_columns is not None or _has_several(train, arguments.label_column_name, config)
-    if train is None:
-        names = label_names(config)
-    else:
-        names = arguments.label_columns or _classes(train, arguments.label_column_name, several)
+        return TextTask(texts, None, ("pearson", "spearman"), label_column=column)
+    several = places is not None or _has_several(train, column, config)
+    known = tuple(label_names(config)) if train is None else None
+    if several and places is None:
+        places = _find_places(evaluation if train is None else [train], column, known)
+    names = known or places or tuple(_classes(train, column, several))
     # A file of numbers may mean the classes of a model whose labels have names.
     by_index = train is None and not any(name.isdecimal() for name in names)
     metrics = ("micro_f1", "macro_f1", "accuracy") if several else ("accuracy", "macro_f1")
-    task = TextTask(
-        texts, tuple(names), metrics, label_column=arguments.label_column_name, by_index=by_index, multi_label=several
-    )
+    options = {"label_column": column, "by_index": by_index, "multi_label": several, "places": places}
+    task = TextTask(texts, names, metrics, **options)
     if len(names) < 2:
         if train is not None:
             read_examples(train, task, True, arguments.skip_empty_examples)  # bad rows, which may have the other label
         source = "the model" if train is None else train.source
         if not names:
-            column = arguments.label_column_name
             raise UserError(f"{source} has no label: all lists in the column {column!r} are empty.")
         raise UserError(f"{source} has no label but {names[0]!r}: a classifier needs two, numbers --do_regression.")
     return task
@@ -175,20 +193,58 @@ def _has_several(train: Table | None, column: str, config: PreTrainedConfig) -> 
     )
 
 
+def _find_places(tables: Sequence[Table], column: str, known: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The classes of the places of multi-hot lists; `None` if the lists are of classes.
+
+    Args:
+        tables: The rows.
+        column: That of the lists.
+        known: The classes of a model that is not trained; by default classes are numbers.
+
+    Raises:
+        UserError: If lists hold 0 and 1 alone, and could be both or neither.
+    """
+    lists = [row.get(column) for table in tables for row in table.readable if isinstance(row.get(column), list)]
+    values = [value for found in lists for value in found]
+    if not values or not all(isinstance(value, int | float) and value in (0, 1) for value in values):
+        return None
+    sizes = {len(found) for found in lists}
+    are_numbers = known is None or all(name.isdecimal() for name in known)
+    could_be_classes = are_numbers and not any(isinstance(value, bool) for value in values)
+    if len(sizes) == 1 and could_be_classes and all(len({*found}) == len(found) for found in lists):
+        problem = f"lists such as {lists[0]} may be numbers of classes, or 0 and 1 for each class"
+    elif len(sizes) > 1:
+        problem = f"lists hold 0 and 1 alone, but have {min(sizes)} to {max(sizes)} elements"
+    elif known is not None and sizes != {len(known)}:
+        problem = f"lists have 0 and 1 for {min(sizes)} classes, the model has {len(known)}"
+    else:
+        return known or tuple(map(str, range(len(lists[0]))))
+    raise UserError(
+        f"{', '.join(table.source for table in tables)}: {problem}: name the classes of 0 and 1 with "
+        '--multi_hot_names, or write numbers of classes as texts, such as ["0", "1"].'
+    )
+
+
 def _classes(train: Table, column: str, several: bool) -> list[str]:
     """The labels of training rows in order."""
     if several:
-        lists = (row.get(column) for row in train.readable)
-        return _in_order({str(label) for found in lists if isinstance(found, list) for label in found})
-    # Rows without a label, or with several: `read_examples` names all of them.
-    labels = [train.value(row, column) for row in train.readable]
-    found = {str(label) for label in labels if not (is_missing(label) or isinstance(label, list | dict))}
+        return _in_order(_names_in((row.get(column) for row in train.readable), class_names))
+    found = _names_in((train.value(row, column) for row in train.readable), lambda label: [class_name(label)])
     if found and all(map(_is_number, found)) and not all(name.lstrip("-").isdecimal() for name in found):
         raise UserError(
             f"{train.source} has numbers such as {min(found)} as labels: give --do_regression to predict numbers, or "
             "names or whole numbers for classes."
         )
     return _in_order(found)
+
+
+def _names_in(labels: Iterable[Any], read: Callable[[Any], Iterable[str]]) -> set[str]:
+    """The classes of labels, without what is missing or wrong: `read_examples` names all of these rows."""
+    found: set[str] = set()
+    for label in labels:
+        with suppress(ValueError):
+            found.update(() if is_missing(label) else read(label))
+    return found
 
 
 def _in_order(found: set[str]) -> list[str]:
@@ -205,17 +261,15 @@ def _is_number(name: str) -> bool:
 
 def found_labels(table: Table, task: TextTask) -> set[str]:
     """The labels of a table as names: those of the task's classes that a row names by index, others as they are."""
-    labels = [row[task.label_column] for row in table.readable if task.has_label(row)]
-    if task.multi_label:
-        return {str(label) for found in labels if isinstance(found, list) for label in found}
-    return {_name_of(label, task) for label in labels}
+    labels = (row[task.label_column] for row in table.readable if task.has_label(row))
+    return _names_in(labels, task.label_set if task.multi_label else lambda label: [_name_of(label, task)])
 
 
 def _name_of(label: Any, task: TextTask) -> str:
     try:
         return task.labels[int(task.read_label(label))]
     except ValueError:
-        return str(label)
+        return class_name(label)
 
 
 def read_examples(table: Table, task: TextTask, labelled: bool, skip_empty: bool = False) -> datasets.Dataset:

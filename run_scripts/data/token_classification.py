@@ -156,17 +156,18 @@ def _check(table: Table, arguments: TokenClassificationArguments, tagged: bool) 
 def _tag_name(tag: Any, names: Sequence[str] | None) -> str:
     if is_missing(tag):
         raise EmptyRowError("a tag is missing.")
-    if str(tag) == IGNORED_TAG:
-        return IGNORED_TAG
-    if isinstance(tag, int) and names is not None:
+    if isinstance(tag, bool | float | list | dict):
+        raise BadRowError(f"the tag {tag} is neither a name nor a whole number.")
+    name = str(tag).strip()
+    if name == IGNORED_TAG or names is None:
+        return name
+    if isinstance(tag, int):
         if not 0 <= tag < len(names):
             raise BadRowError(f"the tag {tag} is not below {len(names)}, the number of --tag_names.")
         return names[tag]
-    if names is not None and tag not in names:
+    if name not in names:
         raise BadRowError(f"the tag {tag!r} is not one of --tag_names {', '.join(names)}.")
-    if isinstance(tag, float | list | dict):
-        raise BadRowError(f"the tag {tag} is neither a name nor a whole number.")
-    return str(tag)
+    return name
 
 
 def found_tags(sentences: datasets.Dataset) -> set[str]:

@@ -2,6 +2,7 @@ import json
 import math
 
 import datasets
+import numpy as np
 import pytest
 
 from tokenmixers.run_scripts.base.errors import UserError
@@ -10,7 +11,9 @@ from tokenmixers.run_scripts.data.table_files import (
     BadRowError,
     EmptyRowError,
     check_some_text,
+    class_names,
     load_split,
+    read_list,
     read_table,
 )
 
@@ -128,3 +131,28 @@ def test_some_texts_of_a_row_may_be_empty():
     with pytest.raises(BadRowError, match="must be a string, got 3") as caught:
         check_some_text(["", 3])
     assert not isinstance(caught.value, EmptyRowError)  # which --skip_empty_examples leaves out
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [
+        ('["a", "b"]', ["a", "b"]),
+        (" ['it\\'s', None] ", ["it's", None]),
+        ("[u'a', \"b\"]", ["a", "b"]),
+        ("[]", []),
+        (str(np.array(["it's", "two words", 'a "b"'])), ["it's", "two words", 'a "b"']),
+        (str(np.array([f"label {index}" for index in range(30)])), [f"label {index}" for index in range(30)]),
+        (str(np.array([1, 0, -1])), [1, 0, -1]),
+        (str(np.array([0.5, 1, np.nan])), [0.5, 1, None]),
+        (str(np.array([True, False])), [True, False]),
+        # No lists: a comma is missing, rows of a matrix, names in brackets, a part of a list.
+        *((text, text) for text in ("['a' 'b', 'c']", "[1, 0 1]", str(np.eye(2)), "[not sure]", "[PAD]", "['a'", 3)),
+    ],
+)
+def test_lists_of_json_python_and_numpy(cell, found):
+    assert read_list(cell) == found
+
+
+def test_abbreviated_arrays_are_no_labels():
+    with pytest.raises(BadRowError, match="the label Ellipsis in the list"):
+        class_names(read_list(str(np.zeros(2000, int))))

@@ -87,6 +87,7 @@ WORDS, TAGS = [["EU", "rejects", "a,b"], ["x"]], [["B-ORG", "O", "O"], ["O"]]
 FORMS = {
     "lists.csv": ('id,words,tags\n0,"{0}","{1}"\n1,"{2}","{3}"', "json"),
     "python.csv": ('id,words,tags\n0,"{0}","{1}"\n1,"{2}","{3}"', "python"),
+    "numpy.csv": ('id,words,tags\n0,"{0}","{1}"\n1,"{2}","{3}"', "numpy"),
     "spaces.csv": ('id,words,tags\n0,"EU  rejects a,b",B-ORG O O\n1,x,O', ""),
     "rows.csv": ('n,words,tags\n1,EU,B-ORG\n1,rejects,O\n1,"a,b",O\n2,x,O', "n"),
     "kaggle.csv": ('n,words,tags\nSentence: 1,EU,B-ORG\n,rejects,O\n,"a,b",O\nSentence: 2,x,O', "n"),
@@ -99,7 +100,8 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_tables_of_sentences_and_of_words(name, tmp_path):
     content, kind = FORMS[name]
-    written = str if kind == "python" else lambda values: json.dumps(values).replace('"', '""')
+    kinds = {"python": str, "numpy": lambda values: str(np.array(values))}
+    written = kinds.get(kind, lambda values: json.dumps(values).replace('"', '""'))
     cells = [written(values) for pair in zip(WORDS, TAGS, strict=True) for values in pair]
     (tmp_path / name).write_text(content.format(*cells))
     given = ["--train_file", str(tmp_path / name), "--text_column_name", "words", "--label_column_name", "tags"]
@@ -119,6 +121,7 @@ def test_tables_of_sentences_and_of_words(name, tmp_path):
         ("n,words,tags\n1,a,O\n1,b,", "n", "line 2: a tag is missing"),
         ("words,tags\na,O", "n", "there is no column 'n' (--sentence_column); the columns are 'words', 'tags'"),
         ("n,words\n1,a", "n", "there is no column 'tags' (--label_column_name); the columns are 'words'"),
+        ('words,tags\na b,"[true, false]"', None, "line 2: the tag True is neither a name nor a whole number"),
         ("words,tags\na b,O", None, "line 2: 'tags' must be a list of 2 tags, not ['O']"),
     ],
 )
@@ -133,6 +136,13 @@ def test_wrong_tables_of_words(content, sentence, message, tmp_path):
     with pytest.raises(SystemExit) as caught:
         load_sentences(arguments, ["train"])
     assert message in str(caught.value)
+
+
+def test_spaces_around_tags_do_not_count(tmp_path):
+    (tmp_path / "train.json").write_text('[{"tokens": ["a", "b"], "ner_tags": ["B-X ", " O"]}]')
+    for names in (None, ["O", "B-X", "I-X"]):
+        arguments = TokenClassificationArguments(train_file=[str(tmp_path / "train.json")], tag_names=names)
+        assert load_sentences(arguments, ["train"])["train"]["tags"][:] == [["B-X", "O"]]
 
 
 @pytest.mark.parametrize("source", ["folder of parquet", "folder of saved splits", "file"])
