@@ -22,7 +22,7 @@ from tokenmixers import __version__
 
 from .base.commands import COMMANDS, GROUPS, SMALL_DATA, TRAINING_COMMANDS, describe, module_of
 from .base.help_text import help_text
-from .base.output import escape_unencodable
+from .base.output import prepare_output
 
 
 USAGE = """usage: tokenmixers COMMAND [arguments]
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: With status 2 if there is no such command; otherwise as the command ends.
     """
-    escape_unencodable()
+    prepare_output()
     command, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if command in ("-h", "--help"):
         print(overview())

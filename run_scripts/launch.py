@@ -26,6 +26,7 @@ from transformers.utils import logging
 from .base.arguments import RECIPE_ENDINGS
 from .base.commands import TRAINING_COMMANDS
 from .base.errors import UserError
+from .base.output import prepare_output
 from .base.precision import has_accelerator
 from .base.shipped_files import ACCELERATE, find_shipped
 
@@ -66,6 +67,7 @@ def complete(options: argparse.Namespace, config: ClusterConfig, shipped: bool) 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; returns when all processes have ended."""
+    prepare_output()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
     )
@@ -112,6 +114,8 @@ def main(argv: list[str] | None = None) -> None:
         raise UserError(f"accelerate refuses: {error}") from error
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
+        if failure.exitcode == -getattr(signal, "SIGPIPE", 0):  # nobody reads what it prints
+            raise SystemExit(128 - failure.exitcode) from error
         raise UserError(
             f"process {rank} of {script} failed with exit status {failure.exitcode}, see above."
         ) from error

@@ -21,7 +21,7 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.errors import UserError
 from .base.optional_packages import import_optional
-from .base.output import escape_unencodable
+from .base.output import prepare_output
 from .base.shipped_files import LM_EVAL_TASKS
 from .base.trained_model import check_complete
 
@@ -80,7 +80,7 @@ def _report_wrong_calls() -> Iterator[None]:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point; prints a table of results."""
-    escape_unencodable()
+    prepare_output()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
     )

@@ -22,7 +22,7 @@ from .commands import TRAINING_COMMANDS, called_command, docstring_of
 from .config_overrides import merge_overrides
 from .errors import UserError, refuse_arguments
 from .help_text import HelpFormatter, help_text
-from .output import escape_unencodable
+from .output import prepare_output
 from .ranges import check_ranges
 from .shipped_files import MODEL_CARDS, RECIPES, find_shipped
 
@@ -216,7 +216,7 @@ def parse_arguments(
         usage: Text after the command's name in `--help`, which also shows the docstring of the command's module.
         epilog: The end of `--help`.
     """
-    escape_unencodable()  # here for `python -m`, which does not run `__main__.py`
+    prepare_output()  # here for `python -m`, which does not run `__main__.py`
     command = called_command()
     parser = HfArgumentParser(
         dataclass_types,

@@ -13,7 +13,7 @@ import pytest
 
 import tokenmixers
 from tokenmixers.run_scripts import __main__ as command_line
-from tokenmixers.run_scripts.base.commands import GROUPS, describe, docstring_of
+from tokenmixers.run_scripts.base.commands import COMMANDS, GROUPS, describe, docstring_of, module_of
 
 
 def call(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess:
@@ -129,6 +129,60 @@ def test_the_form_of_python_m_has_the_same_help():
     module = [sys.executable, "-m", "tokenmixers.run_scripts.make_data", "number_names", "--help"]
     shown = subprocess.run(module, capture_output=True, text=True, check=True).stdout
     assert docstring_of("number_names") in shown
+
+
+#: What a command does -> what is left in a file.
+WITHOUT_READER = {
+    "print('a')": "",
+    "print('a', flush=True)": "",
+    "print('a' * 100_000)": "",
+    "try:\n        print('a', flush=True)\n    except OSError:\n        os._exit(3)": "",
+    "try:\n        print('a', flush=True)\n    finally:\n        file.write_text('cleaned up')": "cleaned up",
+    "raise SystemExit(0 if print('a') else 1)": "",
+}
+
+
+@pytest.mark.parametrize("body", WITHOUT_READER)
+def test_a_command_whose_reader_is_gone_ends_as_by_the_signal(body, tmp_path):
+    code = (
+        "import importlib, os, pathlib\n"
+        "from tokenmixers.run_scripts.__main__ import main\n"
+        f"file = pathlib.Path({str(tmp_path / 'file')!r})\n"
+        "def command(name):\n"
+        f"    {body}\n"
+        "    return type('Module', (), {'main': staticmethod(lambda: None)})\n"
+        "importlib.import_module = command\n"
+        "main()"
+    )
+    process = without_reader("-c", code, "fill_mask")
+    assert (process.returncode, process.stderr) == (-signal.SIGPIPE, b"")
+    left = WITHOUT_READER[body]
+    assert ((tmp_path / "file").read_text() if left else "") == left
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run_mlm", "--help"]])
+def test_help_without_a_reader_is_quiet(arguments):
+    process = without_reader("-m", "tokenmixers.run_scripts", *arguments)
+    assert (process.returncode, process.stderr) == (-signal.SIGPIPE, b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_without_a_reader_is_quiet(command):
+    for module in (["tokenmixers.run_scripts", command], [module_of(command)]):
+        process = without_reader("-m", *module, "--help")
+        assert (process.returncode, process.stderr) == (-signal.SIGPIPE, b"")
+
+
+def without_reader(*arguments: str) -> subprocess.CompletedProcess:
+    """Start Python with an output whose reader is gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writer)
 
 
 @pytest.mark.parametrize(
