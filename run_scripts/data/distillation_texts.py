@@ -79,8 +79,9 @@ def load_distillation_texts(arguments: SentencePairArguments, token: str | None 
     Text files have a text in each line. Tables have pairs if they have the columns of training pairs, else texts in
     the column of `text_column_names`.
     """
-    if arguments.train_val_split is not None:
-        raise UserError("--train_val_split is for pairs without a --teacher: give --validation_file, or leave it out.")
+    for name in ("train_val_split", "positive_labels"):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name} is for training pairs without a --teacher: leave it out.")
     texts, pairs, tables = [], [], []
     skipped = 0
     if arguments.train_file is not None and arguments.dataset_name is None:

@@ -111,11 +111,6 @@ def _training_rows(arguments: SentencePairArguments, token: str | None) -> datas
     """The training examples with those that are held out."""
     (table,) = load_tables(arguments, ["train"], token).values()
     rows = _texts_of(table, arguments.pair_columns, arguments, can_skip=True)
-    if not rows:
-        labels = ", ".join(map(repr, arguments.positive_labels))
-        raise UserError(
-            f"no training pair has one of the --positive_labels {labels} in {arguments.label_column_name!r}."
-        )
     columns = map(list, zip(*rows, strict=True))
     return datasets.Dataset.from_dict(dict(zip(arguments.pair_names, columns, strict=True)))
 
@@ -141,7 +136,7 @@ def _evaluation_pairs(arguments: SentencePairArguments, split: str, token: str |
             f"--positive_column) with held-out pairs; its columns are {found}."
         )
     pairs = arguments.select(split, pairs)
-    if not len(pairs) or len(set(pairs["score"] if "score" in pairs.column_names else (0, 1))) < 2:
+    if "score" in pairs.column_names and len({*pairs["score"]}) < 2:
         raise UserError(f"{table.source} has {len(pairs)} pairs without two different scores: nothing to correlate.")
     return pairs
 
@@ -173,16 +168,35 @@ def _texts_of(
     table: Table, columns: Sequence[str], arguments: SentencePairArguments, can_skip: bool
 ) -> list[tuple[str, ...]]:
     """The texts of the rows that match."""
+    wanted = None if arguments.positive_labels is None else set(map(_comparable, arguments.positive_labels))
+    others: set[str] = set()
 
     def read(row: Row) -> tuple[str, ...] | None:
-        if arguments.label_column_name is not None:
+        if wanted is not None:
             label = table.value(row, arguments.label_column_name)
-            if str(label) not in arguments.positive_labels:
+            if is_missing(label) or _comparable(label) not in wanted:
+                others.add("" if is_missing(label) else str(label))
                 return None
         return tuple(check_text(table.value(row, column)) for column in columns)
 
     found = table.convert(read, arguments.skip_empty_examples and can_skip, can_skip)
-    return [texts for _, texts in found if texts is not None]
+    kept = [texts for _, texts in found if texts is not None]
+    if not kept:
+        labels, known = (", ".join(map(repr, names[:10])) for names in (arguments.positive_labels, sorted(others)))
+        raise UserError(
+            f"{table.source} has no pair with one of the --positive_labels {labels} in "
+            f"{arguments.label_column_name!r}; there are {known}."
+        )
+    return kept
+
+
+def _comparable(label: Any) -> float | str:
+    """A label to compare with others: of a number its value, also where it is a text, such as 1 and 1.0."""
+    text = str(label).strip()
+    try:
+        return float(text) if math.isfinite(float(text)) else text
+    except ValueError:
+        return text.lower() if text.lower() in ("true", "false") else text
 
 
 def iterate_sentences(pairs: datasets.Dataset) -> Iterator[str]:

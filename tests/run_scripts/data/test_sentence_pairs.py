@@ -52,6 +52,27 @@ def test_several_files_labels_and_limits(files):
     assert len(few) == 4 and {*few["anchor"]} <= {row["question"] for row in ROWS}
 
 
+@pytest.mark.parametrize(
+    ("labels", "wanted", "places"),
+    [
+        ([1, 1.0, "1", " 1.0 ", 0, "one", True, None], "1", [0, 1, 2, 3]),
+        ([1, 2, "1.5"], "1.0", [0]),
+        ([True, "true", "True", False, 1], "true", [0, 1, 2]),
+        (["yes", "yes ", "Yes", None], "yes", [0, 1]),
+    ],
+)
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_labels_of_pairs_compare_as_numbers_where_they_are(labels, wanted, places, split, tmp_path):
+    rows = [{"anchor": str(place), "positive": "x", "label": label} for place, label in enumerate(labels)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {f"{split}_file": [str(tmp_path / "rows.jsonl")], "label_column_name": "label"}
+    assert loaded(split, **options, positive_labels=[wanted])["anchor"][:] == list(map(str, places))
+    with pytest.raises(
+        UserError, match=r"rows.jsonl has no pair with one of the --positive_labels '3' in 'label'; there"
+    ):
+        loaded(split, **options, positive_labels=["3"])
+
+
 def test_evaluation_pairs_with_a_similarity_and_without(files):
     names = {"sentence1_column": "question", "sentence2_column": "answer", **COLUMNS}
     assert loaded("validation", validation_file=files["csv"], **names).to_list() == [
@@ -78,7 +99,7 @@ def test_evaluation_pairs_with_a_similarity_and_without(files):
         ),
         (
             {"train_file": ["tsv"], **COLUMNS, "label_column_name": "kind", "positive_labels": ["1"]},
-            "no training pair has one of the --positive_labels '1' in 'kind'",
+            "has no pair with one of the --positive_labels '1' in 'kind'; there are 'other', 'same'",
         ),
         ({"train_file": ["number.jsonl"], **COLUMNS}, "line 1: the text must be a string, got 3"),
         (
