@@ -256,6 +256,10 @@ class SentenceEmbeddings(Task):
 
         wanted, args, pairs = run[EmbeddingArguments], run.args, run.data.get("train")
         if pairs is not None:
+            total, pairs = len(pairs), library.without_false_negatives(pairs, model)
+            if args.process_index == 0 and len(pairs) < total:
+                left = f"{total - len(pairs):,} of {total:,} training pairs left out"
+                print(f"{left}: a hard negative reads like the anchor or the positive", flush=True)
             check_batch(len(pairs), args)  # the batch sizes of a grid differ
         loss = library.ranking_loss(model, wanted.scale, wanted.matryoshka_dims, args.world_size)
         evaluator = self.evaluator(run, "validation")

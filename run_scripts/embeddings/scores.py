@@ -11,7 +11,6 @@ from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.sentence_transformer.evaluation import (
     BinaryClassificationEvaluator,
     EmbeddingSimilarityEvaluator,
-    InformationRetrievalEvaluator,
     RerankingEvaluator,
 )
 from sentence_transformers.util import cos_sim
@@ -21,7 +20,7 @@ from sklearn.metrics import accuracy_score, v_measure_score
 from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
-from ..training.sentence_embeddings import AllEvaluators
+from ..training.sentence_embeddings import AllEvaluators, RetrievalEvaluator
 from .tasks import FOLDS, METRICS, EmbeddingTask
 
 
@@ -43,24 +42,6 @@ class PairClassificationEvaluator(BinaryClassificationEvaluator):
         ordered = np.argsort(np.array(sentences, dtype=object), kind="stable")
         embeddings = super().embed_inputs(model, [sentences[index] for index in ordered], **kwargs)
         return embeddings[np.argsort(ordered)]
-
-
-class RetrievalEvaluator(InformationRetrievalEvaluator):
-    """Theirs, which also keeps the nDCG@10 of each query, for intervals.
-
-    Attributes:
-        by_query: Id of a query -> its nDCG@10.
-    """
-
-    def compute_metrics(self, queries_result_list: list[list[dict[str, Any]]]) -> dict[str, Any]:
-        """The metrics of all queries together."""
-        self.by_query = {}
-        for query, hits in zip(self.queries_ids, queries_result_list, strict=True):
-            best = sorted(hits, key=lambda hit: (-hit["score"], hit["corpus_id"]))[:10]
-            relevant = self.relevant_docs[query]
-            gain = self.compute_dcg_at_k([int(hit["corpus_id"] in relevant) for hit in best], 10)
-            self.by_query[query] = float(gain / self.compute_dcg_at_k([1] * len(relevant), 10))
-        return super().compute_metrics(queries_result_list)
 
 
 class ClassificationEvaluator(BaseEvaluator):
@@ -125,7 +106,7 @@ def build_evaluator(task: EmbeddingTask, batch_size: int) -> BaseEvaluator:
         return RerankingEvaluator(data["samples"], **options)
     if task.kind == "retrieval":
         content = data["queries"], data["corpus"], data["relevant"]
-        return RetrievalEvaluator(*content, score_functions={"cosine": cos_sim}, **options)
+        return RetrievalEvaluator(*content, own=data["own"], score_functions={"cosine": cos_sim}, **options)
     labels = {"classification": ClassificationEvaluator, "clustering": ClusteringEvaluator}
     return labels[task.kind](data, batch_size)
 

@@ -1,5 +1,6 @@
 """Sets that sentence embeddings are evaluated on: folders whose kind is recognised by their files and columns."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,18 @@ from ..base.errors import UserError
 from ..data.files import ending
 from ..data.sentence_pairs import SentencePairArguments, load_sentence_pairs
 from ..data.table_files import KINDS as TABLES
-from ..data.table_files import BadRowError, EmptyRowError, Row, Table, check_text, is_missing, read_table
+from ..data.table_files import (
+    BadRowError,
+    EmptyRowError,
+    Row,
+    Table,
+    check_text,
+    class_name,
+    is_missing,
+    read_binary,
+    read_table,
+)
+from ..training.classification import unseen_labels
 
 
 Item = TypeVar("Item")
@@ -42,6 +54,9 @@ CLUSTERING = "cluster"
 
 FOLDS = 10
 
+#: A score of qrels, as a whole number or as programs for tables write one.
+_WHOLE = re.compile(r"(-?\d+)(?:\.0*)?")
+
 
 @dataclass(frozen=True)
 class EmbeddingTask:
@@ -54,8 +69,9 @@ class EmbeddingTask:
         rows: Number of rows that are evaluated: pairs, queries or texts.
         data: The content. Similarity: lists `sentence1`, `sentence2`, `score`; pair classification: with `label` (0 or
             1) for `score`. Reranking: `samples`, each with a `query`, and lists `positive` and `negative`. Retrieval:
-            `queries` and `corpus`, id -> text, and `relevant`, id of a query -> ids of texts. Classification and
-            clustering: `texts`, `labels`; with a training part also `train_texts`, `train_labels`.
+            `queries` and `corpus`, id -> text, `relevant`, id of a query -> ids of texts, and `own`, the ids of
+            queries that are documents of the corpus. Classification and clustering: `texts`, `labels`; with a
+            training part also `train_texts`, `train_labels`.
         note: What was left out, if anything.
     """
 
@@ -179,6 +195,8 @@ def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> Em
         if "train" in files:
             training = _labelled_texts(read_table(files["train"]))
             data |= {f"train_{name}": values for name, values in training.items()}
+            found = {f"{folder.name} {split}": data["labels"]}
+            unseen_labels("labels", training["labels"], found, "the training data's")
         _check_classes(data, files.get("train", files[stem]))
     return EmbeddingTask(folder.name, split, kind, rows, data, note)
 
@@ -191,14 +209,7 @@ def _label(table: Table, row: Row) -> str:
     label = table.value(row, "label")
     if is_missing(label):
         raise EmptyRowError("the label is empty.")
-    return str(label)
-
-
-def _binary(table: Table, row: Row) -> int:
-    label = _label(table, row)
-    if label not in ("0", "1"):
-        raise BadRowError(f"the label is {label!r}; expected 0 or 1.")
-    return int(label)
+    return class_name(label)
 
 
 def _convert(table: Table, read: Callable[[Row], Item]) -> list[Item]:
@@ -209,7 +220,7 @@ def _convert(table: Table, read: Callable[[Row], Item]) -> list[Item]:
 def _labelled_pairs(table: Table) -> dict[str, Any]:
     def read(row: Row) -> tuple[str, str, int]:
         first, second = (_text(table, row, column) for column in ("sentence1", "sentence2"))
-        return first, second, _binary(table, row)
+        return first, second, read_binary(table.value(row, "label"))
 
     data = dict(
         zip(("sentence1", "sentence2", "label"), map(list, zip(*_convert(table, read), strict=True)), strict=True)
@@ -224,7 +235,7 @@ def _reranking(table: Table) -> tuple[dict[str, Any], str]:
 
     def read(row: Row) -> None:
         query, document = (_text(table, row, column) for column in ("query", "document"))
-        label = _binary(table, row)
+        label = read_binary(table.value(row, "label"))
         name = str(table.value(row, "query_id")) if "query_id" in table.columns else query
         sample = samples.setdefault(name, {"query": query, "positive": [], "negative": []})
         if sample["query"] != query:
@@ -296,28 +307,48 @@ def _retrieval(folder: Path, files: dict[str, Path], split: str) -> EmbeddingTas
     if split == "dev" and "dev" not in judged:
         return _without_dev(folder)
     name = split if split in judged else "dev"
-    corpus = _texts_by_id(read_table(files["corpus"]), may_be_empty=True)
-    queries = _texts_by_id(read_table(files["queries"]))
+    documents = read_table(files["corpus"])
+    corpus, queries = _texts_by_id(documents, may_be_empty=True), _texts_by_id(read_table(files["queries"]))
     table = read_table(judged[name])
-    relevant: dict[str, set[str]] = {}
+    scores: dict[tuple[str, str], int] = {}
 
     def read(row: Row) -> None:
         query, text, score = (str(table.value(row, key)) for key in ("query-id", "corpus-id", "score"))
         for value, known, file in ((query, queries, "queries"), (text, corpus, "corpus")):
             if value not in known:
                 raise BadRowError(f"{value!r} is not an _id of {files[file].name}.")
-        if not score.lstrip("-").isdigit():
+        number = _WHOLE.fullmatch(score)
+        if number is None:
             raise BadRowError(f"the score {score!r} is not a whole number.")
-        if int(score) > 0:
-            relevant.setdefault(query, set()).add(text)
+        if scores.setdefault((query, text), int(number[1])) != int(number[1]):
+            raise BadRowError(f"{query!r} and {text!r} have another score in an earlier row.")
 
     _convert(table, read)
+    relevant: dict[str, set[str]] = {}
+    for (query, text), score in scores.items():
+        if score > 0:
+            relevant.setdefault(query, set()).add(text)
     if not relevant:
         raise UserError(f"{table.source} has no score above 0: no text is relevant.")
+    own = _own_documents(documents, queries, relevant)
     others = len(queries) - len(relevant)
-    note = f"{others} of {len(queries)} queries left out: no text is relevant" if others else ""
-    data = {"queries": queries, "corpus": corpus, "relevant": relevant}
-    return EmbeddingTask(folder.name, name, "retrieval", len(relevant), data, note)
+    notes = [
+        f"{others} of {len(queries)} queries left out: no text is relevant" if others else "",
+        f"{len(own)} of {len(relevant)} queries are documents of the corpus and do not find themselves" if own else "",
+    ]
+    data = {"queries": queries, "corpus": corpus, "relevant": relevant, "own": own}
+    return EmbeddingTask(folder.name, name, "retrieval", len(relevant), data, "; ".join(filter(None, notes)))
+
+
+def _own_documents(documents: Table, queries: dict[str, str], relevant: dict[str, set[str]]) -> set[str]:
+    """The queries that are documents of the corpus, as in ArguAna: with the same id and, maybe after a title, text."""
+    own = set()
+    for row in documents.readable:
+        name = str(row["_id"])
+        title, text = ([] if is_missing(row.get(column)) else row[column].split() for column in ("title", "text"))
+        if name in relevant and name not in relevant[name] and queries[name].split() in (text, title + text):
+            own.add(name)
+    return own
 
 
 def _texts_by_id(table: Table, may_be_empty: bool = False) -> dict[str, str]:

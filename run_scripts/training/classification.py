@@ -40,19 +40,28 @@ class ClassificationTrainer(ScriptTrainer):
         return loss, logits, None if logits is None else labels.to(self.args.device)
 
 
-def unseen_labels(kind: str, known: Collection[str], found: Mapping[str, Collection[str]]) -> list[str]:
-    """The labels that evaluation data have and the model does not, in order, with a warning if there are any."""
+def unseen_labels(
+    kind: str, known: Collection[str], found: Mapping[str, Collection[str]], owner: str = "the model's"
+) -> list[str]:
+    """The labels that evaluation data have and the model does not, in order, with a warning if there are any.
+
+    Args:
+        kind: What labels are called in messages.
+        known: Those that can be predicted.
+        found: Split -> the labels of its rows.
+        owner: Whose the known ones are, for messages.
+    """
     for split, labels in found.items():
         if labels and not {*labels} & {*known}:
             raise UserError(
-                f"none of the {kind} of the {split} data ({some_names(sorted(labels))}) is one of the model's "
-                f"({some_names(sorted(known))})."
+                f"none of the {kind} of the {split} data ({some_names(sorted({*labels}))}) is one of {owner} "
+                f"({some_names(sorted({*known}))})."
             )
     unseen = sorted({label for labels in found.values() for label in labels} - {*known})
     if unseen and PartialState().is_main_process:
         splits = " and ".join(split for split, labels in found.items() if {*labels} - {*known})
         logger.warning(
-            f"{len(unseen)} {kind} of the {splits} data are not among those that the model is trained for: "
-            f"{some_names(unseen)}. They count as misses, and the loss ignores them."
+            f"{len(unseen)} {kind} of the {splits} data are not among {owner}: {some_names(unseen)}. "
+            "They count as misses."
         )
     return unseen

@@ -5,7 +5,7 @@ Imports sentence-transformers (extra `embeddings`), so a command imports this mo
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -204,6 +204,22 @@ def ranking_loss(
     return MatryoshkaLoss(model, loss, sorted({model.get_embedding_dimension(), *dimensions}, reverse=True))
 
 
+def without_false_negatives(pairs: datasets.Dataset, model: SentenceTransformer) -> datasets.Dataset:
+    """Training pairs without those that have a hard negative equal to the anchor or the positive.
+
+    Texts are equal if the model reads the same tokens: capitals, accents or what is cut may be all that differs.
+    """
+    if len(pairs.column_names) < 3:
+        return pairs
+    kept: list[bool] = []
+    for batch in pairs.iter(1000):
+        options = {"truncation": True, "max_length": model.max_seq_length}
+        tokens = (model.tokenizer(texts, **options)["input_ids"] for texts in batch.values())
+        for anchor, positive, *negatives in zip(*tokens, strict=True):
+            kept.append(anchor not in negatives and positive not in negatives)
+    return pairs if all(kept) else pairs.select(np.flatnonzero(kept))
+
+
 class AllEvaluators(BaseEvaluator):
     """Several evaluators of the same `num_pairs` pairs as one, whose metrics have different names."""
 
@@ -281,12 +297,43 @@ def _similarity(pairs: datasets.Dataset, **options: Any) -> CosineEvaluator:
     return CosineEvaluator(*texts, similarity_fn_names=["cosine"], **options)
 
 
-def _retrieval(pairs: datasets.Dataset, **options: Any) -> InformationRetrievalEvaluator:
+class RetrievalEvaluator(InformationRetrievalEvaluator):
+    """Theirs, in which a query that is a document of the corpus does not find itself, as in MTEB.
+
+    Args:
+        own: The ids of these queries, which are those of their documents.
+        kwargs: Arguments of `InformationRetrievalEvaluator`.
+
+    Attributes:
+        by_query: Id of a query -> its nDCG@10, for intervals.
+    """
+
+    def __init__(self, *args: Any, own: Collection[str], **kwargs: Any):
+        super().__init__(*args, map_at_k=[100, 101], **kwargs)  # keeps a document more than MAP@100 needs
+        self.own = own
+
+    def compute_metrics(self, queries_result_list: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        """The metrics of all queries together."""
+        self.by_query = {}
+        for query, hits in zip(self.queries_ids, queries_result_list, strict=True):
+            if query in self.own:
+                hits[:] = [hit for hit in hits if hit["corpus_id"] != query]
+            best = sorted(hits, key=lambda hit: (-hit["score"], hit["corpus_id"]))[:10]
+            relevant = self.relevant_docs[query]
+            gain = self.compute_dcg_at_k([int(hit["corpus_id"] in relevant) for hit in best], 10)
+            self.by_query[query] = float(gain / self.compute_dcg_at_k([1] * len(relevant), 10))
+        metrics = super().compute_metrics(queries_result_list)
+        del metrics["map@k"][101]
+        return metrics
+
+
+def _retrieval(pairs: datasets.Dataset, **options: Any) -> RetrievalEvaluator:
     relevant: dict[str, set[str]] = {}
     for row in pairs:
         relevant.setdefault(row["anchor"], set()).add(row["positive"])
     texts = {text: text for text in pairs["positive"]}
-    return InformationRetrievalEvaluator({text: text for text in relevant}, texts, relevant, **options)
+    own = {text for text in relevant if text not in relevant[text]}
+    return RetrievalEvaluator({text: text for text in relevant}, texts, relevant, own=own, **options)
 
 
 class SentenceEmbeddingTrainer(ScriptTrainerMixin, SentenceTransformerTrainer):

@@ -21,6 +21,7 @@ from tokenmixers.run_scripts import evaluate_embeddings
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.embeddings import pictures, scores, speed
 from tokenmixers.run_scripts.embeddings import tasks as sets
+from tokenmixers.run_scripts.training import classification
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -414,6 +415,25 @@ def test_qrels_may_lie_in_a_folder_as_in_beir(data, tmp_path):
     assert dev.data["relevant"] == {"q2": {"1"}} and dev.title == "beir (dev)"
 
 
+def test_a_query_that_is_a_document_does_not_find_itself(command, tmp_path, capsys):
+    """As in ArguAna and Quora; ids alone, as those of NPL, say nothing."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text(
+        '{"_id": "1", "title": "a", "text": "a"}\n{"_id": "2", "text": "b"}\n{"_id": "3", "text": "d"}\n'
+    )
+    (folder / "queries.jsonl").write_text(
+        '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "c"}\n{"_id": "3", "text": "d"}\n'
+    )
+    (folder / "qrels.tsv").write_text(table("query-id|corpus-id|score", "1|2|1.0", "2|1|1", "3|3|1"))
+    (row,) = evaluate_embeddings.main(command(data_dir=folder))
+    # 1 finds b first. 2 finds b, d and a. 3 is judged relevant for itself.
+    assert row["scores"] == pytest.approx([(1 + 1 / math.log2(4) + 1) / 3])
+    assert "own: 1 of 3 queries are documents of the corpus and do not find themselves" in capsys.readouterr().out
+    (result,) = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
+    assert result["figures"]["map@100"] == pytest.approx((1 + 1 / 3 + 1) / 3) and "map@101" not in result["figures"]
+
+
 BAD_SETS = [
     ({"a/test.tsv": table("x|y", "1|2")}, "has neither corpus, queries and qrels nor a file test"),
     ({"README.md": "x"}, "has neither tables nor folders with tables"),
@@ -424,7 +444,7 @@ BAD_SETS = [
         "line 3: the similarity 'high' is not a",
     ),
     ({"a/test.tsv": table("score|sentence1|sentence2", "1|x|y", "1|x|z")}, "has 2 pairs without two different scores"),
-    ({"a/test.tsv": table("label|sentence1|sentence2", "2|x|y")}, "line 2: the label is '2'; expected 0 or 1"),
+    ({"a/test.tsv": table("label|sentence1|sentence2", "2|x|y")}, "line 2: the label must be 0 or 1, got '2'"),
     ({"a/test.tsv": table("label|sentence1|sentence2", "1|x|y")}, "has no label but 1: nothing to tell apart"),
     (
         {"a/test.tsv": table("label|sentence1|sentence2", "1|x|", "3|x|y")},
@@ -434,6 +454,12 @@ BAD_SETS = [
     (
         {"a/test.tsv": table("query_id|label|query|document", "1|1|x|y", "1|0|z|y")},
         "line 3: the query '1' has another text than in an earlier row",
+    ),
+    ({"a/test.jsonl": '{"label": ["b"], "text": "x"}'}, r"line 1: the label is \['b'\]: a text has one label"),
+    ({"a/test.tsv": table("label|text", "['b' 'c']|x")}, r"line 2: the label is \['b', 'c'\]: a text has one label"),
+    (
+        {"a/train.tsv": table("label|text", "1|x", "0|y"), "a/test.tsv": table("label|text", "1.0|x", "true|y")},
+        r"none of the labels of the a test data \('1.0', 'true'\) is one of the training data's \('0', '1'\)",
     ),
     ({"a/all.tsv": table("label|text", *["1|x"] * 12, "0|y")}, "has 1 rows of the label '0', and 10 folds need 10 of"),
     ({"cluster_a/all.tsv": table("label|texts", "1|x")}, "lacks the columns label and text of a set to cluster"),
@@ -448,6 +474,11 @@ BAD_SETS += [
     (RETRIEVAL, "has a corpus and queries, but no qrels"),
     (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|2|1")}, "line 2: '2' is not an _id of corpus.jsonl"),
     (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|yes")}, "line 2: the score 'yes' is not a whole number"),
+    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|0.5")}, "line 2: the score '0.5' is not a whole number"),
+    (
+        RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|1", "q|1|1.0", "q|1|0")},
+        "line 4: 'q' and '1' have another score in an earlier row",
+    ),
     (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|0")}, "has no score above 0: no text is relevant"),
     (
         RETRIEVAL | {"a/corpus.jsonl": '{"_id": 1, "text": ""}\n{"_id": "1", "text": ""}', "a/qrels.tsv": "x"},
@@ -464,6 +495,17 @@ def test_sets_that_do_not_fit(files, sentence, tmp_path):
     with pytest.raises(UserError, match=sentence) as raised:
         sets.load_tasks([str(tmp_path)])
     assert "\n" not in str(raised.value)
+
+
+def test_labels_that_training_lacks_give_one_warning(tmp_path, monkeypatch):
+    warnings: list[str] = []
+    monkeypatch.setattr(classification.logger, "warning", warnings.append)
+    (tmp_path / "train.tsv").write_text(table("label|text", "yes|x", "no |y"))
+    (tmp_path / "test.tsv").write_text(table("label|text", "yes |x", "yess|y", "no|z", "nno|z"))
+    (task,) = sets.load_tasks([str(tmp_path)])
+    assert task.data["train_labels"] == ["yes", "no"] and task.data["labels"] == ["yes", "yess", "no", "nno"]
+    (warning,) = warnings
+    assert "2 labels of the " in warning and "are not among the training data's: 'nno', 'yess'. They" in warning
 
 
 def test_wrong_calls_compute_and_write_nothing(command, model, data, encoder, tmp_path):

@@ -170,6 +170,18 @@ def test_the_loss_is_that_of_in_batch_negatives(command, data, tmp_path):
 
 
 @library
+def test_hard_negatives_that_are_the_anchor_or_the_positive_are_counted(command, data, tmp_path, capsys):
+    rows = [json.loads(line) for line in (data / "pairs.jsonl").read_text().splitlines()]
+    rows[3]["negative"], rows[5]["negative"] = rows[3]["anchor"], rows[5]["positive"]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {"train_file": tmp_path / "rows.jsonl", "negative_columns": "negative", "max_steps": 1, "do_eval": None}
+    run_sentence_embeddings.main(command(**options))
+    shown = capsys.readouterr().out
+    assert "2 of 40 training pairs left out: a hard negative reads like the anchor or the positive" in shown
+    assert "training set: 38 rows" in shown
+
+
+@library
 @pytest.mark.parametrize("name", ["AMLP", "Synthesizer", "MLPMixer", "bert"])
 @pytest.mark.parametrize("pooling", ["cls", "max"])
 @pytest.mark.fast_cases

@@ -1,5 +1,6 @@
 """Our checkpoints in Sentence Transformers and MTEB themselves, without the command."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -20,7 +21,12 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.training.sentence_embeddings import AllEvaluators, build_evaluator, ranking_loss
+from tokenmixers.run_scripts.training.sentence_embeddings import (
+    AllEvaluators,
+    build_evaluator,
+    ranking_loss,
+    without_false_negatives,
+)
 
 
 TEXTS = ["the gate", "the gate mixes tokens and channels of this example", "channels", "this is about tokens"]
@@ -128,6 +134,35 @@ def test_evaluators_of_both_kinds_of_pairs(checkpoint):
     retrieval = build_evaluator(datasets.Dataset.from_dict(pairs), 2, None)(model)
     assert retrieval["cosine_accuracy@1"] == retrieval["cosine_mrr@10"] == 1
     assert 0.75 < retrieval["cosine_ndcg@10"] <= 1 == retrieval["cosine_recall@10"]
+
+
+def test_an_anchor_among_the_documents_does_not_find_itself(checkpoint):
+    """Of duplicates, each is the other's only answer. It would come second, after the anchor."""
+    model = SentenceTransformer(checkpoint("Model"), device="cpu")
+    pairs = {"anchor": [TEXTS[0], TEXTS[1]], "positive": [TEXTS[1], TEXTS[0]]}
+    found = build_evaluator(datasets.Dataset.from_dict(pairs), 2, None)(model)
+    assert found["cosine_ndcg@10"] == found["cosine_accuracy@1"] == found["cosine_map@100"] == 1
+
+
+def test_pairs_whose_negative_is_the_anchor_or_the_positive_are_left_out(tokenizer):
+    from tokenizers.normalizers import Lowercase
+
+    class Model:
+        max_seq_length = 12
+
+    Model.tokenizer = copy.deepcopy(tokenizer)
+    rows = {
+        "anchor": ["the gate", "the gate", "the gate", "the gate", "the gate"],
+        "positive": ["tokens", "tokens", "tokens", "tokens", "channels " * 12],
+        "negative_1": ["channels", "tokens", "channels", "The Gate", "channels"],
+        "negative_2": ["example", "example", "the gate", "example", "channels " * 13],
+    }
+    pairs = datasets.Dataset.from_dict(rows)
+    assert without_false_negatives(pairs, Model).to_list() == [pairs[0], pairs[3]]
+    Model.tokenizer.backend_tokenizer.normalizer = Lowercase()
+    assert without_false_negatives(pairs, Model).to_list() == [pairs[0]]
+    plain = pairs.select_columns(["anchor", "positive"])
+    assert without_false_negatives(plain, Model) is plain
 
 
 def test_what_is_not_defined_is_zero():
