@@ -1,10 +1,11 @@
 """Write the page of the studies from the results of `study`.
 
-    cp outputs/studies/gates/gates.json outputs/studies/gates/gates.png model_cards/studies/
+    cp outputs/studies/gates/gates.json model_cards/studies/
     tokenmixers study_page
 
-The text before the page's first `## ` is written by hand and stays. `conclusions.yaml` next to the page holds a
-paragraph for each study.
+The text before the page's first `## ` and its section "How the studies are made" are written by hand and stay.
+`conclusions.yaml` next to the page holds a finding, one line, and a conclusion, a paragraph, for each study. The
+pictures are drawn again.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.shipped_files import MODEL_CARDS
-from .studies.results_page import page
+from .studies.results_page import page, plot_study, read_reports
 
 
 @dataclass
@@ -29,6 +30,8 @@ def main(argv: list[str] | None = None) -> None:
     own = Path(arguments.folder) / "README.md"
     if not own.is_file():
         raise UserError(f"there is no {own}: the page is in a checkout; --folder names another.")
+    for stem, analysis in read_reports(own.parent).items():
+        plot_study(analysis, own.parent / f"{stem}.png")
     text = page(own.parent)
     own.write_text(text, encoding="utf-8")
     print(f"{own}: {len(text.splitlines())} lines")

@@ -73,10 +73,13 @@ def plain_axis(axes: "Axes", which: str, log: bool = False) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def legend_above(axes: "Axes", columns: int) -> None:
-    """A legend between the title and the curves."""
-    options = {"loc": "lower left", "borderaxespad": 0.2, "frameon": False, "fontsize": 8}
-    axes.legend(bbox_to_anchor=(0, 1), ncols=columns, handlelength=1.5, columnspacing=1.2, **options)
+def legend_above(axes: "Axes", title: str = "") -> None:
+    """A legend of two columns between the title and the curves, if there are labels."""
+    count = len(axes.get_legend_handles_labels()[1])
+    if count:
+        options = {"loc": "lower left", "borderaxespad": 0.2, "frameon": False, "fontsize": 8}
+        axes.legend(bbox_to_anchor=(0, 1), ncols=2, handlelength=1.5, columnspacing=1.2, **options)
+    axes.set_title(title, fontsize=11, loc="left", pad=4 + 14 * math.ceil(count / 2))
 
 
 def panels(count: int, height: float, columns: int = 2, width: float = WIDTH) -> tuple["Figure", list["Axes"]]:
@@ -130,6 +133,5 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: Path) -> None:
         axis.set(xlabel="step", ylabel="loss" if keys is losses else metric_name(keys[0]))
         plain_axis(axis, "x")
         plain_axis(axis, "y")
-    if axes[0].lines:
-        legend_above(axes[0], 2)
+    legend_above(axes[0])
     figure.savefig(path, dpi=DPI)

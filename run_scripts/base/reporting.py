@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import platform
+import re
 from collections.abc import Mapping, Sequence, Sized
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
@@ -116,6 +117,12 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     rule = "|-" + "-" * widths[0] + "-|" + "".join("-" * w + "-:|" for w in widths[1:])
     return "\n".join([line(head), rule, *map(line, rows)])
+
+
+def heading_link(title: str) -> str:
+    """A link to a heading of the same page, whose anchor is that of GitHub."""
+    anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+    return f"[{title}](#{anchor})"
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

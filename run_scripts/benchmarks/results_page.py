@@ -1,7 +1,6 @@
 """The tables of `model_cards/benchmarks/README.md` and of the README."""
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..base.errors import UserError
-from ..base.reporting import markdown_table
+from ..base.reporting import heading_link, markdown_table
 from .arguments import BenchmarkArguments
 
 
@@ -344,11 +343,9 @@ def machines_table(machines: Mapping[str, Results]) -> str:
     rows = []
     for letter, reports in machines.items():
         dates = sorted({report["machine"]["date"][:10] for report in reports.values()})
-        name = f"[{machine_name(reports)}](#{_anchor(_title(letter, reports))})"
-        rows.append(
-            (letter, name, str(_machine(reports)["threads"]), " to ".join(dict.fromkeys((dates[0], dates[-1]))))
-        )
-    return markdown_table(("", "machine", "threads", "measured"), rows)
+        measured = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+        rows.append((heading_link(_title(letter, reports)), str(_machine(reports)["threads"]), measured))
+    return markdown_table(("machine", "threads", "measured"), rows)
 
 
 def compared_table(machines: Mapping[str, Results]) -> str:
@@ -402,11 +399,6 @@ def _summary_cell(reports: Results, row: SummaryRow, dtype: str) -> str:
 
 def _title(letter: str, reports: Results) -> str:
     return f"{letter}: {machine_name(reports)}"
-
-
-def _anchor(title: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def machine_section(letter: str, reports: Results) -> str:

@@ -10,7 +10,8 @@ import yaml
 
 from ..base.errors import UserError
 from ..base.optional_packages import install_hint
-from ..base.reporting import markdown_table
+from ..base.pictures import DPI, legend_above, metric_name, panels, plain_axis
+from ..base.reporting import heading_link, markdown_table
 from .analysis import Analysis, at_equal_time, machine_name, result_at
 from .claims import Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
@@ -18,28 +19,29 @@ from .statistics import mean_and_deviation
 from .workspace import read_report
 
 
-#: Columns of the tables of claims, after the claim itself.
-CLAIM_COLUMNS = ("difference, 95 % interval", "of", "margin", "seeds", "verdict")
+#: Columns of the table of a study's claims.
+CLAIM_COLUMNS = ("claim", "source", "difference, 95 % interval", "of", "margin", "seeds", "verdict")
 
-#: File next to the page with conclusions written by hand: name of a study -> a paragraph.
+#: File next to the page, written by hand: name of a study -> `finding`, a line, and `conclusion`, a paragraph.
 CONCLUSIONS = "conclusions.yaml"
 
+#: The section of the page that is written by hand.
+RULES = "How the studies are made"
 
-def results_table(analysis: Analysis) -> str:
-    """The results of all tasks: a row per model, with mean and standard deviation over seeds."""
-    tasks = list(analysis.study.tasks.values())
-    several = len(tasks) > 1
-    metric = "result" if several else f"{tasks[0].metric} ({tasks[0].better} is better)"
-    head = ("", metric, "earlier (steps)", "last fifth", "seeds", "learning rate", "parameters", "MFLOPs")
-    head += ("step, ms", "at equal time")
+#: Lines in a panel of a picture.
+MAX_LINES = 6
+
+
+def results_table(analysis: Analysis, task: Task) -> str:
+    """The results of a task: a row per model, with mean and standard deviation over seeds."""
+    head = ("", f"{metric_name(task.metric)} ({task.better} is better)", "earlier (steps)", "last fifth", "seeds")
+    head += ("learning rate", "parameters", "MFLOPs", "step, ms", "at equal time")
+    steps = _step_seconds(analysis, task)
     rows = []
-    for task in tasks:
-        steps = _step_seconds(analysis, task)
-        for name in task.models:
-            label = f"{task.name} ({task.metric}): {name}" if several else name
-            rivals = [step for other, step in steps.items() if size_of(other) == size_of(name)]
-            seconds = task.steps * min(rivals) if rivals else None
-            rows.append((label, *_cells(analysis, task, name, steps.get(name), seconds)))
+    for name in task.models:
+        rivals = [step for other, step in steps.items() if size_of(other) == size_of(name)]
+        seconds = task.steps * min(rivals) if rivals else None
+        rows.append((name, *_cells(analysis, task, name, steps.get(name), seconds)))
     return markdown_table(head, rows)
 
 
@@ -104,7 +106,7 @@ def measures_table(analysis: Analysis, task: Task) -> str:
         (name, *(_spread(analysis.results(task, name, of=measure)) for measure in task.measures))
         for name in task.models
     ]
-    head = ("measured at the end", *(name.replace("_", " ") for name in task.measures))
+    head = ("measured at the end", *map(metric_name, task.measures))
     return markdown_table(head, rows) if task.measures else ""
 
 
@@ -130,11 +132,11 @@ def difference_text(comparison: Comparison) -> str:
 def _quantity(analysis: Analysis, claim: Claim) -> str:
     """What a claim compares, e.g. `log perplexity`."""
     task = analysis.study.tasks[claim.task]
-    return claim.of or f"{'log ' * (task.compared_as == 'log')}{task.metric}"
+    return metric_name(claim.of) if claim.of else f"{'log ' * (task.compared_as == 'log')}{metric_name(task.metric)}"
 
 
-def claim_rows(analysis: Analysis) -> list[tuple[str, str, str, str, str, str]]:
-    """Claim, differences, what they are differences of, margin, seeds and verdict of each claim."""
+def claims_table(analysis: Analysis) -> str:
+    """Claim, source, differences, what they are differences of, margin, seeds and verdict of each claim."""
     rows = []
     for claim, comparisons, whole in analysis.verdicts():
         texts = [
@@ -144,9 +146,9 @@ def claim_rows(analysis: Analysis) -> list[tuple[str, str, str, str, str, str]]:
         ]
         counts = sorted({str(comparison.interval.count) for comparison in comparisons if comparison.interval})
         margin = f"{claim.margin:g}" if claim.margin else f"above {claim.value:g}" if claim.value is not None else ""
-        quantity = _quantity(analysis, claim)
-        rows.append((claim.claim, "<br>".join(texts), quantity, margin, "-".join(counts), f"**{whole}**"))
-    return rows
+        quantity, source = _quantity(analysis, claim), claim.source.partition(":")[0]
+        rows.append((claim.claim, source, "<br>".join(texts), quantity, margin, "-".join(counts), f"**{whole}**"))
+    return markdown_table(CLAIM_COLUMNS, rows)
 
 
 def verdict_lines(analysis: Analysis) -> str:
@@ -155,23 +157,22 @@ def verdict_lines(analysis: Analysis) -> str:
 
 
 def study_section(analysis: Analysis, conclusion: str = "", picture: str = "") -> str:
-    """The section of a study: question, picture, tables, and how it was run."""
+    """The section of a study: question, picture, tables, claims, and how it was run."""
     study = analysis.study
-    title = study.title if study.setting == "default" else f"{study.title}, setting {study.setting}"
     question = f"**{study.question}**" if study.question else ""
-    parts = [f"## {title}", " ".join(filter(None, (question, conclusion.strip())))]
+    parts = [f"## {_title(study)}", " ".join(filter(None, (question, conclusion.strip())))]
     if study.setting == "quick":
         parts.insert(1, "**These are results of `--quick`: too few steps to conclude anything.**")
     parts += [f"![Results of the study {study.name} by step]({picture})"] if picture else []
-    parts.append(results_table(analysis))
     for task in study.tasks.values():
-        parts += [measures_table(analysis, task), fits_table(analysis, task)]
+        parts.append(f"**{task.name}**" if len(study.tasks) > 1 else "")
+        parts += [results_table(analysis, task), measures_table(analysis, task), fits_table(analysis, task)]
+    parts += ["Claims:" if len(study.claims) > 1 else "Claim:", claims_table(analysis)]
     return "\n\n".join(filter(None, (*parts, f"`{command(study)}`; {_conditions(analysis.report)}")))
 
 
-def study_report(analysis: Analysis) -> str:
-    """The report on one study: its section and its claims."""
-    return f"{study_section(analysis)}\n\n{markdown_table(('claim', *CLAIM_COLUMNS), claim_rows(analysis))}"
+def _title(study: Study) -> str:
+    return study.title if study.setting == "default" else f"{study.title}, setting {study.setting}"
 
 
 def command(study: Study) -> str:
@@ -192,29 +193,53 @@ def _conditions(report: Mapping[str, Any]) -> str:
 def plot_study(analysis: Analysis, path: Path) -> None:
     """Draw the results of every task over the steps: the mean over seeds, their range shaded."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ImportError:
         print(f"no picture of the study: matplotlib is missing ({install_hint('plot')})")
         return
-    tasks = analysis.study.tasks.values()
-    figure = Figure(figsize=(6 * len(tasks), 4.5), layout="constrained")
-    for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False).flat, tasks, strict=True):
-        for number, name in enumerate(task.models):
+    parts = [(task, *part) for task in analysis.study.tasks.values() for part in _parts(task)]
+    figure, axes = panels(len(parts), 3)
+    for axis, (task, title, models) in zip(axes, parts, strict=True):
+        for number, (name, label) in enumerate(models.items()):
             curves = [run["evaluations"] for run in analysis.runs(task, name).values() if run["evaluations"]]
             common = set.intersection(*({step for step, _ in curve if step} for curve in curves)) if curves else ()
             if not common:
                 continue
             steps = sorted(common)
             values = np.array([[dict(map(tuple, curve))[step] for step in steps] for curve in curves])
-            (line,) = axis.plot(steps, values.mean(axis=0), ("-", "--")[number // 10 % 2], label=name)
-            axis.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.2, color=line.get_color())
+            (line,) = axis.plot(steps, values.mean(axis=0), color=f"C{number}", label=label)
+            axis.fill_between(steps, values.min(axis=0), values.max(axis=0), alpha=0.15, color=line.get_color())
         scale = "log" if task.compared_as == "log" else "linear"
-        axis.set(title=task.name, xlabel="step", ylabel=task.metric, yscale=scale)
-        if axis.lines:
-            axis.legend(fontsize="x-small")
+        axis.set(xlabel="step", ylabel=metric_name(task.metric), yscale=scale)
+        legend_above(axis, title)
+    for task in analysis.study.tasks.values():
+        of_task = [axis for axis, (other, *_) in zip(axes, parts, strict=True) if other is task]
+        limits = [limit for axis in of_task for limit in axis.get_ylim()]
+        for axis in of_task:
+            plain_axis(axis, "x")
+            axis.set_ylim(min(limits), max(limits))
+            plain_axis(axis, "y", log=task.compared_as == "log")
     if analysis.study.setting == "quick":
         figure.suptitle("--quick: too few steps to conclude anything")
-    figure.savefig(path)
+    figure.savefig(path, dpi=DPI)
+
+
+def _parts(task: Task) -> list[tuple[str, dict[str, str]]]:
+    """The panels of a task: title, and name and label of each model.
+
+    Models with sizes have a panel for each size. Of more than `MAX_LINES` models the first is in every panel.
+    """
+    sizes = list(dict.fromkeys(map(size_of, task.models)))
+    if len(sizes) > 1:
+        return [
+            (f"{task.name}, size {size}", {name: variant_of(name) for name in task.models if size_of(name) == size})
+            for size in sizes
+        ]
+    first, *others = task.models
+    count = math.ceil(len(others) / (MAX_LINES - 1))
+    length = math.ceil(len(others) / count) if count else 1
+    chunks = [others[start : start + length] for start in range(0, len(others), length)] or [[]]
+    return [(task.name, {name: name for name in (first, *chunk)}) for chunk in chunks]
 
 
 def read_reports(folder: Path) -> dict[str, Analysis]:
@@ -228,36 +253,46 @@ def read_reports(folder: Path) -> dict[str, Analysis]:
     return found
 
 
-def _by_setting(analyses: Mapping[str, Analysis]) -> list[tuple[str, Analysis]]:
-    """Names and studies, those of the default setting before others."""
-    return [
-        (study.name if study.setting == "default" else f"{study.name}, {study.setting}", analysis)
-        for analysis in sorted(analyses.values(), key=lambda analysis: analysis.study.setting != "default")
-        for study in [analysis.study]
-    ]
+def _conclusions(folder: Path) -> dict[str, dict[str, str]]:
+    file = folder / CONCLUSIONS
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _link(analysis: Analysis) -> str:
+    return heading_link(_title(analysis.study))
 
 
 def verdicts_table(analyses: Mapping[str, Analysis]) -> str:
-    """The claims of all studies, from `read_reports`, with differences and verdicts."""
-    rows = [
-        (row[0], claim.source.partition(":")[0], name, *row[1:])
-        for name, analysis in _by_setting(analyses)
-        for claim, row in zip(analysis.study.claims, claim_rows(analysis), strict=True)
-    ]
-    return markdown_table(("claim", "source", "study", *CLAIM_COLUMNS), rows)
+    """The claims of all studies, from `read_reports`, with verdicts and the range of the mean differences."""
+    rows = []
+    for analysis in sorted(analyses.values(), key=lambda analysis: analysis.study.setting != "default"):
+        for claim, comparisons, whole in analysis.verdicts():
+            means = sorted(comparison.interval.mean for comparison in comparisons if comparison.interval)
+            difference = " to ".join(dict.fromkeys(f"{mean:+.2g}" for mean in (*means[:1], *means[-1:])))
+            rows.append(
+                (
+                    claim.claim,
+                    whole,
+                    f"{difference} {_quantity(analysis, claim)}",
+                    heading_link(_title(analysis.study)),
+                )
+            )
+    return markdown_table(("claim", "verdict", "difference", "study"), rows)
 
 
 def page(folder: Path) -> str:
-    """The whole page: the text before README.md's first `## `, the verdicts, a section for each study."""
+    """The page: README.md's text before its first `## `, findings, its `RULES`, verdicts, a section for each study."""
     analyses = read_reports(folder)
     if not analyses:
-        raise UserError(f"there are no results of studies in {folder}: copy their JSON files and pictures there.")
-    head = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")[0].rstrip()
-    file = folder / CONCLUSIONS
-    conclusions = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    sections = [
-        study_section(analysis, conclusions.get(stem, ""), picture.name if picture.is_file() else "")
-        for stem, analysis in analyses.items()
-        for picture in [folder / f"{stem}.png"]
-    ]
-    return "\n\n".join([head, "## Verdicts", verdicts_table(analyses), *sections]) + "\n"
+        raise UserError(f"there are no results of studies in {folder}: copy their JSON files there.")
+    head, *sections = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")
+    texts = {stem: _conclusions(folder).get(stem, {}) for stem in analyses}
+    findings = [f"- {_link(analyses[stem])}: {text['finding']}" for stem, text in texts.items() if text]
+    parts = [head, "\n".join(["## Findings\n", *findings]) if findings else ""]
+    parts += [f"## {section}" for section in sections if section.startswith(RULES)]
+    parts.append(f"## Verdicts\n\n{verdicts_table(analyses)}")
+    for stem, analysis in analyses.items():
+        picture = folder / f"{stem}.png"
+        conclusion = texts[stem].get("conclusion", "")
+        parts.append(study_section(analysis, conclusion, picture.name if picture.is_file() else ""))
+    return "\n\n".join(filter(None, map(str.rstrip, parts))) + "\n"

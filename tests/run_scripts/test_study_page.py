@@ -3,18 +3,16 @@
 import json
 import math
 import re
-import shutil
 import statistics
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tokenmixers.run_scripts import study_page
 from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.claims import UNDECIDED
 from tokenmixers.run_scripts.studies.definition import names_of_studies
-from tokenmixers.run_scripts.studies.results_page import read_reports
+from tokenmixers.run_scripts.studies.results_page import page, read_reports
 
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +21,8 @@ REPORTS = [pytest.param(json.loads(file.read_text()), id=file.stem) for file in 
 SIGNS = {"higher": 1, "lower": -1}
 
 
-def test_the_page_is_that_of_the_results(tmp_path):
-    shutil.copytree(STUDIES, tmp_path / "studies")
-    study_page.main(["--folder", str(tmp_path / "studies")])
-    assert (tmp_path / "studies" / "README.md").read_text() == (STUDIES / "README.md").read_text()
+def test_the_page_is_that_of_the_results():
+    assert page(STUDIES) == (STUDIES / "README.md").read_text()
 
 
 def test_the_page_names_all_studies():
@@ -115,11 +111,17 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize("report", REPORTS)
 def test_the_verdicts_follow_from_the_runs(report):
-    page = (STUDIES / "README.md").read_text()
+    """In the table of all verdicts, and with the intervals in the section of the study."""
+    text = (STUDIES / "README.md").read_text()
+    setting = "" if report["setting"] == "default" else f", setting {report['setting']}"
+    title = f"{report['definition']['title']}{setting}"
+    verdicts = text.split("\n## Verdicts\n")[1].split("\n## ")[0].splitlines()
+    section = text.split(f"\n## {title}\n")[1].split("\n## ")[0].splitlines()
     for claim in report["definition"]["claims"]:
-        rows = (line for line in page.splitlines() if line.startswith(f"| {claim['claim']}"))
-        row = next(line for line in rows if f" {named(report['study'], report)} |" in line)
+        rows = [line for line in verdicts if line.startswith(f"| {claim['claim']}") and f" [{title}](#" in line]
         verdict, differences = expected(report, claim)
+        assert [row.split("|")[2].strip() for row in rows] == [verdict], claim
+        (row,) = (line for line in section if line.startswith(f"| {claim['claim']}"))
         assert row.endswith(f"**{verdict}** |"), (claim, differences)
         assert all(difference in row for difference in differences), (row, differences)
 
@@ -140,8 +142,3 @@ def test_the_page_says_how_many_verdicts_need_the_first_seed():
     assert all(second in (first, UNDECIDED) for first, second in decided)  # "none would be the opposite"
     text = f"Without it {undecided} of the {len(decided)} decided verdicts would be undecided, and none would be the"
     assert text in (STUDIES / "README.md").read_text()
-
-
-def named(name: str, report: dict) -> str:
-    """A name with the study's setting."""
-    return name if report["setting"] == "default" else f"{name}, {report['setting']}"

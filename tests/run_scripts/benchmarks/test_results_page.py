@@ -142,7 +142,7 @@ def test_tables_by_hand(folder):
         ["gmlp-base, 64 tokens", "ModernBERT", "2.50", "0.50"],
     ]
     lines = [cells(line) for line in text.splitlines()]
-    assert ["C", "[x, AVX9](#c-x-avx9)", "3", "2019-01-01 to 2020-02-02"] in lines
+    assert ["[C: x, AVX9](#c-x-avx9)", "3", "2019-01-01 to 2020-02-02"] in lines
     compared = lines[lines.index(["", "against", "C", "D"]) :]
     assert compared[2:4] == [
         ["gMLP-S, images", "timm, same weights", "2.00", ""],

@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -8,12 +10,12 @@ from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
 from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.definition import read_study
 from tokenmixers.run_scripts.studies.results_page import (
-    claim_rows,
+    claims_table,
     page,
     plot_study,
     read_reports,
     results_table,
-    study_report,
+    study_section,
     verdicts_table,
 )
 
@@ -26,8 +28,13 @@ def rows_of(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
+def first_table(report: dict) -> list[list[str]]:
+    analysis = Analysis(report)
+    return rows_of(results_table(analysis, next(iter(analysis.study.tasks.values()))))
+
+
 def test_the_table_of_results(report):
-    head, _, split, linear, mixer = rows_of(results_table(Analysis(report)))
+    head, _, split, linear, mixer = first_table(report)
     assert head[:4] == ["", "perplexity (lower is better)", "earlier (steps)", "last fifth"]
     # 100 seconds is what linear took: split was at step 50 then, half way between those of its evaluations.
     assert split == ["split", "41 ± 1", "81 (20)", "-2.4%", "3", "0.01 (largest)", "1,000", "2", "2e+03", "61.5"]
@@ -39,50 +46,83 @@ def test_runs_that_diverged_are_counted(report):
     for run in report["runs"]:
         if (run["model"], run["seed"]) == ("split", 2) or run["model"] == "linear":
             run |= {"result": None, "evaluations": [], "steps": 0, "plateau": None}
-    _, _, split, linear, _ = rows_of(results_table(Analysis(report)))
+    _, _, split, linear, _ = first_table(report)
     assert split[1:5] == ["diverged (1 of 3 seeds)", "", "", "3"]
     assert linear[1:5] == ["diverged (all learning rates)", "", "", "0"]
 
 
 def test_the_claims(report):
-    rows = claim_rows(Analysis(report))
-    assert rows[0] == ("Split beats linear.", "+0.137 [+0.129, +0.144]", "log perplexity", "", "3", "**holds**")
+    _, _, *rows = rows_of(claims_table(Analysis(report)))
+    claim, _, difference, of, margin, seeds, verdict = rows[0]
+    assert (claim, difference) == ("Split beats linear.", "+0.137 [+0.129, +0.144]")
+    assert (of, margin, seeds, verdict) == ("log perplexity", "", "3", "**holds**")
     assert rows[1][-1] == "**does not hold**"
-    assert rows[2][3] == "0.5"
-    first, second = rows[3][1].split("<br>")
+    assert rows[2][4] == "0.5"
+    first, second = rows[3][2].split("<br>")
     assert first.endswith("] split / linear") and second.endswith("] mixer / linear")
 
 
 def test_the_report_of_a_quick_study_says_so(report):
-    assert "too few steps to conclude" not in study_report(Analysis(report))
+    assert "too few steps to conclude" not in study_section(Analysis(report))
     report["setting"] = "quick"
-    assert "too few steps to conclude" in study_report(Analysis(report))
+    assert "too few steps to conclude" in study_section(Analysis(report))
 
 
-def test_the_picture(report, tmp_path):
+def drawn(report: dict, monkeypatch) -> list:
+    """The panels of a study's picture."""
     pytest.importorskip("matplotlib")
-    plot_study(Analysis(report), tmp_path / "small.png")
-    assert (tmp_path / "small.png").read_bytes().startswith(b"\x89PNG")
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: figures.append((figure, dpi)))
+    plot_study(Analysis(report), Path("study.png"))
+    ((figure, dpi),) = figures
+    assert figure.get_figwidth() * dpi <= 1000
+    figure.draw_without_rendering()
+    return [axis for axis in figure.axes if axis.get_visible()]
+
+
+def test_the_picture(report, monkeypatch):
+    (axis,) = drawn(report, monkeypatch)
+    assert axis.get_ylabel() == "perplexity" and axis.get_yscale() == "log"
+    assert [line.get_label() for line in axis.lines] == ["split", "linear", "mixer"]
+    legend = axis.get_legend().get_window_extent()
+    assert not legend.overlaps(axis.get_window_extent())
+    assert not legend.overlaps(axis._left_title.get_window_extent())
+    assert not any("10^" in label.get_text() for label in axis.get_yticklabels(which="both"))
+
+
+def test_a_panel_has_at_most_six_lines(monkeypatch):
+    def labels(name: str) -> list[list[str]]:
+        report = json.loads((FOLDER / f"{name}.json").read_text())
+        return [[line.get_label() for line in axis.lines] for axis in drawn(report, monkeypatch)]
+
+    assert labels("scale") == [["gmlp", "transformer", "mixer"]] * 4  # a panel for each size
+    first, second, *_ = labels("feed_forwards")
+    assert first[0] == second[0] == "relu" and max(map(len, (first, second))) <= 6
+    assert len({*first, *second}) == 8
 
 
 @pytest.fixture
 def folder(report, tmp_path):
     """A folder with a page, a README and the report."""
-    (tmp_path / "README.md").write_text("# Studies\n\nBy hand.\n\n## Old\n\nOld results.\n")
+    rules = "## How the studies are made\n\nEqual budgets.\n"
+    (tmp_path / "README.md").write_text(f"# Studies\n\nBy hand.\n\n## Old\n\nOld results.\n\n{rules}\n## Small\n")
     (tmp_path / "small.json").write_text(json.dumps(report))
-    (tmp_path / "small.png").touch()
-    (tmp_path / "conclusions.yaml").write_text("small: Take the split gate.\n")
+    (tmp_path / "conclusions.yaml").write_text("small: {finding: Split., conclusion: Take the split gate.}\n")
     return tmp_path
 
 
-def test_the_page(folder):
+def test_the_page(folder, monkeypatch):
+    monkeypatch.setattr(study_page, "plot_study", lambda analysis, path: path.touch())
     study_page.main(["--folder", str(folder)])
     text = (folder / "README.md").read_text()
-    assert text.startswith("# Studies\n\nBy hand.\n\n## Verdicts\n\n| claim")
-    assert "Old results." not in text
+    assert text.startswith("# Studies\n\nBy hand.\n\n## Findings\n\n- [Small gates](#small-gates): Split.\n\n## How")
+    titles = ["Findings", "How the studies are made", "Verdicts", "Small gates"]
+    assert re.findall("^## (.*)", text, flags=re.MULTILINE) == titles
     assert "## Small gates\n\n**Which gate is best?** Take the split gate.\n\n![" in text
     assert "](small.png)" in text and "`tokenmixers study small`; A processor, AVX2; " in text
-    assert text.index("+0.137 [+0.129, +0.144]") < text.index("## Small gates")
+    assert text.index("+0.14 log perplexity") < text.index("## Small gates") < text.index("+0.137 [+0.129, +0.144]")
     study_page.main(["--folder", str(folder)])
     assert (folder / "README.md").read_text() == text
 
@@ -90,8 +130,11 @@ def test_the_page(folder):
 def test_other_settings_come_after_the_default(folder, report):
     report["setting"] = "large"
     (folder / "a-large.json").write_text(json.dumps(report))
-    rows = rows_of(verdicts_table(read_reports(folder)))[2:]
-    assert [row[2] for row in rows] == ["small"] * 4 + ["small, large"] * 4
+    rows = rows_of(verdicts_table(read_reports(folder)))
+    assert rows[0] == ["claim", "verdict", "difference", "study"]
+    default, large = "[Small gates](#small-gates)", "[Small gates, setting large](#small-gates-setting-large)"
+    assert [row[-1] for row in rows[2:]] == [default] * 4 + [large] * 4
+    assert rows[5][2].count("log perplexity") == 1 and " to " in rows[5][2]
     assert "## Small gates, setting large" in page(folder)
 
 
