@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 OUT := outputs/quickstart
 SCRIPT := $(RUN) -m tokenmixers.run_scripts
 # Threads soon sleep while they wait for each other: beside other work, PyTorch's setting halves the speed.
-quickstart test test-slow test-extras test-demo: export GOMP_SPINCOUNT = 10000
+quickstart test test-slow test-extras test-demo test-versions: export GOMP_SPINCOUNT = 10000
 
 # RUN=python3 takes an environment that is there, without the network; the checkout is then imported from a link to it.
 INSTALLED := $(VENV)/.installed
@@ -17,7 +17,7 @@ endif
 # Whether a package is there.
 HAS = $(shell $(RUN) -c 'import $(1)' 2>/dev/null && echo yes)
 
-.PHONY: quickstart test test-slow test-extras test-demo test-gpu test-transformers check dist bench style clean
+.PHONY: quickstart test test-slow test-extras test-demo test-gpu test-versions test-transformers check dist bench style clean
 
 comma := ,
 # $(call environment,FOLDER,EXTRAS,PACKAGES,CONSTRAINTS): what more than the tests need goes into environments of its own,
@@ -77,7 +77,7 @@ test-extras: $(EXTRAS)/.installed  ## exports, quantisation, sentence embeddings
 		tests/run_scripts/test_run_sentence_embeddings.py tests/run_scripts/training/test_sentence_embeddings.py \
 		tests/run_scripts/test_evaluate_embeddings.py
 	$(EXTRAS)/bin/python -m pytest -n 2 -m "slow or not slow" -k sentence_embeddings \
-		tests/run_scripts/test_interrupted_runs.py tests/run_scripts/test_recipes.py
+		tests/run_scripts/every_command tests/run_scripts/test_recipes.py
 
 # Gradio does not take the version of Pillow that all else is tested with.
 DEMO := $(VENV)-demo
@@ -92,6 +92,17 @@ test-demo: $(DEMO)/.installed  ## the demo in a headless Chromium, which has to 
 test-gpu: $(INSTALLED)  ## everything on a GPU, in ten minutes; RUN=python3 with the packages that are there
 	$(RUN) -m pytest $(if $(INSTALLED)$(call HAS,xdist),-n auto --maxprocesses 8 --dist worksteal) \
 		$(if $(call HAS,pytest_timeout),--timeout 180) -m gpu tests/gpu
+
+# The oldest and the newest versions of PyTorch and Transformers. Where the index lacks them: PAIRS=2.13.0/5.24.0
+PAIRS := 2.11.0/5.23.0 2.15.0/5.24.0
+test-versions: $(addprefix test-versions/,$(PAIRS))  ## the fast tests with the oldest and the newest PyTorch and Transformers
+
+test-versions/%:
+	@mkdir -p build/versions/$*
+	@sed -e 's/^torch=.*/torch==$(patsubst %/,%,$(dir $*))/' -e 's/^transformers=.*/transformers==$(notdir $*)/' \
+		constraints.txt > build/versions/$*/constraints.txt
+	$(call environment,build/versions/$*,test,,build/versions/$*/constraints.txt)
+	build/versions/$*/bin/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.installed  ## style, and the types of the library
 	$(VENV)/bin/ruff check .

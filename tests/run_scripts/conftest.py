@@ -5,7 +5,6 @@ import json
 import os
 import random
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ import huggingface_hub
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 
 from tokenmixers.run_scripts.base import precision
 from tokenmixers.run_scripts.small_data import (
@@ -169,22 +167,6 @@ def table_of():
             return list(csv.DictReader(file))
 
     return read
-
-
-@pytest.fixture
-def resumes(tmp_path):
-    """`resumes(main, command, **changes)`: resumed at step 2, a script ends with the weights of a whole run."""
-
-    def check(main, command, **changes):
-        options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **changes}
-        main(command(**options))
-        interrupted = tmp_path / "interrupted"
-        shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
-        main(command(**options, output_dir=interrupted))
-        whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
-        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-
-    return check
 
 
 @pytest.fixture(scope="session")

@@ -119,6 +119,22 @@ def test_never_writes_over_a_finished_run_or_foreign_files(command, tmp_path):
     assert [file.name for file in foreign.iterdir()] == ["thesis.txt"]
 
 
+@pytest.fixture
+def resumes(tmp_path):
+    """`resumes(command, **changes)`: resumed at step 2, a run ends with the weights of a whole one."""
+
+    def check(command, **changes):
+        options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **changes}
+        run_mlm.main(command(**options))
+        interrupted = tmp_path / "interrupted"
+        shutil.copytree(tmp_path / "run" / "checkpoint-2", interrupted / "checkpoint-2")
+        run_mlm.main(command(**options, output_dir=interrupted))
+        whole, resumed = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run", interrupted))
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+    return check
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -130,7 +146,7 @@ def test_never_writes_over_a_finished_run_or_foreign_files(command, tmp_path):
     ids=["loaded", "in the third epoch", "streamed", "isolated"],
 )
 def test_an_interrupted_run_goes_on_where_it_was(data, resumes, command):
-    resumes(run_mlm.main, command, **data)
+    resumes(command, **data)
 
 
 def test_whole_words_of_lines_are_masked(command):
@@ -350,7 +366,7 @@ def test_a_student_learns_from_a_teacher(distilling, tmp_path, capsys):
 
 
 def test_a_distilled_run_is_resumed(distilling, resumes):
-    resumes(run_mlm.main, distilling)
+    resumes(distilling)
 
 
 @pytest.mark.parametrize(

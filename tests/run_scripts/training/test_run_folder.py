@@ -64,6 +64,18 @@ def test_a_folder_without_a_complete_checkpoint_is_not_resumed(state, run, tmp_p
         run_mlm.main([*run[1], "--resume_from_checkpoint", str(tmp_path / "checkpoint-2")])
 
 
+@pytest.mark.parametrize("left", [None, UNFINISHED, "checkpoint-2"])
+def test_data_without_a_batch_leave_what_an_earlier_start_has_written_and_nothing_else(left, arguments, tmp_path):
+    """Nor the tokenizer that was trained. The checkpoint is not complete."""
+    folder = tmp_path / "run"
+    if left is not None:
+        (folder / left).mkdir(parents=True)
+    with pytest.raises(UserError, match="training rows give no batch of 600"):
+        run_mlm.main(arguments(output_dir=folder, dataloader_drop_last=True, per_device_train_batch_size=600))
+    found = [path.name for path in folder.iterdir()] if folder.exists() else None
+    assert found == (None if left is None else [left])
+
+
 def test_the_evaluation_of_an_epoch_is_made_up_for(run, tmp_path, monkeypatch):
     """A checkpoint of an epoch's last step is saved before the epoch's evaluation."""
     _, command = run

@@ -10,22 +10,6 @@ from tokenmixers.modeling.conversion.t5 import convert_t5_config
 from tokenmixers.modeling.layers.feed_forward import FEED_FORWARD_TYPES, parameter_matched_width
 
 
-TINY = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "head_dim": 6,
-    "max_position_embeddings": 19,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 10,
-    "is_encoder_decoder": True,
-    "cross_attention_num_heads": None,
-    "cross_attention_head_dim": None,
-}
-
-
 def t5_count(n_heads, head_dim, components, d=768, d_ff=3072, layers=12, cross=768, vocabulary=32128, buckets=32):
     """Parameters of an encoder-decoder, added up from the shapes in the papers."""
     width = n_heads * head_dim
@@ -107,7 +91,8 @@ def test_differences_of_the_translation_models():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_presets_run_and_train_all_their_weights(preset, randomise):
-    model = randomise(SynthesizerForConditionalGeneration(SynthesizerConfig.from_preset(preset, **TINY))).train()
+def test_presets_run_and_train_all_their_weights(preset, tiny, randomise):
+    config = SynthesizerConfig.from_preset(preset, **{**tiny, "is_encoder_decoder": True})
+    model = randomise(SynthesizerForConditionalGeneration(config)).train()
     model(torch.randint(3, 40, (2, 7)), labels=torch.randint(3, 40, (2, 5))).loss.backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
