@@ -25,6 +25,7 @@ from ..modeling.toeplitzness import toeplitzness
 from .base.arguments import check_output_folder, parse_arguments
 from .base.errors import UserError, report_unreadable
 from .base.optional_packages import import_optional
+from .base.pictures import DPI, WIDTH
 from .base.ranges import check_ranges
 from .base.trained_model import check_folder
 from .studies.measures import spatial_matrices
@@ -75,7 +76,7 @@ def _panels(count: int, columns: int, width: float, height: float, **options):
 
 
 def _save(figure, file: Path) -> None:
-    figure.savefig(file, dpi=150)
+    figure.savefig(file, dpi=min(150, WIDTH * DPI / figure.get_figwidth()))  # not wider than a page
 
 
 def draw_text_filters(matrices: list[torch.Tensor], file: Path, columns: int) -> None:
@@ -138,6 +139,7 @@ def draw_attention(maps: list[torch.Tensor], tokens: list[str], file: Path, colu
     """The attention weights of every layer; rows are queries, columns are keys."""
     side = max(2.2, 0.16 * len(tokens))
     with import_optional("matplotlib", "plot", "drawing").rc_context({"font.family": _fonts()}):
+        columns = min(columns, max(1, int(WIDTH / side)))  # the names of the tokens stay legible
         figure, axes = _panels(len(maps), columns, side, side)
         for layer, (axis, weights) in enumerate(zip(axes, maps, strict=True), start=1):
             axis.imshow(weights.numpy(), cmap="Blues", vmin=0)

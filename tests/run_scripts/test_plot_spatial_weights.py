@@ -1,5 +1,6 @@
 import pytest
 import torch
+from PIL import Image
 from transformers import BertConfig, BertModel
 
 from tokenmixers import (
@@ -48,6 +49,15 @@ def test_all_patches_are_drawn_for_as_many_columns(tmp_path, monkeypatch):
     plot_spatial_weights.draw_image_filters([torch.randn(6, 6)], (3, 2), tmp_path / "a.png", columns=9)
     titles = [axis.get_title() for axis in drawn[0].axes]
     assert titles == [f"patch ({row}, {column})" for row in range(3) for column in range(2)]
+
+
+def test_pictures_are_not_wider_than_a_page(tmp_path):
+    plot_spatial_weights.draw_text_filters([torch.randn(9, 9)] * 8, tmp_path / "filters.png", columns=8)
+    tokens = [f"token{number}" for number in range(30)]
+    plot_spatial_weights.draw_attention([torch.rand(30, 30)] * 3, tokens, tmp_path / "attention.png", columns=3)
+    assert 900 < Image.open(tmp_path / "filters.png").width <= 1000
+    width, height = Image.open(tmp_path / "attention.png").size  # one map in a row, or the tokens would be illegible
+    assert width <= 1000 and height > 2 * width
 
 
 def test_text_has_the_fonts_that_are_installed(tmp_path, monkeypatch):
