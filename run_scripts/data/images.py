@@ -21,7 +21,7 @@ from ..base.errors import BadDataError, UserError, report_bad_data
 from .image_augmentation import AugmentationArguments, augment, mixup_or_cutmix, soft_labels
 from .loading import SPLITS, PredictionDataArguments, indexed, load_named
 from .row_seeds import ROW_NUMBER, number_rows
-from .table_files import EmptyRowError, Row, convert_rows
+from .table_files import EmptyRowError, Row, class_name, convert_rows
 
 
 logger = logging.get_logger(__name__)
@@ -160,7 +160,8 @@ def _prepared(images: datasets.Dataset, arguments: ImageDataArguments, name: str
     images = indexed(images.cast_column("image", datasets.Image(decode=False)))
     images = _complete(images, f"the {name} images", None if is_test else arguments.skip_empty_examples)
     if "label" in columns.values() and not isinstance(images.features["label"], datasets.ClassLabel):
-        images = images.class_encode_column("label")
+        names = list(map(class_name, images["label"]))
+        images = images.remove_columns("label").add_column("label", names).class_encode_column("label")
     return images
 
 
@@ -204,6 +205,7 @@ def _complete(images: datasets.Dataset, name: str, skip_empty: bool | None = Non
             raise EmptyRowError("the image is empty.")
         if row["label"] is None or row["label"] == -1:
             raise EmptyRowError("the class is missing.")
+        class_name(row["label"])  # raises if there are several
 
     labels = images["label"] if "label" in images.column_names else [0] * len(images)
     rows = (

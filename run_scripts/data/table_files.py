@@ -296,7 +296,7 @@ def class_name(cell: Any) -> str:
     """
     label = read_labels(cell)
     if isinstance(label, list | dict):
-        raise BadRowError(f"the label is {label!r}: a text has one label, a name or a number.")
+        raise BadRowError(f"the label is {label!r}: a row has one label, a name or a number.")
     return str(label).strip()
 
 

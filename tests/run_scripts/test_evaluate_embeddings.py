@@ -455,8 +455,8 @@ BAD_SETS = [
         {"a/test.tsv": table("query_id|label|query|document", "1|1|x|y", "1|0|z|y")},
         "line 3: the query '1' has another text than in an earlier row",
     ),
-    ({"a/test.jsonl": '{"label": ["b"], "text": "x"}'}, r"line 1: the label is \['b'\]: a text has one label"),
-    ({"a/test.tsv": table("label|text", "['b' 'c']|x")}, r"line 2: the label is \['b', 'c'\]: a text has one label"),
+    ({"a/test.jsonl": '{"label": ["b"], "text": "x"}'}, r"line 1: the label is \['b'\]: a row has one label"),
+    ({"a/test.tsv": table("label|text", "['b' 'c']|x")}, r"line 2: the label is \['b', 'c'\]: a row has one label"),
     (
         {"a/train.tsv": table("label|text", "1|x", "0|y"), "a/test.tsv": table("label|text", "1.0|x", "true|y")},
         r"none of the labels of the a test data \('1.0', 'true'\) is one of the training data's \('0', '1'\)",

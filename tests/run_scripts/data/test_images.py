@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +8,7 @@ from transformers import CLIPImageProcessorPil
 
 from tokenmixers import GMLPConfig
 from tokenmixers.run_scripts.base.arguments import ModelArguments
-from tokenmixers.run_scripts.base.errors import BadDataError
+from tokenmixers.run_scripts.base.errors import BadDataError, UserError
 from tokenmixers.run_scripts.data.image_augmentation import AugmentationArguments
 from tokenmixers.run_scripts.data.images import (
     ImageCollator,
@@ -98,6 +100,27 @@ def test_images_outside_the_folders_of_classes_are_refused(folder, shown, tmp_pa
     (tmp_path / folder / "metadata.txt").write_text("not what datasets reads")
     with pytest.raises(SystemExit, match=f"--train_dir: .* a folder of images for each class, .*{shown}'"):
         load_images(ImageDataArguments(train_dir=str(tmp_path / folder)), ("train",))
+
+
+def with_metadata(folder, labels):
+    for index, label in enumerate(labels):
+        Image.new("RGB", (2, 2)).save(folder / f"{index}.png")
+        with (folder / "metadata.jsonl").open("a") as file:
+            file.write(json.dumps({"file_name": f"{index}.png", "label": label}) + "\n")
+    return load_images(ImageDataArguments(train_dir=str(folder)), ["train"])["train"]
+
+
+@pytest.mark.parametrize("labels", [["cat", " dog", "dog ", "cat"], [1, 0, 0, 1]])
+def test_classes_of_a_metadata_file(labels, tmp_path):
+    images = with_metadata(tmp_path, labels)
+    names = images.features["label"].names
+    assert names == sorted({str(label).strip() for label in labels})
+    assert [names[number] for number in images["label"]] == [str(label).strip() for label in labels]
+
+
+def test_an_image_has_one_class(tmp_path):
+    with pytest.raises(UserError, match=r"2 bad rows\. .*0\.png: the label is \['cat'\]: a row has one label"):
+        with_metadata(tmp_path, [["cat"], ["cat", "dog"]])
 
 
 @pytest.mark.parametrize(("values", "mode"), [(np.uint16([[0, 65535]]), "I;16"), (np.float32([[0, 0.5]]), "F")])

@@ -46,7 +46,7 @@ def test_labels_are_hidden_otherwise(label):
 @pytest.mark.parametrize("several", [["a", "b"], ["a"], {"a": 1}])
 def test_a_text_has_one_label(several):
     """A list would be a class of its own, named by its characters."""
-    message = re.escape(f"a file, line 2: the label is {several!r}: a text has one label")
+    message = re.escape(f"a file, line 2: the label is {several!r}: a row has one label")
     task = own_task(TextClassificationArguments(), table("a", several, "b"), GMLPConfig())
     assert task.labels == ("a", "b")
     with pytest.raises(SystemExit, match=message):
