@@ -139,6 +139,6 @@ def test_the_page_says_how_many_verdicts_need_the_first_seed():
         verdicts = zip(analysis.verdicts(), WithoutTheFirstSeed(analysis.report).verdicts(), strict=True)
         decided += [(first, second) for (*_, first), (*_, second) in verdicts if first != UNDECIDED]
     undecided = sum(second == UNDECIDED for _, second in decided)
-    assert all(second in (first, UNDECIDED) for first, second in decided)  # "none would be the opposite"
-    text = f"Without it {undecided} of the {len(decided)} decided verdicts would be undecided, and none would be the"
+    assert all(second in (first, UNDECIDED) for first, second in decided)  # "none would be reversed"
+    text = f"Without it {undecided} of the {len(decided)} decided verdicts would be undecided, and none would be"
     assert text in " ".join((STUDIES / "README.md").read_text().split())
