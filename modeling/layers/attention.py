@@ -92,7 +92,7 @@ def shared_attention(
         key_mask = padding_mask.to(work_dtype)
         with no_autocast(values.device):
             total = (weights.to(exact_dtype) @ key_mask.T.to(exact_dtype)).permute(2, 1, 0)[..., None]
-        values = values.masked_fill(~padding_mask[:, None, :, None], 0)
+        values = torch.where(padding_mask[:, None, :, None], values, 0)  # twice as fast as `masked_fill`
     if dropout:
         values = F.dropout(values.new_ones(batch, num_heads, num_keys, 1), dropout) * values
     values = values.to(work_dtype)
@@ -102,8 +102,10 @@ def shared_attention(
         else:
             columns = values.permute(1, 2, 0, 3).reshape(num_heads, num_keys, batch * head_dim)
             output = (weights @ columns).view(num_heads, -1, batch, head_dim).permute(2, 1, 0, 3)
+    output = output.contiguous()  # now, so that the division below can be in place in this order
     if total is not None:
-        output = output / total.clamp(min=torch.finfo(torch.float32).tiny)
+        total = total.clamp(min=torch.finfo(torch.float32).tiny)
+        output = output / total if torch.is_grad_enabled() else output.div_(total)
     return output.to(dtype)
 
 
