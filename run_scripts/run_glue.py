@@ -46,6 +46,7 @@ from .metrics.task_scores import SCORES, compute_scores, metric_type
 from .training.classification import ClassificationTrainer, unseen_labels
 from .training.distillation import DistillationArguments
 from .training.hyperparameter_grid import Comparison
+from .training.linear_probe import LinearProbeArguments, new_output_layer, start_with_probe
 from .training.run import Run, Task, joined, sets_of
 from .training.trainer import ScriptTrainer
 
@@ -65,7 +66,7 @@ class TextClassification(Task):
         task: The benchmark's task, or that of data of one's own.
     """
 
-    arguments = (TextClassificationArguments, DistillationArguments)
+    arguments = (TextClassificationArguments, LinearProbeArguments, DistillationArguments)
     is_classifier = True
     task: TextTask
 
@@ -163,7 +164,8 @@ class TextClassification(Task):
 
     def card_facts(self, run: Run, model: PreTrainedModel) -> dict[str, Any]:
         """The benchmark's sets, and whether there are pairs."""
-        facts: dict[str, Any] = {"hyper_parameters": {"max_seq_length": run.max_seq_length}}
+        settings = {"max_seq_length": run.max_seq_length, "linear_probe": self.is_probed(run, model)}
+        facts: dict[str, Any] = {"hyper_parameters": settings}
         facts["multi_label"] = self.task.multi_label
         examples = [found for sets in run.data.values() for found in sets.values() if found]
         facts["text_pairs"] = any(len(found[0]["texts"]) > 1 for found in examples)
@@ -175,6 +177,22 @@ class TextClassification(Task):
                 facts["data"] = f"{facts['train_data']} (a part held out of training)"
             facts["dataset_id"] = self.task.hub_name
         return facts
+
+    def is_probed(self, run: Run, model: PreTrainedModel) -> bool:
+        """Whether the output layer starts with a linear probe: by default if the learning rate was not given."""
+        wanted = run[LinearProbeArguments].linear_probe
+        if wanted is None:
+            wanted = run.args.rate_reason is not None
+        return wanted and not self.task.multiple_choice and new_output_layer(model) is not None
+
+    def start(self, run: Run, trainer: Any) -> None:
+        """Set a new output layer of a checkpoint with a linear probe."""
+        probed = self.is_probed(run, trainer.model)
+        rows = start_with_probe(trainer.model, run.rows["train"], trainer.data_collator) if probed else 0
+        if not rows and run[LinearProbeArguments].linear_probe:
+            raise UserError("--linear_probe is for a new output layer of a checkpoint, here is none: leave it out.")
+        if rows and run.args.process_index == 0:
+            print(f"the new output layer starts with a regression on the features of {rows:,} training rows")
 
     def baselines(self, run: Run, trainer: Any) -> dict[str, float]:
         """The metrics of always predicting the most frequent class of the training data."""

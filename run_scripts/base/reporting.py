@@ -55,8 +55,9 @@ def print_plan(trainer: Trainer, resume_from: str | None, held_out: Mapping[str,
         print("; ".join(sizes))
     print(args.decision)
     if args.do_train:
-        start = _start(args, resume_from)
-        print(f"training for {length}, {batch} rows a step, {start}; output in {args.output_dir}", flush=True)
+        start, reason = _start(args, resume_from), getattr(args, "rate_reason", None)
+        rate = f"learning rate {args.learning_rate:g}" + (f" ({reason})" if reason else "")
+        print(f"training for {length}, {batch} rows a step, {rate}, {start}; output in {args.output_dir}", flush=True)
 
 
 def _start(args: TrainingArguments, resume_from: str | None) -> str:

@@ -52,6 +52,9 @@ class ScriptTrainingArguments(TrainingArguments):
         tokenizer_settings: The settings that a tokenizer trained by the command depends on; set by
             `fitting_tokenizer`.
         grid: The `GridFolder` of a grid of runs; `None` for a single run.
+        names_output: Whether `output_dir` was given; commands need it.
+        rate_reason: Why `learning_rate` has its value if it was not given, otherwise `None`; see
+            `choose_learning_rate`.
 
     Raises:
         ValueError: If the arguments contradict each other, or ask for float16 without a GPU.
@@ -59,6 +62,14 @@ class ScriptTrainingArguments(TrainingArguments):
 
     tokenizer_settings: ClassVar[dict[str, Any] | None] = None
     grid: ClassVar[Any] = None
+    names_output: ClassVar[bool] = False
+    rate_reason: ClassVar[str | None] = None
+    learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Peak learning rate. By default it is chosen for the model: see the plan that a run prints first."
+        },
+    )
     precision: str = field(
         default="auto",
         metadata={
@@ -94,7 +105,10 @@ class ScriptTrainingArguments(TrainingArguments):
     def __post_init__(self):
         check_ranges(self, *RANGES)
         self._check_texts()
+        self.names_output = self.output_dir is not None
         check_output_folder(self.output_dir or "trainer_output")
+        if self.learning_rate is None:
+            self.learning_rate, self.rate_reason = TrainingArguments.learning_rate, "Transformers' default"
         chosen, reason = self._requested_precision() or (None, "")
         found = has_accelerator()
         place = ""
@@ -206,7 +220,7 @@ def adafactor_options(args: TrainingArguments) -> dict[str, Any]:
     return options
 
 
-def check_has_work(args: TrainingArguments, *jobs: str) -> None:
+def check_has_work(args: ScriptTrainingArguments, *jobs: str) -> None:
     """Check that a command has something to do and supports what it is asked to do.
 
     Args:
@@ -214,7 +228,7 @@ def check_has_work(args: TrainingArguments, *jobs: str) -> None:
         jobs: Names of the arguments of which at least one must be set, e.g. `"do_train"`.
 
     Raises:
-        UserError: If none is set, or if `do_predict` is set but not among them.
+        UserError: If none is set, `do_predict` is set but not among them, or there is no `output_dir`.
     """
     *others, last = (f"--{job}" for job in jobs)
     known = f"{', '.join(others)} or {last}"
@@ -222,6 +236,8 @@ def check_has_work(args: TrainingArguments, *jobs: str) -> None:
         raise UserError(f"this command has no --do_predict: give {known}.")
     if not any(getattr(args, job) for job in jobs):
         raise UserError(f"there is nothing to do: give {known}.")
+    if not args.names_output:
+        raise UserError("give --output_dir, the folder for what the command writes.")
 
 
 def order_seed(args: TrainingArguments) -> int:

@@ -431,7 +431,8 @@ def load_tables(
     files = {split: getattr(arguments, f"{source}_file") for split, source in sources.items()}
     for split, source in sources.items():
         if (name is None) == (files[split] is None):
-            raise UserError(f"give the {split} data as either --dataset_name or --{source}_file.")
+            hint = "; --train_val_split 0.1 holds out a tenth of the training data" if split == "validation" else ""
+            raise UserError(f"give the {split} data as either --dataset_name or --{source}_file{hint}.")
     found = {}
     for split, source in sources.items():
         if source not in found:

@@ -128,7 +128,7 @@ def follow_names(
     known, names = label_names(own_config), label_names(model.config)
     if known == names or len(known) == len(names) == 1:
         return
-    axes = _class_axes(model)
+    axes = class_axes(model)
     if report["missing_keys"] >= axes.keys():
         return
     own = model
@@ -152,7 +152,7 @@ def follow_names(
         _take_rows(model.get_parameter(name), _whole(old), _whole(new), indices, axes[name])
 
 
-def _class_axes(model: PreTrainedModel) -> dict[str, int]:
+def class_axes(model: PreTrainedModel) -> dict[str, int]:
     """The parameters of the output layers, whose shape depends on the number of classes -> axis of the classes."""
     config = copy.deepcopy(model.config)
     config.num_labels += 1

@@ -46,6 +46,7 @@ from .model_card import CardArguments, CardFacts, describe_data, training_settin
 from .model_loading import build_model, check_has_weights, fitting_tokenizer, load_config, sequence_length
 from .run_folder import UNFINISHED, checkpoint_to_resume, forget_start, mark_finished, mark_unfinished, write_results
 from .run_record import CONTENT, EXTENDED, ROWS, RunRecord, check_model_of, check_settings, extensions
+from .schedules import choose_learning_rate
 from .teacher import NoTeacher, find_teacher
 from .trainer import NoBatchError, ScriptTrainer, compare_by_first_set, forget_truncation
 from .trial_step import try_arguments
@@ -184,6 +185,9 @@ class Task:
         """Results without the model, for comparison."""
         return {}
 
+    def start(self, run: "Run", trainer: Any) -> None:
+        """Change the new model before its first step, equally in all processes; not called when a run resumes."""
+
     def metrics(self, run: "Run", split: str, prediction: EvalPrediction) -> dict[str, float]:
         """Compute the metrics of a split's predictions, as selected by `gathered`."""
         raise NotImplementedError
@@ -264,6 +268,8 @@ class Run:
         self.task.check(self)
         if self.model_args.train_tokenizer is not None and not args.do_train:
             raise UserError("--train_tokenizer needs --do_train: the tokenizer is trained on the training data.")
+        if args.do_train and args.rate_reason is not None and grid.learning_rates is None:
+            choose_learning_rate(args, self.model_args)
         try_arguments(args)
         if args.use_cpu:
             keep_freed_memory()
@@ -309,6 +315,8 @@ class Run:
         training: dict[str, float] = {}
         with _report_full_disk(args.output_dir):
             if args.do_train:
+                if resume_from is None:
+                    task.start(self, trainer)
                 training, speed = _train(trainer, resume_from)
                 results |= speed
             if args.do_eval:

@@ -1,6 +1,7 @@
-"""What the learning rate schedules of Transformers lack: a constant start, and a linear decay to 0 at the end.
+"""Learning rates: that of a model by default, and what the schedules of Transformers lack: a constant start, and a
+linear decay to 0 at the end.
 
-Both apply to any schedule that is a function of the step. The schedule of T5 in Mesh TensorFlow,
+The latter two apply to any schedule that is a function of the step. The schedule of T5 in Mesh TensorFlow,
 `1 / sqrt(max(step, 10000)) * min(1, (steps - step) / (0.1 * steps))`, is
 
     --lr_scheduler_type inverse_sqrt --learning_rate 0.01 --warmup_steps 10000 --constant_warmup true
@@ -13,8 +14,32 @@ from functools import partial
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.training_args import OptimizerNames
 
+from ...configuration.auto_classes import FAMILIES
+from ..base.arguments import ModelArguments
 from ..base.errors import UserError
 from ..base.training_arguments import ScriptTrainingArguments
+from .model_loading import load_config
+
+
+#: Peak learning rates of this package's families. Without attention and with a LayerNorm before each block, they learn
+#: with larger ones than BERT, for which Transformers' default is made.
+CHECKPOINT_RATE, NEW_MODEL_RATE = 2e-4, 1e-3
+
+
+def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArguments) -> None:
+    """Set the learning rate of a run whose command line gives none, and `rate_reason`.
+
+    Args:
+        args: Changed in place. With other families than this package's they keep Transformers' default.
+        arguments: Name the model.
+    """
+    model_type = load_config(arguments).model_type
+    if model_type not in FAMILIES:
+        return
+    if arguments.model_name_or_path is not None:
+        args.learning_rate, args.rate_reason = CHECKPOINT_RATE, f"default for {model_type} checkpoints"
+    else:
+        args.learning_rate, args.rate_reason = NEW_MODEL_RATE, f"default for a new {model_type}"
 
 
 def adapt_schedule(scheduler: LRScheduler, args: ScriptTrainingArguments, num_training_steps: int) -> LRScheduler:

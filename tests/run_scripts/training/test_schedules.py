@@ -7,9 +7,12 @@ from transformers import Adafactor, Trainer
 from transformers.optimization import get_scheduler
 from transformers.trainer_utils import SchedulerType
 
+import tokenmixers
 from tokenmixers.run_scripts import run_mlm
+from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
+from tokenmixers.run_scripts.training.schedules import choose_learning_rate
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.run_scripts.training.trial_step import try_arguments
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
@@ -173,3 +176,18 @@ def test_adafactor_scales_the_learning_rate_by_the_size_of_a_parameter(trainer):
 def test_what_adafactor_does_not_take(options, words, tmp_path):
     with pytest.raises(UserError, match=words):
         try_arguments(ScriptTrainingArguments(str(tmp_path), do_train=True, optim="adafactor", optim_args=options))
+
+
+@pytest.mark.parametrize(
+    ("model", "rate", "reason"),
+    [
+        ({"model_name_or_path": tokenmixers.shipped_model("gmlp-minilm")}, 2e-4, "default for gmlp checkpoints"),
+        ({"config_name": "amlp-tiny"}, 1e-3, "default for a new amlp"),
+        ({"model_type": "bert"}, 5e-5, "Transformers' default"),
+    ],
+)
+def test_a_rate_that_is_not_given_is_chosen_for_the_model(model, rate, reason, tmp_path):
+    args = ScriptTrainingArguments(str(tmp_path))
+    choose_learning_rate(args, ModelArguments(**model))
+    assert (args.learning_rate, args.rate_reason) == (rate, reason)
+    assert ScriptTrainingArguments(str(tmp_path), learning_rate=5e-5).rate_reason is None
