@@ -37,8 +37,8 @@ class LinearProbeArguments:
     linear_probe: bool | None = field(
         default=None,
         metadata={
-            "help": "Start the new output layer of a checkpoint with a regression on its features, of at most "
-            f"{MOST_ROWS} training rows; false starts at random. By default true without --learning_rate(s).",
+            "help": "Start the new output layer of a checkpoint with a regression on its features, of at most 2,000 "
+            "training rows; false starts at random. By default true without --learning_rate and --learning_rates.",
             "nargs": "?",
             "const": True,
         },

@@ -14,15 +14,16 @@ from functools import partial
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.training_args import OptimizerNames
 
-from ...configuration.auto_classes import FAMILIES
 from ..base.arguments import ModelArguments
 from ..base.errors import UserError
 from ..base.training_arguments import ScriptTrainingArguments
 from .model_loading import load_config
 
 
-#: Peak learning rates of this package's families. Without attention and with a LayerNorm before each block, they learn
-#: with larger ones than BERT, for which Transformers' default is made.
+#: Families that learn with larger rates than BERT, for which Transformers' default is made: they normalize what a
+#: block reads, not what it adds to.
+PRE_NORM = ("gmlp", "amlp", "mlp_mixer", "synthesizer")
+#: Their peak learning rates.
 CHECKPOINT_RATE, NEW_MODEL_RATE = 2e-4, 1e-3
 
 
@@ -30,11 +31,11 @@ def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArgument
     """Set the learning rate of a run whose command line gives none, and `rate_reason`.
 
     Args:
-        args: Changed in place. With other families than this package's they keep Transformers' default.
+        args: Changed in place. Models of other families than `PRE_NORM` keep Transformers' default.
         arguments: Name the model.
     """
     model_type = load_config(arguments).model_type
-    if model_type not in FAMILIES:
+    if model_type not in PRE_NORM:
         return
     if arguments.model_name_or_path is not None:
         args.learning_rate, args.rate_reason = CHECKPOINT_RATE, f"default for {model_type} checkpoints"
