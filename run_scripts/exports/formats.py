@@ -87,7 +87,18 @@ def trace(model: PreTrainedModel, inputs: Inputs, opset: int | None = None) -> A
         model.config.use_cache = False  # it would be an output
     config = OnnxConfig(dynamic=True, opset_version=opset)
     with _quiet():
-        return AutoHfExporter.from_config(config).export(model, inputs, config=config).program
+        graph = AutoHfExporter.from_config(config).export(model, inputs, config=config).program
+    _number_fixed_axes(graph)
+    return graph
+
+
+def _number_fixed_axes(graph: Any) -> None:
+    """Give axes of one size, such as those of an image, that size: tracing names them "3", and names allow any."""
+    import onnx_ir
+
+    for port in (*graph.graph.inputs, *graph.graph.outputs):
+        sizes = [axis.value if isinstance(axis, onnx_ir.SymbolicDim) else axis for axis in port.shape]
+        port.shape = onnx_ir.Shape([int(size) if str(size).isdigit() else size for size in sizes])
 
 
 @contextlib.contextmanager

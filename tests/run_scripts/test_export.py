@@ -94,6 +94,31 @@ def onnxruntime_alone(file: Path, inputs: dict) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(names, feed), strict=True))
 
 
+def ports(file: Path) -> dict[str, list[int | str]]:
+    """Name of each input and output -> its axes, names for those that may have any size."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return {port.name: port.shape for port in (*session.get_inputs(), *session.get_outputs())}
+
+
+@exporting
+def test_images_of_another_size_are_refused_as_in_pytorch(checkpoint, tmp_path):
+    from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+
+    folder, model = checkpoint("GMLPForImageClassification")
+    run(folder, tmp_path / "out", kinds=("onnx", "onnx-int8"))
+    for file in sorted((tmp_path / "out" / "onnx").iterdir()):
+        axes = ports(file)
+        assert axes["pixel_values"][1:] == [3, 8, 8] and axes["logits"][1:] == [model.config.num_labels]
+        assert isinstance(axes["pixel_values"][0], str)  # the batch
+        for shape in ((1, 3, 16, 16), (1, 3, 9, 9), (1, 3, 4, 4), (1, 1, 8, 8)):
+            with pytest.raises(ValueError):
+                model(pixel_values=torch.zeros(shape))
+            with pytest.raises(InvalidArgument, match="Got invalid dimensions for input: pixel_values"):
+                onnxruntime_alone(file, {"pixel_values": np.zeros(shape, np.float32)})
+
+
 def largest_difference(found: np.ndarray, expected: torch.Tensor, mask: torch.Tensor | None) -> float:
     real = mask.bool().numpy() if mask is not None and expected.shape[: mask.dim()] == mask.shape else ...
     expected = expected.detach().numpy()
@@ -150,6 +175,8 @@ def test_every_task_runs_on_onnxruntime_alone(name, checkpoint, tmp_path, tokeni
     for result, tolerance in zip(results, (1e-4, 1e-2, 0.5), strict=True):
         found = onnxruntime_alone(tmp_path / "out" / result["file"], inputs)
         assert found and set(found) <= {*expected}
+        axes = [axis for port in ports(tmp_path / "out" / result["file"]).values() for axis in port]
+        assert not any(isinstance(axis, str) and axis.isdigit() for axis in axes)
         for key, value in found.items():
             assert value.dtype == np.float32
             assert largest_difference(value, expected[key], mask) < tolerance
