@@ -5,15 +5,15 @@ tokenmixers fill_mask --model outputs/run --text "Raise an [MASK] if it is empty
 
 from dataclasses import dataclass, field
 
-from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoModelForMaskedLM, pipeline
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import parse_arguments
-from .base.errors import UserError, report_unreadable
+from .base.errors import UserError
 from .base.ranges import check_ranges
 from .base.sequence_limits import longest_text
-from .base.trained_model import load_trained
+from .base.trained_model import load_trained, load_trained_tokenizer
 
 
 @dataclass
@@ -32,8 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point."""
     (arguments,) = parse_arguments((FillMaskArguments,), argv)
     model = load_trained(AutoModelForMaskedLM, arguments.model)
-    with report_unreadable(arguments.model):
-        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    tokenizer = load_trained_tokenizer(arguments.model)
     if tokenizer.mask_token is None:
         raise UserError(f"the tokenizer of {arguments.model!r} has no mask token.")
     longest = longest_text(model.config, tokenizer)

@@ -10,12 +10,9 @@ that JSON names: '{"file": "held_out.txt"}'. All arguments are those of `lm_eval
 import argparse
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
-
-from transformers import PreTrainedModel
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -23,7 +20,7 @@ from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.output import prepare_output
 from .base.shipped_files import LM_EVAL_TASKS
-from .base.trained_model import check_complete
+from .base.trained_model import check_complete, check_folder, checked_loading
 
 
 @contextmanager
@@ -48,18 +45,10 @@ def _texts_begin_with_cls(model_class: Any) -> Iterator[None]:
         model_class.prefix_token_id = kept
 
 
-@contextmanager
-def _random_weights_are_refused() -> Iterator[None]:
+def _check(name: str, missing: Iterable[str]) -> None:
     """Refuse checkpoints that lack weights of a language model: scores of random ones mean nothing."""
-    load = PreTrainedModel.from_pretrained.__func__
-
-    def from_pretrained(model_class: type, name: str, *arguments: Any, **options: Any) -> PreTrainedModel:
-        model, report = load(model_class, name, *arguments, **{**options, "output_loading_info": True})
-        check_complete(name, report["missing_keys"])
-        return model
-
-    with patch.object(PreTrainedModel, "from_pretrained", classmethod(from_pretrained)):
-        yield
+    check_folder(name)
+    check_complete(name, missing)
 
 
 @contextmanager
@@ -96,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
         given += ["--include_path", str(LM_EVAL_TASKS)]
     kept, sys.argv = sys.argv, ["lm_eval", *given]  # it takes no arguments itself
     try:
-        with _report_wrong_calls(), _random_weights_are_refused(), _texts_begin_with_cls(models.HFLM):
+        with _report_wrong_calls(), checked_loading(_check), _texts_begin_with_cls(models.HFLM):
             harness.cli_evaluate()
     finally:
         sys.argv = kept

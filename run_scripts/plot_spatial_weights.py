@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..modeling.toeplitzness import toeplitzness
 from .base.arguments import check_output_folder, parse_arguments
-from .base.errors import UserError, report_unreadable
+from .base.errors import UserError
 from .base.optional_packages import import_optional
 from .base.pictures import DPI, WIDTH
 from .base.ranges import check_ranges
-from .base.trained_model import check_folder
+from .base.trained_model import load_trained, load_trained_tokenizer
 from .studies.measures import spatial_matrices
 
 
@@ -154,7 +154,7 @@ def attention_maps(model: PreTrainedModel, tokenizer, text: str, text_pair: str 
     model.set_attn_implementation("eager")
     inputs = tokenizer(text, text_pair, return_tensors="pt", truncation=True)
     with torch.no_grad():
-        attentions = model.eval()(**inputs, output_attentions=True).attentions
+        attentions = model(**inputs, output_attentions=True).attentions
     if not attentions:
         raise UserError(f"--text: {type(model).__name__} has no attention to draw.")
     return [weights[0, 0].float() for weights in attentions], tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
@@ -165,15 +165,12 @@ def main(argv: list[str] | None = None) -> None:
     logging.set_verbosity_error()  # no warning about the weights of unused heads
     (arguments,) = parse_arguments((PlotArguments,), argv)
     folder = check_output_folder(arguments.output_dir)
-    check_folder(arguments.model)
-    with report_unreadable(arguments.model):
-        model = AutoModel.from_pretrained(arguments.model)
+    model = load_trained(AutoModel, arguments.model)
     matrices = spatial_matrices(model)
     if not matrices:
         raise UserError(f"{arguments.model!r} has no spatial gating units to draw.")
     if arguments.text is not None:
-        with report_unreadable(arguments.model):
-            tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        tokenizer = load_trained_tokenizer(arguments.model)
         maps, tokens = attention_maps(model, tokenizer, arguments.text, arguments.text_pair)
     folder.mkdir(parents=True, exist_ok=True)
     filters, structure, attention = (

@@ -14,16 +14,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from .base.arguments import check_new_folder, parse_arguments
-from .base.errors import UserError, report_bad_data, report_unreadable
+from .base.errors import UserError, report_bad_data
 from .base.ranges import check_ranges
 from .base.reporting import print_table, versions
 from .base.sequence_limits import longest_text
-from .base.trained_model import load_trained
+from .base.trained_model import load_trained, load_trained_tokenizer
 from .data.files import find_files
 from .data.table_files import Row, check_text, convert_rows, read_table
 from .data.text_corpus import TEXT_KINDS, read_texts
@@ -81,10 +81,9 @@ class Scorer:
         self.arguments, name = arguments, arguments.model
         # First: for a checkpoint without a tokenizer, as those of images, Transformers asks for packages instead.
         self.model = load_trained(AutoModelForMaskedLM, name).to("cuda" if torch.cuda.is_available() else "cpu")
-        with report_unreadable(name):
-            self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
-            if self.tokenizer.mask_token is None:
-                raise UserError(f"the tokenizer of {name!r} has no mask token: give a masked language model.")
+        self.tokenizer = load_trained_tokenizer(name)
+        if self.tokenizer.mask_token is None:
+            raise UserError(f"the tokenizer of {name!r} has no mask token: give a masked language model.")
         if arguments.within_word_l2r and not self.tokenizer.is_fast:
             raise UserError(f"--within_word_l2r needs a fast tokenizer, which {name!r} does not have.")
 

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PureWindowsPath
 from typing import Literal
 
+import transformers
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
@@ -26,6 +27,7 @@ from .base.arguments import parse_arguments
 from .base.errors import UserError
 from .base.hub_errors import check_card, check_repo_id, check_token, report_hub_errors
 from .base.shipped_files import MODEL_CARDS
+from .base.trained_model import check_modules, load_trained, load_trained_tokenizer
 from .demos.static_space import licence_of, static_space_files
 
 
@@ -162,6 +164,24 @@ def check_weights(folder: Path, names: list[str], left: dict[str, str]) -> None:
         )
 
 
+def check_whole(folder: Path, config: PreTrainedConfig, names: list[str]) -> None:
+    """Check that what is pushed can be loaded: files of modules, all weights, and a vocabulary, as far as it has them.
+
+    Args:
+        folder: The folder.
+        config: Its configuration.
+        names: The files to push.
+    """
+    check_modules(folder, names.__contains__)
+    if any(re.fullmatch(r"model.*\.safetensors", name) for name in names):
+        classes = FAMILIES[config.model_type].models
+        (architecture, *_) = config.architectures or [""]
+        auto_class = next((auto for auto, name in classes.items() if name == architecture), "AutoModel")
+        load_trained(getattr(transformers, auto_class), str(folder))
+    if {"modules.json", "tokenizer_config.json"} & {*names}:
+        load_trained_tokenizer(str(folder))
+
+
 def _tensor_names(path: Path) -> set[str]:
     try:
         with safe_open(path, framework="np") as file:
@@ -242,6 +262,7 @@ def collect_files(source: str, repo_id: str) -> dict[str, Path | bytes]:
         raise UserError(f"the config.json of {source!r} is {left['config.json']}: copy it into the folder.")
     config = load_config(folder, source)
     check_weights(folder, names, left)
+    check_whole(folder, config, names)
     files: dict[str, Path | bytes] = {name: folder / name for name in names}
     config.auto_map = auto_map(config)
     with tempfile.TemporaryDirectory() as temporary:

@@ -227,7 +227,7 @@ class SentenceEmbeddings(Task):
 
         name, wanted = run.model_args.model_name_or_path, run[EmbeddingArguments]
         if run.tokenizer is None:
-            model = library.load_sentence_transformer(run.model_args)
+            model = library.load_bi_encoder(run.model_args)
             if wanted.pooling_mode not in (None, library.pooling_of(model)):
                 raise UserError(
                     f"{name!r} has its own pooling ({library.pooling_of(model)}): leave --pooling_mode out."

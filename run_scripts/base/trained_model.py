@@ -1,12 +1,42 @@
-"""Checkpoints of trained models."""
+"""Folders of trained models: what they must have, and loading them.
 
-from collections.abc import Iterable
+Every command opens a model by one of these functions, which refuse a folder that is not whole: Transformers and
+Sentence Transformers replace what is missing by random weights, an empty tokenizer or a pooling of their own.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import UserError, report_unreadable
+
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+#: Class of a module of Sentence Transformers -> its files, if they are others than config.json.
+MODULE_FILES = {
+    "Normalize": (),
+    "Router": (),  # whose name has changed
+    "Asym": (),
+    "StaticEmbedding": ("tokenizer.json",),
+    "LSTM": ("lstm_config.json",),
+    "CNN": ("cnn_config.json",),
+    "WordEmbeddings": ("wordembedding_config.json",),
+}
+
+#: Classes of modules with weights in their folders, and the names of these files.
+MODULES_WITH_WEIGHTS = (
+    *("Dense", "LayerNorm", "StaticEmbedding", "LSTM", "CNN", "WordEmbeddings", "WordWeights"),
+    "WeightedLayerPooling",
+)
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def label_names(config: PreTrainedConfig) -> list[str]:
@@ -15,7 +45,10 @@ def label_names(config: PreTrainedConfig) -> list[str]:
 
 
 def check_folder(name: str) -> None:
-    """Reject the name of a missing folder: Transformers would look for it on the Hub, without a network repeatedly."""
+    """Check that a folder is there, and has the files of its modules.
+
+    Transformers would look for a missing folder on the Hub, without a network repeatedly.
+    """
     path = Path(name)
     if (name.count("/") > 1 or path.is_absolute() or name.startswith((".", "~"))) and not path.exists():
         raise UserError(f"there is no folder {name!r}.")
@@ -24,6 +57,105 @@ def check_folder(name: str) -> None:
             f"there is no {path.name!r} in the folder {str(path.parent)!r}: correct {name!r}, or run where "
             "there is no such folder if it is a Hub id."
         )
+    if path.is_dir():
+        check_modules(path, lambda file: (path / file).is_file())
+
+
+def check_modules(folder: Path, has: Callable[[str], bool]) -> None:
+    """Check that a folder has the files of the modules of Sentence Transformers, if it is one of theirs.
+
+    Args:
+        folder: The folder.
+        has: Whether a file counts, by its path in the folder.
+    """
+    if not has("modules.json"):
+        if has("config_sentence_transformers.json"):
+            raise UserError(f"{str(folder)!r} has no modules.json, which names its modules: copy or save it again.")
+        return
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        parts = [(Path(module["path"]), module["type"].split(".")) for module in modules]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"the modules.json of {str(folder)!r} cannot be read ({error}): copy it again.") from error
+    for path, kind in parts:
+        if kind[0] != "sentence_transformers":
+            continue
+        files = [(file,) for file in MODULE_FILES.get(kind[-1], ("config.json",))]
+        files += [WEIGHTS] if kind[-1] in MODULES_WITH_WEIGHTS else []
+        for names in files:
+            if not any(has((path / file).as_posix()) for file in names):
+                raise UserError(
+                    f"{str(folder)!r} has no {(path / names[0]).as_posix()}, the file of a module that its "
+                    "modules.json names: copy or save it again."
+                )
+
+
+def check_complete(name: str, missing: Iterable[str], poolers: bool = False) -> None:
+    """Check that a checkpoint lacks no weights.
+
+    Args:
+        name: The checkpoint.
+        missing: Names of the weights that it lacks.
+        poolers: Whether those of a base model's pooler count. Nothing here reads its output, except a Sentence
+            Transformer that asks for it.
+    """
+    if names := sorted(name for name in missing if poolers or not name.startswith("pooler.")):
+        raise UserError(
+            f"{name!r} has no weights for {', '.join(names[:3])}: it was not trained for this task, or is not whole."
+        )
+
+
+def check_vocabulary(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that a tokenizer is from files: without them Transformers makes one that knows special tokens alone."""
+    files, whole = type(tokenizer).vocab_files_names, "tokenizer.json"
+    folder, merges = Path(tokenizer.name_or_path), files.get("merges_file")
+    cut_off = merges is not None and folder.is_dir() and not any((folder / file).exists() for file in (merges, whole))
+    # T5's mark of a word's start is no special token.
+    if cut_off or {*tokenizer.get_vocab()} <= {*tokenizer.all_special_tokens, "▁"}:
+        instead = " and ".join(file for file in files.values() if file != whole)
+        raise UserError(
+            f"{name!r} has no {whole}{f', nor {instead}' if instead else ''}, or one with special tokens alone: save "
+            "the tokenizer again."
+        )
+
+
+def _checked_tokenizer(name: str, load: Callable[[], PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
+    """A tokenizer, checked; what cannot be loaded for want of a file is a `UserError` that names it."""
+    try:
+        tokenizer = load()
+    except (OSError, ValueError) as error:
+        folder = Path(name)
+        if (folder / "tokenizer_config.json").is_file() and not (folder / "tokenizer.json").is_file():
+            raise UserError(f"{name!r} has no tokenizer.json: save the tokenizer again. ({error})") from error
+        raise
+    check_vocabulary(name, tokenizer)
+    return tokenizer
+
+
+@contextmanager
+def checked_loading(check: Callable[[str, Iterable[str]], None]) -> Iterator[None]:
+    """Check what another library loads inside the context.
+
+    Args:
+        check: Gets the name of every checkpoint, and the weights that it lacks. Tokenizers must have a vocabulary.
+    """
+    load_model = PreTrainedModel.from_pretrained.__func__
+    load_tokenizer = PreTrainedTokenizerBase.from_pretrained.__func__
+
+    def model(cls: type, name: str, *arguments: Any, **options: Any) -> Any:
+        with_report = options.pop("output_loading_info", False)
+        found, report = load_model(cls, name, *arguments, output_loading_info=True, **options)
+        check(str(name), report["missing_keys"])
+        return (found, report) if with_report else found
+
+    def tokenizer(cls: type, name: str, *arguments: Any, **options: Any) -> PreTrainedTokenizerBase:
+        return _checked_tokenizer(str(name), lambda: load_tokenizer(cls, name, *arguments, **options))
+
+    with (
+        patch.object(PreTrainedModel, "from_pretrained", classmethod(model)),
+        patch.object(PreTrainedTokenizerBase, "from_pretrained", classmethod(tokenizer)),
+    ):
+        yield
 
 
 def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel:
@@ -35,7 +167,27 @@ def load_trained(auto_class: type, name: str, **options: Any) -> PreTrainedModel
     return model.eval()
 
 
-def check_complete(name: str, missing: Iterable[str]) -> None:
-    """Check that a checkpoint lacks no weights."""
-    if names := sorted(missing):
-        raise UserError(f"{name!r} has no weights for {', '.join(names[:3])}: it was not trained for this task.")
+def load_trained_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a checkpoint that has one."""
+    try:
+        return _checked_tokenizer(name, lambda: AutoTokenizer.from_pretrained(name, **options))
+    except (OSError, ValueError) as error:
+        lacks = Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file()
+        raise UserError(
+            f"no tokenizer can be loaded from {name!r}{', which has no tokenizer.json' if lacks else ''}: {error}"
+        ) from error
+
+
+def load_sentence_transformer(name: str, **options: Any) -> "SentenceTransformer":
+    """Load a Sentence Transformer, or an encoder that gets mean pooling, with everything that embeddings depend on."""
+    from sentence_transformers import SentenceTransformer  # of the extra `embeddings`
+
+    check_folder(name)
+    missing: list[str] = []
+    with report_unreadable(name), checked_loading(lambda _, names: missing.extend(names)):
+        try:
+            model = SentenceTransformer(name, **options)
+        except (TypeError, KeyError) as error:  # what modules raise for settings that are missing or wrong
+            raise UserError(f"{name!r} cannot be loaded: the settings of a module do not fit it ({error}).") from error
+    check_complete(name, missing, any("pooler_output" in str(getattr(part, "modality_config", "")) for part in model))
+    return model

@@ -17,13 +17,14 @@ from transformers import (
 )
 
 from ...tokenization.tokenizer_training import train_unigram_tokenizer
+from ..base.trained_model import load_trained_tokenizer
 from ..exports import formats
 from ..small_data.python_docs_corpus import documents
 from .arguments import BenchmarkArguments
 from .floors import Floor
 from .model_comparisons import built_on_device, import_peer, randomise_gates, shipped_config
 from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate, number_of_threads
-from .workloads import load_tokenizer, read_lines
+from .workloads import read_lines
 
 
 #: The shape of MiniLM (all-MiniLM-L6), of all models here; their weights are random.
@@ -60,7 +61,7 @@ def _texts(sizes: BenchmarkArguments) -> tuple[list[str], PreTrainedTokenizerBas
     """The sentences, and the requested tokenizer or one trained on such sentences."""
     sentences = read_sentences(sizes.sentence_file, max(sizes.sentences, TO_TRAIN))
     if sizes.tokenizer is not None:
-        tokenizer = load_tokenizer(sizes.tokenizer)
+        tokenizer = load_trained_tokenizer(sizes.tokenizer)
     else:
         tokenizer = train_unigram_tokenizer(sentences[:TO_TRAIN], VOCABULARY, LENGTH, show_progress=False)
     return sentences[: sizes.sentences], tokenizer

@@ -5,24 +5,16 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from tokenmixers import GMLPForMaskedLM, GMLPModel
 
 from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_bad_data
+from ..base.trained_model import load_trained_tokenizer
 from ..data.files import iterate_lines
 from .arguments import BenchmarkArguments
 from .model_comparisons import randomise_gates, shipped_config, tokens, transformers_for
 from .timing import Case, Group, Inputs, model_candidate
-
-
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """A tokenizer from a folder or the Hub."""
-    try:
-        return AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise UserError(f"no tokenizer can be loaded from {name!r}: {error}") from error
 
 
 def read_lines(file: str, count: int, wanted: str) -> list[str]:
@@ -43,7 +35,7 @@ def read_lengths(file: str, tokenizer_name: str | None, count: int) -> list[int]
         return [int(line) for line in lines]
     if tokenizer_name is None:
         raise UserError(f"{file} has text, not numbers: give a --tokenizer.")
-    tokenizer = load_tokenizer(tokenizer_name)
+    tokenizer = load_trained_tokenizer(tokenizer_name)
     return [len(tokenizer(*line.split("\t")[:2])["input_ids"]) for line in lines]
 
 

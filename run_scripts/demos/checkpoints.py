@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoImageProcessor, PreTrainedModel
 
 import tokenmixers  # noqa: F401  (registers the models)
 
 from ..base.errors import UserError, report_unreadable
 from ..base.sequence_limits import longest_text
-from ..base.trained_model import check_folder, load_trained
+from ..base.trained_model import check_folder, load_trained, load_trained_tokenizer
 
 
 #: The Hub's name of a task -> the end of its Auto class, and how the names of its model classes end.
@@ -69,9 +69,11 @@ def load_checkpoint(name: str, trust_remote_code: bool = False) -> Checkpoint:
         # An image model first: a missing processor is then not taken for a missing model.
         model_class = getattr(transformers, f"AutoModelFor{TASK_NAMES[task][0]}")
         model = load_trained(model_class, name, attn_implementation="eager", **options)
-        processor_class = AutoImageProcessor if task == "image-classification" else AutoTokenizer
-        processor = processor_class.from_pretrained(name, **options)
+        if task == "image-classification":
+            processor = AutoImageProcessor.from_pretrained(name, **options)
+        else:
+            processor = load_trained_tokenizer(name, **options)
     if task == "fill-mask" and processor.mask_token is None:
         raise UserError(f"the tokenizer of {name!r} has no mask token.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Checkpoint(name, task, model.eval().to(device), processor)
+    return Checkpoint(name, task, model.to(device), processor)

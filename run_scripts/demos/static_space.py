@@ -47,6 +47,8 @@ def static_space_files(
     head = yaml.safe_dump(metadata, allow_unicode=True, sort_keys=False)
     model = ["config.json", "tokenizer.json", "tokenizer_config.json", FILES[kinds[0]]]
     model += ["NOTICE"] if (folder / "NOTICE").is_file() else []  # the Apache licence wants it passed on
+    if lacking := [part for part in model if not (folder / part).is_file()]:
+        raise UserError(f"{source!r} has no {lacking[0]}, which the page needs: export the model again.")
     return {
         "README.md": README.format(metadata=head, title=title).encode(),
         "index.html": PAGE,

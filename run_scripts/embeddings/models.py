@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import transformer as library
 from transformers import PreTrainedConfig
 
-from ..base.errors import UserError, report_unreadable
-from ..base.trained_model import check_folder
+from ..base.errors import UserError
+from ..base.trained_model import load_sentence_transformer
 from ..exports.formats import Program
 from ..training.model_loading import sequence_length
 from ..training.sentence_embeddings import check_encoder
@@ -52,15 +52,12 @@ def load_embedder(
     Checkpoints of Sentence Transformers, and of model2vec, have their own pooling; encoders of Transformers get the
     mean over the tokens.
     """
-    check_folder(name)
-    torch.manual_seed(0)  # weights that a checkpoint lacks are the same in every run
-    with report_unreadable(name):
-        if kind in ONNX_FILES:
-            model = _load_onnx(name, kind, trust_remote_code)
-        else:
-            dtype = getattr(torch, kind)
-            model = SentenceTransformer(name, model_kwargs={"dtype": dtype}, trust_remote_code=trust_remote_code)
-            model = model.to(dtype)  # also modules other than that of Transformers
+    if kind in ONNX_FILES:
+        model = _load_onnx(name, kind, trust_remote_code)
+    else:
+        dtype = getattr(torch, kind)
+        model = load_sentence_transformer(name, model_kwargs={"dtype": dtype}, trust_remote_code=trust_remote_code)
+        model = model.to(dtype)  # also modules other than that of Transformers
     model.eval()
     model.register_forward_hook(_to_float32)
     config = getattr(model[0], "config", None)
@@ -87,7 +84,7 @@ def _load_onnx(name: str, kind: str, trust_remote_code: bool) -> SentenceTransfo
         return OnnxEncoder(file, config)
 
     with mock.patch.object(library, "load_onnx_model", load):
-        return SentenceTransformer(name, backend="onnx", trust_remote_code=trust_remote_code, device="cpu")
+        return load_sentence_transformer(name, backend="onnx", trust_remote_code=trust_remote_code, device="cpu")
 
 
 def _longest(model: SentenceTransformer) -> int | None:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 import transformers
 from PIL import Image
-from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoImageProcessor, PreTrainedModel
 
 from ..base.errors import UserError, report_unreadable
 from ..base.optional_packages import import_optional
 from ..base.sequence_limits import longest_text
-from ..base.trained_model import check_folder, load_trained
+from ..base.trained_model import check_folder, load_sentence_transformer, load_trained, load_trained_tokenizer
 from ..training.trainer import forget_truncation
 from .formats import FILES, Inputs
 
@@ -116,9 +116,11 @@ class Checkpoint:
             self.model = load_trained(
                 getattr(transformers, f"Auto{ENDINGS[task].replace('For', 'ModelFor', 1)}"), name
             )
-            processor = AutoImageProcessor if task == "image-classification" else AutoTokenizer
             with report_unreadable(name):
-                self.processor = processor.from_pretrained(name)
+                if task == "image-classification":
+                    self.processor = AutoImageProcessor.from_pretrained(name)
+                else:
+                    self.processor = load_trained_tokenizer(name)
         self.model = self.model.float()
         if task != "image-classification":
             self._set_longest()
@@ -129,10 +131,7 @@ class Checkpoint:
         import_optional(
             "sentence_transformers", "embeddings", f"{self.name!r}, a checkpoint of Sentence Transformers,"
         )
-        from sentence_transformers import SentenceTransformer
-
-        with report_unreadable(self.name):
-            self.modules = SentenceTransformer(self.name, device="cpu").eval()
+        self.modules = load_sentence_transformer(self.name, device="cpu").eval()
         self.model = getattr(self.modules[0], "auto_model", None)
         if not isinstance(self.model, PreTrainedModel):
             raise UserError(

@@ -12,7 +12,8 @@ import tokenmixers  # noqa: F401  (registers the models)
 
 from ...modeling.layers.spatial_gating_unit import SpatialProjection
 from ...modeling.toeplitzness import toeplitzness
-from ..base.errors import UserError, report_unreadable
+from ..base.errors import UserError
+from ..base.trained_model import load_trained
 from ..embeddings.tasks import load_tasks
 from .definition import Task
 
@@ -76,8 +77,7 @@ def measure(names: Sequence[str], folder: Path, steps: int, sets: Sequence[str] 
     logging.set_verbosity_error()  # no warning about the weights of unused heads
     in_weights = [name for name in names if name in MEASURES]
     for step in sorted(places) if in_weights else ():
-        with report_unreadable(str(places[step])):
-            model = AutoModel.from_pretrained(places[step])
+        model = load_trained(AutoModel, str(places[step]))
         for name in in_weights:
             found[name].append([step, MEASURES[name](model)])
     if RETRIEVAL in names:

@@ -105,7 +105,7 @@ def build_classifier(
     if arguments.model_name_or_path is None:
         return build_model(arguments, config, auto_class)
     options = {"ignore_mismatched_sizes": trained, "output_loading_info": True}
-    model, report = build_model(arguments, config, auto_class, **options)
+    model, report = build_model(arguments, config, auto_class, trained, **options)
     follow_names(model, arguments, auto_class, report)
     return model
 
@@ -134,7 +134,7 @@ def follow_names(
     own = model
     if len(known) != len(names):  # the loaded model has new rows alone
         options = {"ignore_mismatched_sizes": True, "output_loading_info": True}
-        own, report = build_model(arguments, own_config, auto_class, **options)
+        own, report = build_model(arguments, own_config, auto_class, trained=True, **options)
     without = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     head = [name for name in axes if name not in without]
     if not head:

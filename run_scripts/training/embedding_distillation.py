@@ -24,8 +24,9 @@ from transformers.trainer_utils import TrainOutput
 
 from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.config_overrides import merge_overrides, parse_overrides
-from ..base.errors import UserError, report_unreadable
+from ..base.errors import UserError
 from ..base.reporting import transformers_model
+from ..base.trained_model import load_sentence_transformer
 from ..data.distillation_texts import LENGTH, DistillationTexts
 from .kept_layers import dropout_rates, keep_layers, mix_layers
 from .sentence_embeddings import SentenceEmbeddingTrainer
@@ -83,11 +84,8 @@ class EmbeddingTeacher(NoTeacher):
         if self.model is not None:
             return
         options = {"token": self.token, "trust_remote_code": self.trust_remote_code, "device": "cpu"}
-        with (
-            report_unreadable(self.name),
-            torch.random.fork_rng(devices=[]),
-        ):  # the student starts as without a teacher
-            self.model = SentenceTransformer(self.name, **options)
+        with torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
+            self.model = load_sentence_transformer(self.name, **options)
         self.model.eval().requires_grad_(False)
 
     @cached_property

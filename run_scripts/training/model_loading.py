@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
-    AutoTokenizer,
+    AutoModel,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -27,12 +27,9 @@ from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError
 from ..base.sequence_limits import longest_sequence, longest_text
 from ..base.shipped_files import MODEL_CARDS
-from ..base.trained_model import check_complete, check_folder
+from ..base.trained_model import check_complete, check_folder, load_trained_tokenizer
 from .run_folder import kept_tokenizer
 
-
-#: Attribute of a model with the names of the weights that its checkpoint lacks, see `check_has_weights`.
-MISSING_WEIGHTS = "_missing_weights"
 
 #: Vocabularies are padded to multiples of this, for speed.
 ROWS_MULTIPLE = 128
@@ -140,7 +137,7 @@ def load_tokenizer(
             )
         trained = [None]
         if is_main_process and kept is not None:
-            trained = [AutoTokenizer.from_pretrained(kept)]
+            trained = [load_trained_tokenizer(kept)]
         elif is_main_process:
             try:
                 some = _first_texts(texts, arguments.max_tokenizer_texts)
@@ -151,13 +148,7 @@ def load_tokenizer(
     name = arguments.tokenizer_name or arguments.model_name_or_path
     if name is None:
         raise UserError("a model from scratch needs --tokenizer_name (an existing one) or --train_tokenizer SIZE.")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **arguments.hub_arguments())
-    except (OSError, ValueError) as error:
-        raise UserError(f"no tokenizer can be loaded from {name!r}: {error}") from error
-    if {*tokenizer.get_vocab()} <= {*tokenizer.all_special_tokens}:  # what AutoTokenizer makes without files
-        raise UserError(f"there is no tokenizer in {name!r}, or it knows special tokens alone: give --tokenizer_name.")
-    return tokenizer
+    return load_trained_tokenizer(name, **arguments.hub_arguments())
 
 
 def _first_texts(texts: Iterable[str], number: int) -> Iterator[str]:
@@ -302,7 +293,7 @@ def freeze_embeddings(model: PreTrainedModel) -> int:
 
 
 def build_model(
-    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, **options: Any
+    arguments: ModelArguments, config: PreTrainedConfig, auto_class: type, trained: bool = False, **options: Any
 ) -> PreTrainedModel:
     """The checkpoint, or a model from scratch, through one of Transformers' Auto classes.
 
@@ -313,11 +304,12 @@ def build_model(
         arguments: Names the checkpoint, if any.
         config: The model's configuration.
         auto_class: E.g. `AutoModelForMaskedLM`.
+        trained: Whether the model will be trained: only then a checkpoint may lack the weights of a head.
         options: Further arguments of `from_pretrained`, for example another `dtype`.
 
     Raises:
-        UserError: If the checkpoint's files are missing or damaged, the configuration is for another kind of model,
-            or a model from scratch is to be sharded.
+        UserError: If the checkpoint's files or weights are missing or damaged, the configuration is for another kind
+            of model, or a model from scratch is to be sharded.
     """
     if arguments.fsdp_size is not None:
         if arguments.model_name_or_path is None:
@@ -331,7 +323,9 @@ def build_model(
             options.setdefault("dtype", "auto" if quantized else torch.float32)
             options |= {"output_loading_info": True, **arguments.hub_arguments()}
             model, report = auto_class.from_pretrained(name, config=config, **options)
-            setattr(model, MISSING_WEIGHTS, sorted(report["missing_keys"]))
+            missing = report["missing_keys"]
+            has_head = trained and auto_class is not AutoModel
+            check_complete(name, _without_new_heads(model, missing) if has_head else missing)
             return (model, report) if with_report else model
         return auto_class.from_config(config, dtype=torch.float32, trust_remote_code=arguments.trust_remote_code)
     except SafetensorError as error:
@@ -341,13 +335,17 @@ def build_model(
         raise UserError(f"no {auto_class.__name__} can be made of {name!r}: {reason}") from error
 
 
-def check_has_weights(model: PreTrainedModel) -> None:
-    """Check that a model that is not trained has all its weights from a checkpoint, as far as it comes from one.
+def _without_new_heads(model: PreTrainedModel, missing: Iterable[str]) -> list[str]:
+    """Missing weights without those of heads that a checkpoint lacks as a whole, and of the pooler below a head.
 
-    Poolers count only where a head may read them: embeddings of sentences have their own pooling.
-
-    Raises:
-        UserError: If some, such as those of a head, are random.
+    A part of a model is what its weights' names begin with. What a head shares with the base model is not its own.
     """
-    missing = getattr(model, MISSING_WEIGHTS, ())
-    check_complete(model.name_or_path, [name for name in missing if not name.startswith("pooler.")])
+    weights, prefix = dict(model.named_parameters(remove_duplicate=False)), model.base_model_prefix
+    new = {id(weights[name]) for name in missing if name in weights}
+    shared = {id(weight) for name, weight in weights.items() if name.startswith(f"{prefix}.")}
+    there = {
+        name.partition(".")[0]
+        for name, weight in weights.items()
+        if id(weight) not in new and (name.startswith(f"{prefix}.") or id(weight) not in shared)
+    }
+    return [name for name in missing if name.partition(".")[0] in there and "pooler" not in name.split(".")]

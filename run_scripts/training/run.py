@@ -43,7 +43,7 @@ from .class_names import build_classifier, set_label_names
 from .distillation import Distillation
 from .hyperparameter_grid import Comparison, GridArguments, plan, run_all
 from .model_card import CardArguments, CardFacts, describe_data, training_settings
-from .model_loading import build_model, check_has_weights, fitting_tokenizer, load_config, sequence_length
+from .model_loading import build_model, fitting_tokenizer, load_config, sequence_length
 from .run_folder import UNFINISHED, checkpoint_to_resume, forget_start, mark_finished, mark_unfinished, write_results
 from .run_record import CONTENT, EXTENDED, ROWS, RunRecord, check_model_of, check_settings, extensions
 from .schedules import choose_learning_rate
@@ -139,7 +139,7 @@ class Task:
         """Load the checkpoint or create a new model."""
         if self.is_classifier:
             return build_classifier(run.model_args, config, self.auto_class, run.args.do_train)
-        return build_model(run.model_args, config, self.auto_class)
+        return build_model(run.model_args, config, self.auto_class, run.args.do_train)
 
     def collator(self, run: "Run", model: PreTrainedModel) -> Callable[[list[dict[str, Any]]], Mapping[str, Any]]:
         """The collator, which makes batches of rows."""
@@ -306,8 +306,6 @@ class Run:
         if not hasattr(self, "rows"):
             self.prepare(resume_from)
         trainer = self.build()
-        if not args.do_train:
-            check_has_weights(transformers_model(trainer.model))
         print_plan(trainer, resume_from, task.planned(self))
         trainer.card = self.card(trainer)
         forget_truncation(trainer.processing_class)

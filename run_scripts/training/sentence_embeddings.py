@@ -31,6 +31,7 @@ from ...configuration.auto_classes import FAMILIES
 from ..base.arguments import ModelArguments
 from ..base.config_overrides import parse_overrides
 from ..base.errors import UserError, report_unreadable
+from ..base.trained_model import load_sentence_transformer
 from .model_loading import build_model
 from .trainer import ScriptTrainerMixin, forget_truncation
 
@@ -48,7 +49,7 @@ def has_modules(model_args: ModelArguments) -> bool:
         return is_sentence_transformer_model(name, token=model_args.token, revision=model_args.model_revision)
 
 
-def load_sentence_transformer(model_args: ModelArguments) -> SentenceTransformer:
+def load_bi_encoder(model_args: ModelArguments) -> SentenceTransformer:
     """A checkpoint of Sentence Transformers, with its own modules and tokenizer.
 
     Weights are float32, see `build_model`.
@@ -62,16 +63,15 @@ def load_sentence_transformer(model_args: ModelArguments) -> SentenceTransformer
     name = model_args.model_name_or_path
     if model_args.tokenizer_name is not None or model_args.train_tokenizer is not None:
         raise UserError(f"{name!r} is a checkpoint of Sentence Transformers, which has its own tokenizer: name none.")
-    with report_unreadable(name):
-        return SentenceTransformer(
-            name,
-            revision=model_args.model_revision,
-            token=model_args.token,
-            trust_remote_code=model_args.trust_remote_code,
-            model_kwargs={"dtype": torch.float32},
-            config_kwargs=parse_overrides(model_args.config_overrides or ""),
-            device="cpu",  # the Trainer moves it
-        )
+    return load_sentence_transformer(
+        name,
+        revision=model_args.model_revision,
+        token=model_args.token,
+        trust_remote_code=model_args.trust_remote_code,
+        model_kwargs={"dtype": torch.float32},
+        config_kwargs=parse_overrides(model_args.config_overrides or ""),
+        device="cpu",  # the Trainer moves it
+    )
 
 
 def check_encoder(config: PreTrainedConfig) -> None:

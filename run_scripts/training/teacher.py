@@ -200,12 +200,6 @@ class Teacher(NoTeacher):
         with torch.random.fork_rng(devices=[]):  # the student starts as without a teacher
             options = {"output_loading_info": True, "dtype": "auto"}  # it does not train
             model, info = build_model(self.arguments, self.config, auto_class, **options)
-        missing = sorted(info["missing_keys"])
-        if missing:
-            raise UserError(
-                f"the teacher {self.name!r} has no weights for {', '.join(missing[:3])}: it was not trained for this "
-                "task, train it first."
-            )
         follow_names(model, self.arguments, auto_class, info)
         if "seq_idx" in (rows.column_names or ()) and not supports_seq_idx(model):
             raise UserError(

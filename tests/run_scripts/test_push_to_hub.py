@@ -379,6 +379,7 @@ def test_keys_and_other_formats_stay_and_are_listed(checkpoint, capsys):
     for name in [*SECRETS, *FORMATS, *STATE, *KEPT]:
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / name).write_text("{}")
+    train_unigram_tokenizer(["the gate"] * 9, 40, 32).save_pretrained(checkpoint)
     push("--source", checkpoint, "--repo_id", "me/model", "--dry_run")
     printed = capsys.readouterr().out
     for names, reason in ((SECRETS, "a key or token"), (FORMATS, "no safetensors"), (STATE[:-1], "state of training")):

@@ -1,11 +1,32 @@
-import pytest
-from transformers import AutoModelForMaskedLM
+import importlib.util
+import shutil
 
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    BertTokenizer,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from tokenmixers import GMLPConfig, GMLPForMaskedLM, GMLPModel
 from tokenmixers.run_scripts.base.arguments import ModelArguments
-from tokenmixers.run_scripts.base.trained_model import check_folder, load_trained
+from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.base.trained_model import check_folder, load_trained, load_trained_tokenizer
 from tokenmixers.run_scripts.demos.checkpoints import load_checkpoint
 from tokenmixers.run_scripts.plot_spatial_weights import main as plot
-from tokenmixers.run_scripts.training.model_loading import load_config
+from tokenmixers.run_scripts.pseudo_perplexity import PseudoPerplexityArguments, Scorer
+from tokenmixers.run_scripts.push_to_hub import collect_files
+from tokenmixers.run_scripts.training.model_loading import build_model, load_config
+from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -35,3 +56,164 @@ def test_folders_and_hub_ids_are_looked_for(name, tmp_path, monkeypatch):
     (tmp_path / "outputs" / "gmlp" / "config.json").touch()
     (tmp_path / "google" / "notes").mkdir(parents=True)  # no model
     check_folder(name)
+
+
+needs_embeddings = pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None, reason="needs the extra embeddings"
+)
+SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 16}
+BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 8}
+
+
+def remove_weights(folder, *beginnings):
+    file = folder / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(file).items() if not name.startswith(beginnings)}
+    save_file(kept, file, metadata={"format": "pt"})
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_unigram_tokenizer(["the gate mixes tokens"] * 9, 40, 16, show_progress=False)
+
+
+@pytest.fixture
+def embedder(tokenizer, tmp_path):
+    """A whole folder of Sentence Transformers."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
+    GMLPModel(GMLPConfig(vocab_size=len(tokenizer), **SIZES)).save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    modules = [Transformer(str(tmp_path / "encoder")), Pooling(16, "mean"), Dense(16, 8), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(tmp_path / "model"))
+    shutil.rmtree(tmp_path / "model" / "3_Normalize")  # older versions saved none
+    return tmp_path / "model"
+
+
+def open_as(command, name):
+    """What a command does first with a sentence transformer."""
+    from tokenmixers.run_scripts.embeddings.models import load_embedder
+    from tokenmixers.run_scripts.exports.tasks import Checkpoint
+    from tokenmixers.run_scripts.training.embedding_distillation import EmbeddingTeacher
+    from tokenmixers.run_scripts.training.sentence_embeddings import load_bi_encoder
+
+    return {
+        "evaluate_embeddings": load_embedder,
+        "export": lambda name: Checkpoint(name, "sentence-similarity"),
+        "--teacher": lambda name: EmbeddingTeacher(name, ModelArguments()),
+        "run_sentence_embeddings": lambda name: load_bi_encoder(ModelArguments(name)),
+        "push_to_hub": lambda name: collect_files(name, "me/model"),
+    }[command](str(name))
+
+
+COMMANDS = ["evaluate_embeddings", "export", "--teacher", "run_sentence_embeddings", "push_to_hub"]
+LACKS = {
+    "norm.weight": (lambda folder: remove_weights(folder, "norm.weight"), r"has no weights for norm\.weight"),
+    "1_Pooling/config.json": (None, r"has no 1_Pooling/config\.json, the file of a module"),
+    "2_Dense/model.safetensors": (None, r"has no 2_Dense/model\.safetensors"),
+    "modules.json": (None, r"has no modules\.json"),
+    "tokenizer.json": (None, r"has no tokenizer\.json"),
+}
+
+
+@needs_embeddings
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_of_sentence_transformers_must_be_whole(command, embedder, tmp_path):
+    assert open_as(command, embedder)
+    for lack, (remove, message) in LACKS.items():
+        folder = tmp_path / "broken"
+        shutil.copytree(embedder, folder)
+        remove(folder) if remove else (folder / lack).unlink()
+        with pytest.raises(UserError, match=f"error: '.*broken' {message}"):
+            open_as(command, folder)
+        shutil.rmtree(folder)
+
+
+@needs_embeddings
+def test_what_is_left_behind_is_not_pushed_as_whole(embedder):
+    weights = embedder / "2_Dense" / "model.safetensors"
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    open_as("evaluate_embeddings", embedder)
+    with pytest.raises(UserError, match=r"has no 2_Dense/model\.safetensors"):
+        open_as("push_to_hub", embedder)
+
+
+@needs_embeddings
+def test_a_bert_without_pooler_embeds_texts_with_mean_pooling(tmp_path):
+    model = BertModel(BertConfig(**BERT))
+    model.save_pretrained(tmp_path / "bert")
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]))
+    BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
+    remove_weights(tmp_path / "bert", "pooler.")
+    expected = model.eval()(torch.tensor([[2, 5, 3]])).last_hidden_state.mean(1)[0]
+    for command in ("--teacher", "evaluate_embeddings"):
+        found = open_as(command, tmp_path / "bert")
+        found = getattr(found, "model", found).encode("a", convert_to_tensor=True)
+        torch.testing.assert_close(found.cpu(), expected.detach(), atol=1e-5, rtol=0)
+    remove_weights(tmp_path / "bert", "encoder.layer.0.output.LayerNorm.bias")
+    (tmp_path / "bert" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"has no weights for encoder\.layer\.0\.output\.LayerNorm\.bias"):
+        load_trained(AutoModel, str(tmp_path / "bert"))
+    with pytest.raises(UserError, match=r"has no tokenizer\.json, nor vocab\.txt"):  # Transformers makes an empty one
+        load_trained_tokenizer(str(tmp_path / "bert"))
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda name: load_trained(AutoModelForMaskedLM, name) and load_trained_tokenizer(name),
+        load_checkpoint,
+        lambda name: Scorer(PseudoPerplexityArguments(model=name, text=["a"])),
+        lambda name: collect_files(name, "me/model"),
+    ],
+    ids=["fill_mask", "demo", "pseudo_perplexity", "push_to_hub"],
+)
+def test_a_folder_of_a_head_must_be_whole(load, tokenizer, tmp_path):
+    folder = tmp_path / "model"
+    GMLPForMaskedLM(GMLPConfig(vocab_size=len(tokenizer), **SIZES)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    assert load(str(folder))
+    (folder / "tokenizer.json").rename(tmp_path / "kept")
+    with pytest.raises(UserError, match=r"model' has no tokenizer\.json"):
+        load(str(folder))
+    (tmp_path / "kept").rename(folder / "tokenizer.json")
+    remove_weights(folder, "model.norm.weight")
+    with pytest.raises(UserError, match=r"model' has no weights for model\.norm\.weight"):
+        load(str(folder))
+
+
+def test_only_a_new_head_may_be_missing_before_training(tmp_path):
+    folder, arguments = tmp_path / "model", ModelArguments(str(tmp_path / "model"))
+
+    def load(auto_class=AutoModelForMaskedLM, trained=True):
+        return build_model(arguments, load_config(arguments), auto_class, trained)
+
+    GMLPModel(GMLPConfig(vocab_size=8, **SIZES)).save_pretrained(folder)
+    load()
+    load(AutoModelForSequenceClassification)
+    with pytest.raises(UserError, match=r"has no weights for lm_head\."):
+        load(trained=False)
+    remove_weights(folder, "norm.weight")
+    with pytest.raises(UserError, match=r"has no weights for model\.norm\.weight"):
+        load(AutoModelForSequenceClassification)
+    BertForMaskedLM(BertConfig(**BERT)).save_pretrained(folder)
+    remove_weights(folder, "cls.predictions.transform.dense.bias")
+    with pytest.raises(UserError, match=r"has no weights for cls\.predictions\.transform\.dense\.bias"):
+        load()  # a part of a head
+    BertModel(BertConfig(**BERT), add_pooling_layer=False).save_pretrained(folder)
+    load()  # its head shares the token embeddings
+    load(AutoModelForSequenceClassification)  # whose pooler is new
+    with pytest.raises(UserError, match=r"has no weights for bert\.pooler\.dense\.bias"):
+        load(AutoModelForSequenceClassification, trained=False)
+
+
+def test_an_encoder_decoder_may_miss_its_head_alone(tmp_path):
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 8}
+    T5ForConditionalGeneration(T5Config(**sizes, tie_word_embeddings=False)).save_pretrained(tmp_path / "model")
+    arguments = ModelArguments(str(tmp_path / "model"))
+    remove_weights(tmp_path / "model", "lm_head.")
+    build_model(arguments, load_config(arguments), AutoModelForSeq2SeqLM, trained=True)
+    remove_weights(tmp_path / "model", "encoder.final_layer_norm")
+    with pytest.raises(UserError, match=r"has no weights for encoder\.final_layer_norm\.weight"):
+        build_model(arguments, load_config(arguments), AutoModelForSeq2SeqLM, trained=True)

@@ -30,7 +30,7 @@ def test_lengths_of_a_file(tmp_path, monkeypatch):
     def tokenizer(*texts):
         return {"input_ids": " [SEP] ".join(texts).split()}
 
-    monkeypatch.setattr(workloads.AutoTokenizer, "from_pretrained", lambda name: tokenizer)
+    monkeypatch.setattr(workloads, "load_trained_tokenizer", lambda name: tokenizer)
     assert read_lengths(str(texts), "words", 9) == [2, 4]
 
 

@@ -141,7 +141,7 @@ def test_a_checkpoint_without_its_head_is_not_evaluated(script, arguments, data,
     prepares = load_image_processor(new, config) if images else AutoTokenizer.from_pretrained(data / "encoder")
     prepares.save_pretrained(tmp_path / "headless")
     command = [*arguments(script, tmp_path / "out", **changes), "--config_overrides", ""]
-    with pytest.raises(UserError, match=r"headless' has no weights for .*: it was not trained for this task\."):
+    with pytest.raises(UserError, match=r"headless' has no weights for .*: it was not trained for this task, or is"):
         run_here(script, command)
     assert not [*tmp_path.glob("out/*results.json")]
 
