@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 #: Class of a module of Sentence Transformers -> its files, if they are others than config.json.
-MODULE_FILES = {
+MODULE_FILES: dict[str, tuple[str, ...]] = {
     "Normalize": (),
     "Router": (),  # whose name has changed
     "Asym": (),
@@ -80,7 +80,7 @@ def check_modules(folder: Path, has: Callable[[str], bool]) -> None:
     for path, kind in parts:
         if kind[0] != "sentence_transformers":
             continue
-        files = [(file,) for file in MODULE_FILES.get(kind[-1], ("config.json",))]
+        files: list[tuple[str, ...]] = [(file,) for file in MODULE_FILES.get(kind[-1], ("config.json",))]
         files += [WEIGHTS] if kind[-1] in MODULES_WITH_WEIGHTS else []
         for names in files:
             if not any(has((path / file).as_posix()) for file in names):
@@ -187,7 +187,7 @@ def load_sentence_transformer(name: str, **options: Any) -> "SentenceTransformer
     with report_unreadable(name), checked_loading(lambda _, names: missing.extend(names)):
         try:
             model = SentenceTransformer(name, **options)
-        except (TypeError, KeyError) as error:  # what modules raise for settings that are missing or wrong
-            raise UserError(f"{name!r} cannot be loaded: the settings of a module do not fit it ({error}).") from error
+        except (TypeError, KeyError, RuntimeError) as error:  # what modules raise for settings or weights
+            raise UserError(f"{name!r} cannot be loaded: a module's files do not fit it ({error}).") from error
     check_complete(name, missing, any("pooler_output" in str(getattr(part, "modality_config", "")) for part in model))
     return model

@@ -130,6 +130,14 @@ def test_a_folder_of_sentence_transformers_must_be_whole(command, embedder, tmp_
 
 
 @needs_embeddings
+def test_a_module_must_have_all_its_weights(embedder):
+    save_file({"linear.weight": torch.zeros(8, 16)}, embedder / "2_Dense" / "model.safetensors")  # no bias
+    for command in COMMANDS[:-1]:
+        with pytest.raises(UserError, match=r"model' cannot be loaded: a module's files do not fit it .*linear\.bias"):
+            open_as(command, embedder)
+
+
+@needs_embeddings
 def test_what_is_left_behind_is_not_pushed_as_whole(embedder):
     weights = embedder / "2_Dense" / "model.safetensors"
     torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
