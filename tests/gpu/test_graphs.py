@@ -24,6 +24,7 @@ MODELS = {
     "synthesizer, factorized_dense": ("SynthesizerForMaskedLM", {"attention_components": ["factorized_dense"]}),
     "synthesizer, mixture": ("SynthesizerForMaskedLM", {"attention_components": ["vanilla", "dense", "random"]}),
     "encoder-decoder": ("SynthesizerForConditionalGeneration", {"use_cache": False}),
+    "hybrid": ("HybridBertForMaskedLM", {"layer_types": ["random_synthesizer", "gmlp", "full_attention"]}),
 }
 FEW = ["gmlp, toeplitz", "amlp", "mixer", "synthesizer, random", "encoder-decoder"]
 DECODERS = [name + "ForCausalLM" for name in ("GMLP", "AMLP", "Synthesizer")]
@@ -189,7 +190,7 @@ def test_fused_attention_kernels(backend, dtype, build, labelled, agrees, device
 
 
 # What is allowed to wait, with the reasons: the list in modeling/README.md.
-WAITS_FOR_PADDING = ("AMLP", "MLPMixer", "Synthesizer")
+WAITS_FOR_PADDING = ("AMLP", "HybridBert", "MLPMixer", "Synthesizer")
 
 
 @pytest.mark.parametrize("mode", ["training", "mixed precision", "inference"])

@@ -2,10 +2,13 @@
 
 import copy
 import re
+from typing import get_args
 
 import pytest
 import torch
 from transformers import DynamicCache, StaticCache
+
+from tokenmixers.configuration.configuration_hybrid_bert import LayerType
 
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -24,6 +27,8 @@ MIXERS = {
 for component in ("vanilla", "dense", "random", "fixed_random", "factorized_dense", "factorized_random", "relative"):
     MIXERS[f"synthesizer, {component}"] = ("SynthesizerForMaskedLM", {"attention_components": [component]})
     MIXERS[f"synthesizer decoder, {component}"] = ("SynthesizerForCausalLM", {"attention_components": [component]})
+for layer_type in get_args(LayerType):
+    MIXERS[f"hybrid, {layer_type}"] = ("HybridBertForMaskedLM", {"layer_types": [layer_type]})
 for kind in ("relu", "gelu", "glu", "bilinear", "geglu", "swiglu"):
     MIXERS[f"synthesizer, {kind}"] = ("SynthesizerForMaskedLM", {"feed_forward_type": kind})
 PACKED = [name for name in MIXERS if "gate" not in name]
