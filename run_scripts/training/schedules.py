@@ -14,7 +14,7 @@ from functools import partial
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.training_args import OptimizerNames
 
-from ..base.arguments import ModelArguments
+from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.errors import UserError
 from ..base.training_arguments import ScriptTrainingArguments
 from .model_loading import load_config
@@ -34,6 +34,8 @@ def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArgument
         args: Changed in place. Models of other families than `PRE_NORM` keep Transformers' default.
         arguments: Name the model.
     """
+    if all(getattr(arguments, source) is None for source in MODEL_SOURCES):
+        return  # a student that is made of its teacher's layers
     model_type = load_config(arguments).model_type
     if model_type not in PRE_NORM:
         return

@@ -184,6 +184,7 @@ def test_what_adafactor_does_not_take(options, words, tmp_path):
         ({"model_name_or_path": tokenmixers.shipped_model("gmlp-minilm")}, 2e-4, "default for gmlp checkpoints"),
         ({"config_name": "amlp-tiny"}, 1e-3, "default for a new amlp"),
         ({"model_type": "bert"}, 5e-5, "Transformers' default"),
+        ({}, 5e-5, "Transformers' default"),
     ],
 )
 def test_a_rate_that_is_not_given_is_chosen_for_the_model(model, rate, reason, tmp_path):
