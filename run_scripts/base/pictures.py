@@ -65,7 +65,7 @@ def plain_axis(axes: "Axes", which: str, log: bool = False) -> None:
         axes.set(**{f"{which}scale": "log"})
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
     axis = axes.xaxis if which == "x" else axes.yaxis
-    if log and high / low > 20:
+    if log and high / low > 8:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1, 3)))
     else:
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=which == "x"))  # steps are whole
