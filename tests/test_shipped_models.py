@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -202,6 +203,23 @@ def test_scores_of_the_page_are_those_that_were_measured(scores):
     for row in rows:
         found = {model: score for (model, name), score in scores.items() if name == SETS[row[0]]}
         check_scores(head, row, found, {model: 100 * score / found[TEACHER] for model, score in found.items()})
+
+
+def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, capsys):
+    (tmp_path / "outputs" / "evaluation").mkdir(parents=True)
+    shutil.copy(EMBEDDINGS / "quality.json", tmp_path / "outputs" / "evaluation" / "results.json")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.+?)```", (EMBEDDINGS / "README.md").read_text(), re.DOTALL)
+    exec(compile(next(block for block in blocks if "by_query" in block), "page", "exec"), names := {})
+    printed = capsys.readouterr().out
+    head, rows = table_with(EMBEDDINGS / "README.md", "retrieval set")
+    for title, queries, *shares in rows:
+        name = SETS[title.partition(",")[0]]
+        for model, share in zip(head[2:], shares, strict=True):
+            assert f"{model} {name} {share}\n" in printed and share in (FOLDER / model / "README.md").read_text()
+            assert len(names["queries"][model, name]) == int(queries)
+            stored = next(row for row in names["results"] if (row["model"], row["set"]) == (model, name))
+            assert np.mean([*stored["by_query"].values()]) == pytest.approx(stored["score"], abs=1e-5)
 
 
 @pytest.mark.parametrize("page", ["embeddings", *MODELS])
