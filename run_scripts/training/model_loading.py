@@ -31,6 +31,9 @@ from ..base.trained_model import check_complete, check_folder, load_trained_toke
 from .run_folder import kept_tokenizer
 
 
+#: Attribute of a model with the names of the weights that its checkpoint lacks.
+MISSING_WEIGHTS = "_missing_weights"
+
 #: Vocabularies are padded to multiples of this, for speed.
 ROWS_MULTIPLE = 128
 
@@ -324,6 +327,7 @@ def build_model(
             options |= {"output_loading_info": True, **arguments.hub_arguments()}
             model, report = auto_class.from_pretrained(name, config=config, **options)
             missing = report["missing_keys"]
+            setattr(model, MISSING_WEIGHTS, sorted(missing))
             has_head = trained and auto_class is not AutoModel
             check_complete(name, _without_new_heads(model, missing) if has_head else missing)
             return (model, report) if with_report else model
