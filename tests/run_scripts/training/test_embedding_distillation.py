@@ -303,9 +303,9 @@ def test_token_embeddings_are_the_teachers(command, data, tmp_path):
     assert modules == ["Transformer", "Pooling", "Normalize"]
 
 
-@pytest.mark.parametrize("kept", [[1], [1, 0]])
-def test_student_of_the_teachers_layers(kept, command, data, tmp_path):
-    arguments = command(**NO_CONFIG, keep_layers=kept, learning_rate=0)
+@pytest.mark.parametrize(("kept", "name"), [([1], "teacher"), ([1, 0], "bert")])  # with modules, and without
+def test_student_of_the_teachers_layers(kept, name, command, data, tmp_path):
+    arguments = command(**NO_CONFIG, teacher=data / name, keep_layers=kept, learning_rate=0)
     run_sentence_embeddings.main(arguments)
     teacher, folder = BertModel.from_pretrained(data / "teacher"), tmp_path / "run"
     student = BertModel.from_pretrained(folder)
