@@ -38,6 +38,7 @@ from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_
 from .training.model_card import describe_data
 from .training.model_loading import fit_vocabulary, sequence_length
 from .training.run import Run, Task
+from .training.schedules import choose_student_rate
 
 
 if TYPE_CHECKING:
@@ -351,6 +352,9 @@ class EmbeddingDistillation(SentenceEmbeddings):
             raise UserError("--teacher is for training: give --do_train, or leave it out.")
         if run[EmbeddingArguments].matryoshka_dims is not None:
             raise UserError("--matryoshka_dims is for pairs without a --teacher: leave one of them out.")
+        kept = run[EmbeddingTeacherArguments].keep_layers
+        if kept is not None and run.args.rate_reason is not None:
+            choose_student_rate(run.args, kept)
 
     def find_teacher(self, run: Run) -> "EmbeddingTeacher":
         import_optional("sentence_transformers", "embeddings", "run_sentence_embeddings --teacher")

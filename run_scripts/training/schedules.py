@@ -8,7 +8,7 @@ The latter two apply to any schedule that is a function of the step. The schedul
     --final_decay_steps 0.1
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -25,6 +25,8 @@ from .model_loading import load_config
 PRE_NORM = ("gmlp", "amlp", "mlp_mixer", "synthesizer")
 #: Their peak learning rates.
 CHECKPOINT_RATE, NEW_MODEL_RATE = 2e-4, 1e-3
+#: Peak learning rates of students that start with layers of their teacher, and with static embeddings.
+LAYERS_RATE, STATIC_RATE = 5e-4, 5e-3
 
 
 def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArguments) -> None:
@@ -35,7 +37,7 @@ def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArgument
         arguments: Name the model.
     """
     if all(getattr(arguments, source) is None for source in MODEL_SOURCES):
-        return  # a student that is made of its teacher's layers
+        return  # a student that is made of its teacher's layers, see `choose_student_rate`
     model_type = load_config(arguments).model_type
     if model_type not in PRE_NORM:
         return
@@ -43,6 +45,14 @@ def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArgument
         args.learning_rate, args.rate_reason = CHECKPOINT_RATE, f"default for {model_type} checkpoints"
     else:
         args.learning_rate, args.rate_reason = NEW_MODEL_RATE, f"default for a new {model_type}"
+
+
+def choose_student_rate(args: ScriptTrainingArguments, kept_layers: Sequence[int]) -> None:
+    """Do the same for a student that starts with layers of its teacher, or with static embeddings."""
+    if kept_layers:
+        args.learning_rate, args.rate_reason = LAYERS_RATE, "default for layers of a teacher"
+    else:
+        args.learning_rate, args.rate_reason = STATIC_RATE, "default for static embeddings"
 
 
 def adapt_schedule(scheduler: LRScheduler, args: ScriptTrainingArguments, num_training_steps: int) -> LRScheduler:

@@ -359,7 +359,7 @@ def test_student_without_layers_is_static(command, data, teacher, tmp_path):
 
 
 @pytest.mark.parametrize(("overrides", "rates"), [(None, {0.0}), ("hidden_dropout_prob=0.2", {0.0, 0.2})])
-def test_student_of_layers_trains_without_dropout(overrides, rates, command, monkeypatch):
+def test_student_of_layers_trains_without_dropout(overrides, rates, command, monkeypatch, capsys):
     found, train = set(), EmbeddingDistillationTrainer.train
 
     def record(self, *args, **kwargs):
@@ -367,8 +367,10 @@ def test_student_of_layers_trains_without_dropout(overrides, rates, command, mon
         return train(self, *args, **kwargs)
 
     monkeypatch.setattr(EmbeddingDistillationTrainer, "train", record)
-    run_sentence_embeddings.main(command(config_name=None, config_overrides=overrides, keep_layers=[0]))
+    arguments = command(config_name=None, config_overrides=overrides, keep_layers=[0], learning_rate=None)
+    run_sentence_embeddings.main(arguments)
     assert found == rates
+    assert "learning rate 0.0005 (default for layers of a teacher)" in capsys.readouterr().out
 
 
 def test_narrow_student_gets_principal_components(command, data, tmp_path):
