@@ -1,4 +1,4 @@
-"""Write the tables of the benchmark pages, and draw the README's picture, from published results.
+"""Write the tables of the benchmark pages and the README's picture from published results.
 
     cp outputs/images/results.json model_cards/benchmarks/F-new-machine/images.json
     tokenmixers benchmark_page

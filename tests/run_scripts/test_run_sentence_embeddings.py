@@ -412,20 +412,20 @@ def test_the_commands_of_the_guide_are_read(monkeypatch):
     monkeypatch.setattr(Run, "command", read)
     lines = "".join(re.findall(r"^```bash\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)).replace("\\\n", "")
     calls = [shlex.split(line) for line in lines.splitlines() if line.startswith("tokenmixers run_sentence")]
-    assert len(calls) == 6
+    assert len(calls) >= 6
     for _, _, *arguments in calls:
         with pytest.raises(ReadError):
             run_sentence_embeddings.main(arguments)
 
 
 @library
-def test_the_python_of_the_guide_runs(command, tmp_path, monkeypatch, capsys):
-    code, of_mteb = re.findall(r"^```python\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)
+def test_the_python_of_the_guide_runs(capsys):
+    pytest.importorskip("sklearn")
+    search, _, classify, of_mteb = re.findall(r"^```python\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)
     assert "mteb.evaluate(model, mteb.get_tasks(" in of_mteb  # tests/.../test_sentence_embeddings.py calls it
-    monkeypatch.chdir(tmp_path)
-    run_sentence_embeddings.main(command(output_dir="outputs/embeddings", do_eval=None))
-    exec(compile(code, "sentence_embeddings.md", "exec"), {})
-    assert "tensor([[1.0000" in capsys.readouterr().out
+    exec(compile(search + classify, "sentence_embeddings.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("A man plays a guitar.") and lines[-1] == "['good']"
 
 
 @pytest.mark.parametrize(("rates", "same"), [(["hidden"], True), ([], False), (["classifier"], True), ([], True)])
