@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 
+from tokenmixers import GMLPForMaskedLM
 from tokenmixers.run_scripts.base import precision
 from tokenmixers.run_scripts.small_data import (
     docstring_tasks,
@@ -203,6 +204,18 @@ def overwrites_nothing(tmp_path):
         assert (folder / "precious.txt").read_text() == "mine"
 
     return check
+
+
+@pytest.fixture
+def checkpoint(tiny_config, randomise, tmp_path):
+    """A checkpoint as training leaves it."""
+    folder = tmp_path / "trained"
+    randomise(GMLPForMaskedLM(tiny_config())).save_pretrained(folder)
+    (folder / "README.md").write_text(f'---\nlicense: apache-2.0\n---\n# Mine\nload("{folder}")\n')
+    (folder / "training_args.bin").write_bytes(b"a pickle")
+    (folder / "checkpoint-5").mkdir()
+    (folder / "checkpoint-5" / "model.safetensors").write_bytes(b"an older one")
+    return folder
 
 
 @pytest.fixture

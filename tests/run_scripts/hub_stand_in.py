@@ -1,4 +1,4 @@
-"""A Hub on loopback, as much of it as huggingface_hub needs: create, upload, branch, download (test_push_to_hub.py).
+"""A Hub on loopback, as much of it as huggingface_hub needs: create, upload, branch, download.
 
 The token "good" may write; "reader" may not, which the Hub says beforehand; neither may "fine", of which it does not.
 Small text files travel in the commit, others through LFS, as on the Hub. The name of a Space begins with "spaces/".

@@ -1,0 +1,163 @@
+"""Models that run_glue starts from, and teachers."""
+
+import json
+import logging
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+)
+
+from tokenmixers.run_scripts import run_glue
+
+
+pytest.importorskip("sklearn")
+
+
+def test_models_of_transformers_and_heads_of_other_tasks(trained, command, tmp_path):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    BertConfig(max_position_embeddings=32, vocab_size=80, **sizes).save_pretrained(tmp_path / "bert")
+    run_glue.main(command(config_name=tmp_path / "bert", config_overrides=None, task_name="mnli"))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "bert"
+    options = {**trained, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}
+    with pytest.raises(SystemExit, match="the model predicts 'entailment', 'neutral', 'contradiction', the data ask"):
+        run_glue.main(command(**options))
+    run_glue.main(command(**{**options, "do_train": True, "config_overrides": "hidden_dropout_prob=0.2"}))
+    config = json.loads((tmp_path / "next" / "config.json").read_text())
+    assert len(config["id2label"]) == 2 and config["hidden_dropout_prob"] == 0.2
+    for wrong in ("hidden_size=10", "hidden_dropout_prob=0.1,vocab_size=90", "num_hidden_layers=2", "num_labels=3"):
+        with pytest.raises(
+            SystemExit, match=f"{wrong}': of a checkpoint only dropout rates and classifier_pooling can be"
+        ):
+            run_glue.main(command(**{**options, "config_overrides": wrong}))
+    with pytest.raises(SystemExit, match="names 'hidden_sise', which is no field of BertConfig"):
+        run_glue.main(command(**{**options, "config_overrides": "hidden_sise=9"}))
+
+
+def test_a_checkpoint_with_another_pooling(trained, command, tmp_path):
+    """Field that leaves the weights as they are: equal to the same weights with another configuration file."""
+    run_glue.main(command(max_steps=1))
+    other = {**trained, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}
+    before = run_glue.main(command(**other))
+    found = run_glue.main(command(**{**other, "config_overrides": "classifier_pooling=cls,hidden_dropout_prob=0.2"}))
+    file = tmp_path / "run" / "config.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"classifier_pooling": "cls", "hidden_dropout_prob": 0.2})
+    )
+    expected = run_glue.main(command(**other))
+    assert found["eval_loss"] == expected["eval_loss"] != before["eval_loss"]
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_a_checkpoint_in_half_precision_trains_as_its_copy_in_float32(trained, kind, command, tmp_path):
+    run_glue.main(command(max_steps=1))
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").to(kind)
+    states = {}
+    for name in ("half", "whole"):
+        model.to(kind if name == "half" else torch.float32).save_pretrained(
+            shutil.copytree(tmp_path / "run", tmp_path / name)
+        )
+        run_glue.main(
+            command(**{**trained, "do_train": True}, model_name_or_path=tmp_path / name, output_dir=tmp_path / "next")
+        )
+        states[name] = load_file(tmp_path / "next" / "model.safetensors")
+        assert json.loads((tmp_path / "next" / "config.json").read_text())["dtype"] == "float32"
+        shutil.rmtree(tmp_path / "next")
+    before = load_file(tmp_path / "half" / "model.safetensors")
+    assert {value.dtype for value in before.values()} == {kind}
+    for name, value in states["whole"].items():
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(states["half"][name], value, rtol=0, atol=0)
+    assert not all(torch.equal(states["half"][name], before[name].float()) for name in before)
+
+
+def test_the_rows_of_a_head_follow_the_classes(sentences, trained, learn, command, tmp_path):
+    """A model of MNLI, whose classes the benchmark orders, on the same rows as own files, which are sorted."""
+    run_glue.main(command(**learn, task_name="mnli"))
+    before = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
+    assert list(before.config.id2label.values()) == ["entailment", "neutral", "contradiction"]
+    own = {"text_column_names": ["sentence1", "sentence2"], "label_column_name": "gold_label"}
+    own |= {"task_name": None, "data_dir": None, **trained, "model_name_or_path": tmp_path / "run", "do_train": True}
+    files = {f"{name}_file": tmp_path / "mnli.jsonl" for name in ("train", "validation")}
+    rows = [
+        {"sentence1": text, "sentence2": "it is", "gold_label": ("neutral", "entailment", "contradiction")[index % 3]}
+        for index, (text, _) in enumerate(sentences(24, start=len("train")))
+    ]
+    (tmp_path / "mnli.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    expected = run_glue.main(command(**{**own, **files, "train_file": None, "do_train": None}))
+    own |= {"output_dir": tmp_path / "next", "learning_rate": 0, "max_steps": 1}
+    found = run_glue.main(command(**own, **files))
+    assert found["eval_accuracy"] == expected["eval_accuracy"]
+    assert found["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-5)
+    after = AutoModelForSequenceClassification.from_pretrained(tmp_path / "next")
+    assert list(after.config.id2label.values()) == ["contradiction", "entailment", "neutral"]
+    # And evaluated alone, in the benchmark's order again.
+    alone = {"task_name": "mnli", **trained, "output_dir": tmp_path / "evaluation"}
+    losses = []
+    for name in ("run", "next"):
+        results = run_glue.main(command(**{**alone, "model_name_or_path": tmp_path / name}))
+        losses.append(
+            (
+                results["eval_matched_loss"],
+                (tmp_path / "evaluation" / "predictions_validation_matched.csv").read_text(),
+            )
+        )
+    assert losses[0] == losses[1]
+
+
+@pytest.fixture
+def teacher(tokenizer, tmp_path):
+    """`teacher(labels, kind=..., **sizes)`: the folder of a BERT with random weights and these labels."""
+
+    def build(*labels, kind=BertForSequenceClassification, **changes):
+        sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 1}
+        sizes |= {"vocab_size": 80, "max_position_embeddings": 64, **changes}
+        model = kind(BertConfig(**sizes, id2label=dict(enumerate(labels))))
+        for parameter in model.parameters():  # with initial weights it would say nothing
+            parameter.data.normal_(std=0.3)
+        folder = tmp_path / "teacher"
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+        return folder
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "kind"),
+    [("stsb", "score", BertForSequenceClassification), ("copa", "LABEL_0", BertForMultipleChoice)],
+)
+def test_a_student_learns_scores_and_choices_from_a_teacher(sizes, task, labels, kind, command, teacher, tmp_path):
+    options = {"task_name": task, "teacher": teacher(labels, kind=kind), "distillation_alpha": 1.0, "max_steps": 30}
+    options |= {"tokenizer_name": None, "config_overrides": sizes, "logging_steps": 1, "do_eval": None}
+    run_glue.main(command(**options))
+    history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (("bad", "good"), "predicts 'bad', 'good', the data ask for 'negative', 'positive': give a teacher"),
+        (("negative", "neutral", "positive"), "'positive', the data ask for 'negative', 'positive': give a teacher"),
+    ],
+)
+def test_teachers_with_other_labels(labels, message, command, teacher, tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        run_glue.main(command(teacher=teacher(*labels)))
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_with_unnamed_labels_is_warned_about(command, teacher, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    run_glue.main(command(teacher=teacher("LABEL_0", "LABEL_1"), do_eval=None))
+    assert "have no names: they are taken for negative, positive, in this order" in caplog.text
