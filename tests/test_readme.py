@@ -168,7 +168,7 @@ def test_python_blocks_import_what_exists(page, code):
 
 
 def test_the_code_that_loads_runs(tmp_path, monkeypatch):
-    """The first example of the commands' guide, with a small checkpoint. test_pushed_models.py runs those with a Hub."""
+    """The first example of the commands' guide, with a small checkpoint; test_pushed_models.py runs those of a Hub."""
     tokenizer = train_unigram_tokenizer(["Return an instance of the class.", "Name the item."] * 9, 40, 32)
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 32}
     folder = tmp_path / "outputs" / "quickstart" / "gmlp"
