@@ -33,7 +33,7 @@ class Analysis:
         found = {
             run["learning_rate"]: run
             for run in self._started(task, model)
-            if run["seed"] == first and run["learning_rate"] in task.learning_rates
+            if run["seed"] == first and run["learning_rate"] in task.rates(model)
         }
 
         def quality(rate: float) -> tuple[float, float, float]:
@@ -48,7 +48,7 @@ class Analysis:
     def learning_rate(self, task: Task, model: str) -> float | None:
         """The best learning rate, `None` as long as some were not tried or if all runs diverged."""
         tried = self.tried(task, model)
-        if len(tried) < len(task.learning_rates) or all(map(math.isnan, tried.values())):
+        if len(tried) < len(task.rates(model)) or all(map(math.isnan, tried.values())):
             return None
         return list(tried)[-1]
 

@@ -13,7 +13,9 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
   its own. If `files` have `cache_teacher`, the teacher's embeddings are computed once too.
 - `example` (task): shapes of a model's inputs for one example, by name, to count operations.
 - `variants` (task): name -> arguments that are added to the task's; below `sizes`, further ones by name of the size.
-  Every variant, or each of its sizes, is a model of the study.
+  Every variant, or each of its sizes, is a model of the study; those that are null, e.g. in a setting, are not. A
+  variant with `keep_layers` starts with layers of the teacher: its `model_type` and sizes in `config_overrides` say
+  what these are like, to count operations. A variant may have `learning_rates` of its own.
 - `baseline` (task): the variant whose number of parameters all others must match within `parameter_tolerance`, 0.02.
 - `learning_rates` (task): every model gets the one with the best result for the first seed; of equal ones the larger.
 - `metric`, `better` (task): name of a result without `eval_`, and `lower` or `higher`. `compared_as` (task): `log`
@@ -26,7 +28,7 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,8 @@ class Task:
     plateau: str | float | None = None
     starts_from: str | None = None
     measures: Sequence[str] = ()
+    own_rates: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Model -> its learning rates, if they are not those of the task."""
 
     @property
     def steps(self) -> int:
@@ -99,10 +103,18 @@ class Task:
         """The models of a variant, one per size, or the model of this name."""
         return [found for found in self.models if name in (found, variant_of(found))]
 
+    def rates(self, model: str) -> Sequence[float]:
+        """The learning rates that a model tries."""
+        return self.own_rates.get(model, self.learning_rates)
+
+    def description(self, model: str) -> dict[str, Any]:
+        """The arguments of the task and a model, with the overrides of both in one mapping."""
+        return merge(self.arguments, self.models[model])
+
     def recipe(self, model: str) -> dict[str, Any]:
-        """The arguments of a model's runs, with the overrides of the task and the model in one mapping."""
-        recipe = merge(self.arguments, self.models[model])
-        if self.starts_from is not None:  # the checkpoint has a configuration
+        """The arguments of a model's runs."""
+        recipe = self.description(model)
+        if self.starts_from is not None or "keep_layers" in recipe:  # its start has a configuration
             recipe = {key: value for key, value in recipe.items() if key not in ("config_name", "model_type")}
             recipe["config_overrides"] = {
                 key: value for key, value in recipe.get("config_overrides", {}).items() if can_change(key)
@@ -237,7 +249,9 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     baseline = keys.get("baseline")
     if baseline is not None and baseline not in variants:
         raise UserError(f"{where}: the baseline {baseline!r} is not a variant; there are {', '.join(variants)}.")
-    models = _expand({variant: arguments or {} for variant, arguments in variants.items()})
+    models = _expand(variants)
+    own_rates = {name: model.pop("learning_rates") for name, model in models.items() if "learning_rates" in model}
+    keys["own_rates"] = {name: list(map(float, rates)) for name, rates in own_rates.items()}
     _check_arguments(where, keys["arguments"], models)
     _check_budgets(where, keys.get("budgets", ()), keys["arguments"])
     return Task(name=name, models=models, **keys)
@@ -245,7 +259,7 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
 
 def _check_start(where: str, changes: Mapping[str, Any], task: Task, start: Task) -> None:
     """Refuse models that the earlier task lacks, and settings of this task alone that their checkpoints fix."""
-    own = _expand({name: arguments or {} for name, arguments in (changes.get("variants") or {}).items()})
+    own = _expand(changes.get("variants") or {})
     for name in task.models:
         if name not in start.models:
             raise UserError(f"{where}, {name}: {start.name}, from which it starts, has no such model.")
@@ -264,13 +278,16 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return named | dict(arguments.get("config_overrides") or {})
 
 
-def _expand(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The models: every variant, or each of its sizes."""
+def _expand(variants: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any]]:
+    """The models: every variant, or each of its sizes, without those that are null."""
     models = {}
     for name, arguments in variants.items():
+        if arguments is None:
+            continue
         own = {key: value for key, value in arguments.items() if key != "sizes"}
         for size, more in (arguments.get("sizes") or {None: {}}).items():
-            models[name if size is None else f"{name}/{size}"] = merge(own, more)
+            if more is not None:
+                models[name if size is None else f"{name}/{size}"] = merge(own, more)
     return models
 
 

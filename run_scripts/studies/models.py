@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import torch
 import transformers
-from transformers import PreTrainedModel
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..base.arguments import ModelArguments
 from ..base.config_overrides import merge_overrides
@@ -30,14 +31,33 @@ AUTO_CLASSES = {
 }
 
 
-def new_model(study: Study, task: Task, name: str, device: str = "meta") -> PreTrainedModel:
+class StaticEmbeddings(nn.EmbeddingBag):
+    """What a student without layers computes: the mean of the embeddings of a text's tokens.
+
+    Args:
+        config: With `vocab_size` and `hidden_size`.
+    """
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config.vocab_size, config.hidden_size)
+        self.config = config
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Map `(batch, length)` to `(batch, hidden_size)`."""
+        return super().forward(input_ids)
+
+
+def new_model(study: Study, task: Task, name: str, device: str = "meta") -> PreTrainedModel | StaticEmbeddings:
     """A model of a study with new weights; on the meta device they need no memory."""
-    recipe = task.recipe(name)
-    if task.starts_from is not None:
-        recipe = study.tasks[task.starts_from].recipe(name)
+    recipe = (task if task.starts_from is None else study.tasks[task.starts_from]).description(name)
     overrides = dict(recipe.get("config_overrides", {}))
     if vocabulary := _vocabulary(study, task):
         overrides["vocab_size"] = vocabulary
+    kept = recipe.get("keep_layers")
+    if kept is not None:
+        overrides["num_hidden_layers"] = len(kept)
+    if "layer_types" in recipe:
+        overrides["layer_types"] = recipe["layer_types"]
     arguments = ModelArguments(
         **{key: recipe[key] for key in ("config_name", "model_type") if key in recipe},
         config_overrides=merge_overrides(overrides, None),
@@ -45,6 +65,8 @@ def new_model(study: Study, task: Task, name: str, device: str = "meta") -> PreT
     try:
         config = load_config(arguments)
         with torch.device(device):
+            if kept == []:
+                return StaticEmbeddings(config)
             return build_model(arguments, config, getattr(transformers, AUTO_CLASSES[task.command]))
     except UserError as error:
         raise UserError(f"{name}: {str(error).removeprefix('error: ')}") from error
@@ -75,7 +97,7 @@ def _describe_task(study: Study, task: Task) -> dict[str, dict[str, int]]:
     return found
 
 
-def _saved_buffers(model: PreTrainedModel) -> list[torch.Tensor]:
+def _saved_buffers(model: nn.Module) -> list[torch.Tensor]:
     """Fixed weights that a checkpoint holds, e.g. those of Fixed Random attention."""
     names = model.state_dict().keys()
     return [buffer for name, buffer in model.named_buffers() if name in names]

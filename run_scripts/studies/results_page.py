@@ -13,7 +13,7 @@ from ..base.optional_packages import install_hint
 from ..base.pictures import DPI, legend_above, metric_name, panels, plain_axis
 from ..base.reporting import heading_link, markdown_table
 from .analysis import Analysis, at_equal_time, machine_name, result_at
-from .claims import Claim, Comparison
+from .claims import SLOPE, Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
 from .statistics import mean_and_deviation
 from .workspace import read_report
@@ -53,13 +53,13 @@ def _cells(analysis: Analysis, task: Task, name: str, step: float | None, second
     at_budgets = [(step, analysis.results(task, name, step).values()) for step in task.budgets]
     earlier = [(step, np.mean([*values])) for step, values in at_budgets if values]
     tried = analysis.tried(task, name)
-    none = "diverged (all learning rates)" if rate is None and len(tried) == len(task.learning_rates) else ""
+    none = "diverged (all learning rates)" if rate is None and len(tried) == len(task.rates(name)) else ""
     return (
         _spread(analysis.results(task, name)) or none,
         ", ".join(f"{mean:.4g} ({step:,})" for step, mean in earlier if not math.isnan(mean)),
         _optional(np.mean(changes) if changes else None, "{:+.1%}"),
         str(len(runs)),
-        "" if rate is None else _rate(rate, task.learning_rates),
+        "" if rate is None else _rate(rate, task.rates(name)),
         f"{facts['parameters']:,}",
         f"{facts['flops'] / 1e6:,.0f}",
         _optional(None if step is None else 1000 * step, "{:.3g}"),
@@ -111,8 +111,9 @@ def measures_table(analysis: Analysis, task: Task) -> str:
 
 
 def fits_table(analysis: Analysis, task: Task) -> str:
-    """The power laws of variants with sizes; empty if there are none."""
-    variants = dict.fromkeys(map(variant_of, task.models))
+    """The power laws of variants with sizes; empty if no claim is about them."""
+    with_slopes = any(claim.of == SLOPE and claim.task == task.name for claim in analysis.study.claims)
+    variants = dict.fromkeys(map(variant_of, task.models)) if with_slopes else ()
     rows = []
     for variant in variants:
         if len(task.members(variant)) > 1:
@@ -227,19 +228,17 @@ def plot_study(analysis: Analysis, path: Path) -> None:
 def _parts(task: Task) -> list[tuple[str, dict[str, str]]]:
     """The panels of a task: title, and name and label of each model.
 
-    Models with sizes have a panel for each size. Of more than `MAX_LINES` models the first is in every panel.
+    Models with sizes have panels for each size. Of more than `MAX_LINES` models the first is in every panel.
     """
-    sizes = list(dict.fromkeys(map(size_of, task.models)))
-    if len(sizes) > 1:
-        return [
-            (f"{task.name}, size {size}", {name: variant_of(name) for name in task.models if size_of(name) == size})
-            for size in sizes
-        ]
-    first, *others = task.models
-    count = math.ceil(len(others) / (MAX_LINES - 1))
-    length = math.ceil(len(others) / count) if count else 1
-    chunks = [others[start : start + length] for start in range(0, len(others), length)] or [[]]
-    return [(task.name, {name: name for name in (first, *chunk)}) for chunk in chunks]
+    parts = []
+    for size in dict.fromkeys(map(size_of, task.models)):
+        first, *others = [name for name in task.models if size_of(name) == size]
+        count = math.ceil(len(others) / (MAX_LINES - 1))
+        length = math.ceil(len(others) / count) if count else 1
+        chunks = [others[start : start + length] for start in range(0, len(others), length)] or [[]]
+        title = f"{task.name}, size {size}" if size else task.name
+        parts += [(title, {name: variant_of(name) for name in (first, *chunk)}) for chunk in chunks]
+    return parts
 
 
 def read_reports(folder: Path) -> dict[str, Analysis]:

@@ -255,7 +255,7 @@ def _planned(analysis: Analysis, task: Task) -> list[Run]:
     """The runs of a task that are known so far: every learning rate with the first seed, then the other seeds."""
     first, *others = analysis.study.seeds
     ready = [name for name in task.models if analysis.can_start(task, name)]
-    runs = [_run(analysis, task, name, rate, first) for name in ready for rate in task.learning_rates]
+    runs = [_run(analysis, task, name, rate, first) for name in ready for rate in task.rates(name)]
     for name in ready:
         rate = analysis.learning_rate(task, name)
         if rate is not None:

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from ..benchmarks.timing import Case, model_candidate, take_turns
 from .definition import Study, Task
-from .models import AUTO_CLASSES, new_model
+from .models import AUTO_CLASSES, StaticEmbeddings, new_model
 
 
 #: Timed steps of each model; their median counts.
@@ -28,7 +28,7 @@ def step_seconds(study: Study, task: Task, device: torch.device, rounds: int = R
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def random_batch(task: Task, model: PreTrainedModel) -> dict[str, torch.Tensor]:
+def random_batch(task: Task, model: PreTrainedModel | StaticEmbeddings) -> dict[str, torch.Tensor]:
     """Inputs and labels of a training step: a batch of the task's size and shapes."""
     generator = torch.Generator().manual_seed(0)
     size = task.arguments.get("per_device_train_batch_size", 8)

@@ -49,7 +49,7 @@ def test_shipped_studies_can_be_read(name, setting):
     assert len(study.seeds) >= (2 if setting == "quick" else 3)
     assert study.claims and all(claim.source for claim in study.claims)
     for task in study.tasks.values():
-        if name == "embeddings":  # of equal shape; its texts are not on the Hub
+        if name in ("embeddings", "inheritance"):  # of equal shape or cost; their texts are not on the Hub
             assert task.baseline is None and task.prepared == "teacher"
         else:
             assert task.baseline in map(variant_of, task.models)
@@ -88,6 +88,32 @@ def test_sizes_become_models_of_their_own(content):
     content["claims"][0] |= {"of": "slope"}
     (claim,) = build_study("gates", "default", content).claims
     assert claim.pairs == [("wide", "plain")]
+
+
+def test_variants_and_sizes_that_are_null_are_left_out(content):
+    content["variants"]["wide"]["sizes"] = {"s": {}, "l": {}}
+    content["settings"] = {"variants": {"plain": None, "wide": {"sizes": {"s": None}}}}
+    smaller = merge(content, content.pop("settings"))
+    smaller["claims"][0]["than"] = "wide"
+    assert list(build_study("gates", "default", smaller).tasks["gates"].models) == ["wide/l"]
+
+
+def test_a_variant_may_have_learning_rates_of_its_own(content):
+    content["variants"]["wide"]["learning_rates"] = ["1e-3"]
+    task = build_study("gates", "default", content).tasks["gates"]
+    assert (task.rates("plain"), task.rates("wide")) == ([0.1, 0.01], [0.001])
+    assert "learning_rates" not in task.recipe("wide")
+
+
+def test_a_student_that_keeps_layers_has_its_teachers_configuration(content):
+    content["arguments"]["config_overrides"]["hidden_dropout_prob"] = 0.0
+    content["variants"]["wide"] = {"model_type": "bert", "keep_layers": []}
+    task = build_study("gates", "default", content).tasks["gates"]
+    assert task.recipe("wide") == {
+        **{"max_steps": 4, "eval_steps": 2, "keep_layers": []},
+        "config_overrides": {"hidden_dropout_prob": 0.0},
+    }
+    assert task.description("wide")["config_overrides"]["hidden_size"] == 8
 
 
 def test_tasks_that_start_from_others_change_dropout_and_pooling_alone(content):

@@ -1,9 +1,13 @@
 import pytest
+import torch
 import yaml
+from transformers import BertConfig, BertModel
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM
+from tokenmixers.modeling.conversion.bert import hybrid_from_bert
 from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS
 from tokenmixers.run_scripts.base.errors import UserError
+from tokenmixers.run_scripts.benchmarks.timing import count_flops
 from tokenmixers.run_scripts.studies.definition import (
     STUDIES,
     build_study,
@@ -12,6 +16,7 @@ from tokenmixers.run_scripts.studies.definition import (
     read_study,
 )
 from tokenmixers.run_scripts.studies.models import AUTO_CLASSES, describe_models
+from tokenmixers.run_scripts.training.kept_layers import keep_layers
 
 
 @pytest.mark.parametrize("name", names_of_studies())
@@ -22,7 +27,8 @@ def test_the_models_of_shipped_studies_have_as_many_parameters(name):
         assert {task: set(found) for task, found in models.items()} == {
             task.name: set(task.models) for task in study.tasks.values()
         }
-        assert all(facts["flops"] > 0 for found in models.values() for facts in found.values())
+        counted = {model: facts["flops"] for found in models.values() for model, facts in found.items()}
+        assert all(flops > 0 for model, flops in counted.items() if model != "static")
 
 
 def test_parameters_are_those_of_the_model():
@@ -37,6 +43,29 @@ def test_parameters_are_those_of_the_model():
         "bytes": 4 * model.num_parameters(),
         "flops": model.forward_flops(1, 128),
     }
+
+
+def test_students_that_inherit_are_counted_as_the_command_makes_them():
+    found = describe_models(read_study("inheritance"))["inheritance"]
+    sizes = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536, "num_hidden_layers": 6}
+    teacher = BertModel(BertConfig(**sizes))
+    types = ["dense_synthesizer", "full_attention"]
+    students = {
+        "layers/3x": keep_layers(teacher, [0, 5]),
+        "dense below attention/3x": hybrid_from_bert(teacher, [0, 5], types),
+    }
+    inputs = [{"input_ids": torch.zeros(1, 128, dtype=torch.long)}]
+    for name, student in students.items():
+        assert found[name]["parameters"] == student.num_parameters()
+        assert found[name]["flops"] == count_flops(student, inputs)
+    assert found["static"] == {"parameters": 30522 * 384, "flops": 0, "bytes": 4 * 30522 * 384}
+
+
+def test_students_from_scratch_cost_what_the_teachers_layers_cost():
+    found = describe_models(read_study("inheritance"))["inheritance"]
+    for name in ("gmlp", "amlp", "random", "random vanilla"):
+        for speed in ("2x", "3x", "5x"):
+            assert abs(found[f"{name}/{speed}"]["flops"] / found[f"layers/{speed}"]["flops"] - 1) < 0.01
 
 
 def test_unequal_models_are_refused():

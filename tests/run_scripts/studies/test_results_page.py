@@ -7,6 +7,7 @@ import pytest
 from tokenmixers.run_scripts import study_page
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.shipped_files import MODEL_CARDS
+from tokenmixers.run_scripts.studies import results_page
 from tokenmixers.run_scripts.studies.analysis import Analysis
 from tokenmixers.run_scripts.studies.definition import read_study
 from tokenmixers.run_scripts.studies.results_page import (
@@ -101,6 +102,16 @@ def test_a_panel_has_at_most_six_lines(monkeypatch):
     first, second, *_ = labels("feed_forwards")
     assert first[0] == second[0] == "relu" and max(map(len, (first, second))) <= 6
     assert len({*first, *second}) == 8
+    monkeypatch.setattr(results_page, "MAX_LINES", 2)
+    assert labels("scale") == [["gmlp", "transformer"], ["gmlp", "mixer"]] * 4
+
+
+def test_sizes_that_no_claim_compares_by_slopes_have_no_power_laws():
+    report = json.loads((FOLDER / "scale.json").read_text())
+    assert "power law" in study_section(Analysis(report))
+    definition = report["definition"]
+    definition["claims"] = [claim for claim in definition["claims"] if claim.get("of") != "slope"]
+    assert "power law" not in study_section(Analysis(report))
 
 
 @pytest.fixture

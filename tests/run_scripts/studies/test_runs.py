@@ -131,6 +131,11 @@ def test_every_learning_rate_with_one_seed_and_the_best_one_with_the_others(exec
     assert lines[-2].startswith("6 runs done; finished fake: wide net, ")
 
 
+def test_a_model_tries_its_own_learning_rates(execute):
+    own = [run for run in PLAN if run[0] == "plain"] + [("wide net", 0.02, seed) for seed in (1, 2)]
+    assert sorted(keys(execute({"variants": {"wide net": {"learning_rates": [0.02]}}}))) == sorted(own)
+
+
 def test_finished_runs_are_not_repeated(execute, trainer, capsys):
     report = execute()
     again = execute()

@@ -44,3 +44,12 @@ def test_encoders_without_a_loss_are_timed():
     (task,) = study.tasks.values()
     seconds = step_seconds(study, task, torch.device("cpu"), rounds=1)
     assert seconds.keys() == task.models.keys() and min(seconds.values()) > 0
+
+
+def test_students_that_inherit_are_timed():
+    shape = {"vocab_size": 64, "hidden_size": 24, "intermediate_size": 48}
+    definition = read_study("inheritance", "quick").definition
+    study = build_study("inheritance", "quick", merge(definition, {"arguments": {"config_overrides": shape}}))
+    (task,) = study.tasks.values()
+    seconds = step_seconds(study, task, torch.device("cpu"), rounds=1)
+    assert "static" in seconds and seconds.keys() == task.models.keys() and min(seconds.values()) > 0
