@@ -261,6 +261,11 @@ class SentenceEmbeddings(Task):
             if args.process_index == 0 and len(pairs) < total:
                 left = f"{total - len(pairs):,} of {total:,} training pairs left out"
                 print(f"{left}: a hard negative reads like the anchor or the positive", flush=True)
+            if not len(pairs):
+                raise UserError(
+                    f"--negative_columns {' '.join(run.data_args.negative_columns)}: in all {total:,} training pairs "
+                    "a hard negative reads like the anchor or the positive: name columns of other texts."
+                )
             check_batch(len(pairs), args)  # the batch sizes of a grid differ
         loss = library.ranking_loss(model, wanted.scale, wanted.matryoshka_dims, args.world_size)
         evaluator = self.evaluator(run, "validation")

@@ -190,4 +190,10 @@ def load_sentence_transformer(name: str, **options: Any) -> "SentenceTransformer
         except (TypeError, KeyError, RuntimeError) as error:  # what modules raise for settings or weights
             raise UserError(f"{name!r} cannot be loaded: a module's files do not fit it ({error}).") from error
     check_complete(name, missing, any("pooler_output" in str(getattr(part, "modality_config", "")) for part in model))
+    tokenizer = getattr(model[0], "tokenizer", None)
+    if isinstance(tokenizer, PreTrainedTokenizerBase) and tokenizer.pad_token is None:
+        raise UserError(
+            f"the tokenizer of {name!r} has no padding token, which batches need: tokenizer_config.json must name it, "
+            "save the tokenizer again."
+        )
     return model

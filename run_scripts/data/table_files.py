@@ -277,11 +277,12 @@ def read_labels(cell: Any) -> Any:
     """The labels that a cell holds: a list, see `read_list`, or a single one.
 
     Raises:
-        BadRowError: If it is a text in brackets like several labels, but no such list.
+        BadRowError: If it is a text like several labels, in brackets or of an array, but no such list.
     """
     found = read_list(cell)
     text = found.strip() if isinstance(found, str) else ""
-    if text[:1] + text[-1:] in ("[]", "()", "{}") and {*text[1:-1]} & {*",'\"["}:
+    in_brackets = text[:1] + text[-1:] in ("[]", "()", "{}") and {*text[1:-1]} & {*",'\"["}
+    if in_brackets or text.startswith(("array([", "tensor([")):
         raise BadRowError(
             f'the label {cell!r} is no list: write several labels as ["a", "b"], and one without brackets.'
         )
@@ -304,7 +305,7 @@ def class_names(labels: list[Any]) -> list[str]:
     """The classes in a list as texts, without white space around them: names, or whole numbers.
 
     Raises:
-        BadRowError: If one is neither, or a number stands there twice, as in counts.
+        BadRowError: If one is neither, or a number, true or false stands there twice, as in counts.
     """
     for label in labels:
         is_number = isinstance(label, int | float) and not isinstance(label, bool) and label % 1 == 0
@@ -312,13 +313,14 @@ def class_names(labels: list[Any]) -> list[str]:
             raise BadRowError(
                 f"the label {label!r} in the list {reprlib.repr(labels)} is neither a name nor a whole number."
             )
-    numbers = [label for label in labels if not isinstance(label, str)]
-    if len({*numbers}) < len(numbers):
+    names = [label.strip() if isinstance(label, str) else str(int(label)) for label in labels]
+    marks = [name for name in names if name.isdecimal() or name.lower() in ("true", "false")]
+    if len({*marks}) < len(marks):
         raise BadRowError(
-            f"the list {reprlib.repr(labels)} has a number twice: lists hold the numbers of their classes, or in all "
-            "rows 0 and 1 alone, one for each class."
+            f"the list {reprlib.repr(labels)} has {max(marks, key=marks.count)} twice: lists hold the numbers of "
+            "their classes, or in all rows 0 and 1 alone, which are no texts, one for each class."
         )
-    return [label.strip() if isinstance(label, str) else str(int(label)) for label in labels]
+    return names
 
 
 def read_binary(cell: Any, name: str = "the label") -> int:

@@ -179,6 +179,9 @@ def test_hard_negatives_that_are_the_anchor_or_the_positive_are_counted(command,
     shown = capsys.readouterr().out
     assert "2 of 40 training pairs left out: a hard negative reads like the anchor or the positive" in shown
     assert "training set: 38 rows" in shown
+    options |= {"negative_columns": "positive", "output_dir": tmp_path / "other"}
+    with pytest.raises(SystemExit, match="--negative_columns positive: in all 40 training pairs a hard negative"):
+        run_sentence_embeddings.main(command(**options))
 
 
 @library

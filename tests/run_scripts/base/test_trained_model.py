@@ -138,6 +138,14 @@ def test_a_module_must_have_all_its_weights(embedder):
 
 
 @needs_embeddings
+def test_batches_need_a_padding_token(embedder):
+    (embedder / "tokenizer_config.json").unlink()
+    for command in COMMANDS[:-1]:
+        with pytest.raises(UserError, match=r"the tokenizer of '.*model' has no padding token, which batches"):
+            open_as(command, embedder)
+
+
+@needs_embeddings
 def test_what_is_left_behind_is_not_pushed_as_whole(embedder):
     weights = embedder / "2_Dense" / "model.safetensors"
     torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))

@@ -175,7 +175,9 @@ THREE = GMLPConfig(id2label=dict(enumerate("abc")), problem_type="multi_label_cl
         ([[0, 0, 1], [1, 0]], {"multi_hot_names": ["a", "b"]}, "line 1: the label must be a list of 0 and 1 for each"),
         ([[0, 1], [2, 0]], {"multi_hot_names": ["a", "b"]}, "line 2: the label must be a list of 0 and 1 for each of"),
         (["a", "b"], {"multi_hot_names": ["a", "b"]}, "line 1: the label must be a list of labels, got 'a'"),
-        ([[0, 1, 0], [0, 2, 1]], {}, "line 1: the list [0, 1, 0] has a number twice"),
+        ([[0, 1, 0], [0, 2, 1]], {}, "line 1: the list [0, 1, 0] has 0 twice"),
+        ([["0", "1", "0"], ["0", "2", "1"]], {}, "line 1: the list ['0', '1', '0'] has 0 twice"),
+        ([["true", "false", "true"], ["true"]], {}, "line 1: the list ['true', 'false', 'true'] has true twice"),
         ([[1.0, 0.0, 1.0], [0.3, 0.7, 0]], {}, "line 2: the label 0.3 in the list [0.3, 0.7, 0] is neither a name"),
         ([["a", None], ["b"]], {}, "line 1: the label None in the list ['a', None] is neither a name nor"),
         ([["a", ["b"]], ["b"]], {}, "line 1: the label ['b'] in the list ['a', ['b']] is neither"),
@@ -187,6 +189,7 @@ THREE = GMLPConfig(id2label=dict(enumerate("abc")), problem_type="multi_label_cl
             {},
             "2 bad rows. line 1: the label \"['a' 'b', 'c']\" is no list: write",
         ),
+        (["tensor([0, 1])", "array([1, 0])"], {}, "2 bad rows. line 1: the label 'tensor([0, 1])' is no list: write"),
         (["('a', 'b')", "{'a': 1}"], {}, "2 bad rows. line 1: the label \"('a', 'b')\" is no list"),
     ],
 )
