@@ -215,7 +215,7 @@ def test_the_code_of_the_first_page_prints_what_it_says(monkeypatch, capsys):
 def test_the_models_of_the_first_page_are_as_good_and_fast_as_measured():
     folder = ROOT / "model_cards" / "embeddings"
     quality, speed = (json.loads((folder / f"{name}.json").read_text()) for name in ("quality", "speed"))
-    names = {"all-MiniLM-L6-v2, the teacher": "all-MiniLM-L6-v2", "static embeddings (model2vec)": "model2vec"}
+    names = {"all-MiniLM-L6-v2, the teacher": "all-MiniLM-L6-v2"}
     section = TEXTS["README.md"].split("## Which model to take")[1].split("\n## ")[0]
     head, _, *rows = [
         [cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")

@@ -104,7 +104,12 @@ EMPTY_LISTS = ("keep_layers",)
 CHECKPOINTS = ("model_name_or_path", "tokenizer_name", "teacher", "model", "models", "source")
 
 #: Groups of alternatives: an argument on the command line replaces all arguments of its group in a recipe.
-ALTERNATIVES = (("precision", "bf16", "fp16"), ("train_tokenizer", "tokenizer_name"), MODEL_SOURCES)
+ALTERNATIVES = (
+    ("precision", "bf16", "fp16"),
+    ("train_tokenizer", "tokenizer_name"),
+    (*MODEL_SOURCES, "keep_layers"),
+    ("keep_layers", "copy_token_embeddings"),
+)
 
 
 def check_output_folder(path: str, argument: str = "--output_dir") -> Path:

@@ -395,6 +395,9 @@ def test_recipe_runs_with_other_files_and_a_small_student(command, tmp_path):
     arguments = command(copy_token_embeddings=None, config_overrides=SIZES, warmup_steps=1)
     run_sentence_embeddings.main(["embedding_student.yaml", *arguments])
     assert len(load_file(tmp_path / "run" / "model.safetensors")) > 10
+    layers = command(**NO_CONFIG, keep_layers=[1], warmup_steps=1, output_dir=tmp_path / "layers")
+    run_sentence_embeddings.main(["embedding_student.yaml", *layers])  # in place of the recipe's model
+    assert json.loads((tmp_path / "layers" / "config.json").read_text())["num_hidden_layers"] == 1
 
 
 @pytest.mark.slow  # two processes that import everything
