@@ -1004,9 +1004,8 @@ class ResizableTokens(PreTrainedModel):
     def resize_position_embeddings(self, new_num_position_embeddings: int | tuple[int, int]) -> None:
         """Adapt the token-mixing weights to another maximum length or image size. Call before creating an optimizer.
 
-        Text: new spatial weights are zero and new biases have their initial values; new position embeddings and
-        Synthesizer logits are copies of the outermost ones. Outputs for sequences that fit both lengths stay the same.
-        Images: the weights are interpolated over both token axes, see `grid_interpolation`.
+        Text: outputs for sequences that fit both lengths stay the same. New spatial weights are zero, new biases have
+        their initial values, others are copies of the outermost ones. Images: `grid_interpolation` over both axes.
         """
         config, modules = self.config, self.get_position_embeddings()
         if config.image_size is None:
