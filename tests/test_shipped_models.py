@@ -280,7 +280,7 @@ def test_speeds_are_those_that_were_measured():
         head, rows = table_with(FOLDER / name / "README.md", "sentences per second, one thread")
         for model, *cells in rows:
             for kind, cell in zip(head[1:], cells, strict=True):
-                expected = measured.get((NAMES.get(model, model), formats[kind], 1))  # none of static embeddings in ONNX
+                expected = measured.get((NAMES.get(model, model), formats[kind], 1))  # static embeddings: not in ONNX
                 assert (float(cell.replace(",", "")) if cell else None) == pytest.approx(expected, abs=0.6)
 
 

@@ -63,7 +63,7 @@ def mean_ndcg(folder: Path, sets: Sequence[str]) -> float:
     from ..embeddings.scores import evaluate
 
     model = load_embedder(str(folder))
-    return fmean(evaluate(model, task, BATCH_SIZE)[0] for task in load_tasks(sets, ["retrieval"]))
+    return fmean(evaluate(model, task, BATCH_SIZE)["score"] for task in load_tasks(sets, ["retrieval"]))
 
 
 def measure(names: Sequence[str], folder: Path, steps: int, sets: Sequence[str] = ()) -> dict[str, list[list[float]]]:

@@ -207,7 +207,7 @@ def test_matryoshka_adds_the_loss_of_first_dimensions(checkpoint):
         torch.nn.functional.cross_entropy(
             20 * torch.cosine_similarity(one[:, None, :size], other[None, :, :size], dim=-1), torch.arange(2)
         )
-        for size in (4, 16)
+        for size in (4, 16, 24)
     )
     assert found.item() == pytest.approx(expected.item(), rel=1e-4)
 
