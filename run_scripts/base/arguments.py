@@ -97,7 +97,7 @@ class ModelArguments:
 #: Arguments that name the model, of which exactly one is given.
 MODEL_SOURCES = ("model_name_or_path", "config_name", "model_type")
 
-#: Lists that may be empty, for which the parser knows no type.
+#: Lists that may be empty; `HfArgumentParser` asks for at least one value.
 EMPTY_LISTS = ("keep_layers",)
 
 #: Arguments that name checkpoints, which may be shipped models.

@@ -48,7 +48,12 @@ def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArgument
 
 
 def choose_student_rate(args: ScriptTrainingArguments, kept_layers: Sequence[int]) -> None:
-    """Do the same for a student that starts with layers of its teacher, or with static embeddings."""
+    """Set the learning rate of a student of its teacher's layers whose command line gives none, and `rate_reason`.
+
+    Args:
+        args: Changed in place.
+        kept_layers: Numbers of the layers; without any the student is static embeddings.
+    """
     if kept_layers:
         args.learning_rate, args.rate_reason = LAYERS_RATE, "default for layers of a teacher"
     else:

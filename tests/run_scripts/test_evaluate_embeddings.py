@@ -19,13 +19,15 @@ import torch
 import tokenmixers
 from tokenmixers.run_scripts import evaluate_embeddings
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.embeddings import pictures, scores, speed
+from tokenmixers.run_scripts.embeddings import pictures, speed
 from tokenmixers.run_scripts.embeddings import tasks as sets
 from tokenmixers.run_scripts.training import classification
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
 library = pytest.importorskip("sentence_transformers", reason="needs the extra embeddings")
+from tokenmixers.run_scripts.embeddings import scores
+
 
 #: Words and the angles of their embeddings, in degrees.
 ANGLES = {"a": 0, "b": 30, "c": 60, "d": 90, "e": 135, "f": 180}

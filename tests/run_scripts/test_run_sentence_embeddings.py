@@ -415,7 +415,7 @@ def test_the_commands_of_the_guide_are_read(monkeypatch):
     monkeypatch.setattr(Run, "command", read)
     lines = "".join(re.findall(r"^```bash\n(.+?)^```", GUIDE, flags=re.DOTALL | re.MULTILINE)).replace("\\\n", "")
     calls = [shlex.split(line) for line in lines.splitlines() if line.startswith("tokenmixers run_sentence")]
-    assert len(calls) >= 6
+    assert len(calls) == 7
     for _, _, *arguments in calls:
         with pytest.raises(ReadError):
             run_sentence_embeddings.main(arguments)
