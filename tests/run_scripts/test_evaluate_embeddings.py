@@ -25,7 +25,9 @@ from tokenmixers.run_scripts.training import classification
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
-library = pytest.importorskip("sentence_transformers", reason="needs the extra embeddings")
+pytest.importorskip("sentence_transformers", reason="needs the extra embeddings")
+import sentence_transformers as library
+
 from tokenmixers.run_scripts.embeddings import scores
 
 
