@@ -266,6 +266,23 @@ def test_metadata_of_the_card_are_the_scores(name, scores):
     }
 
 
+def test_published_figures_meet_those_that_were_measured(scores):
+    """The teacher's published scores are ours, so that the means of the four sets compare."""
+    path, sets = EMBEDDINGS / "README.md", ["sts12", "sts13", "sts14", "sts15"]
+    head, rows = table_with(path, "published")
+    assert head[2:6] == [name.upper() for name in sets]
+    for title, _, *cells in rows:
+        *published, mean = map(float, cells[:5])
+        assert mean == pytest.approx(np.mean(published), abs=0.0051)
+        if f"[{TEACHER}]" in title:
+            assert published == pytest.approx([scores[TEACHER, name] for name in sets], abs=0.02)
+    text = path.read_text().split("our means are")[1].split("retrieval")[0]
+    ours = {model: float(mean) for mean, model in re.findall(r"([\d.]+)\s\(`([^`]+)`", text)}
+    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 7
+    for model, mean in ours.items():
+        assert mean == pytest.approx(np.mean([scores[NAMES.get(model, model), name] for name in sets]), abs=0.051)
+
+
 def test_speeds_are_those_that_were_measured():
     (run,) = json.loads((EMBEDDINGS / "speed.json").read_text())["speeds"]
     measured = {(row["model"], row["format"], row["threads"]): row["sentences_per_second"] for row in run["rows"]}
