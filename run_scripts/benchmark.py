@@ -9,9 +9,8 @@ the same outputs, otherwise there is no report. The experiments, by their number
 
 1. gMLP for images against timm; 2. gMLP-base against g-mlp-pytorch; 3. all base encoders against BERT and ModernBERT
 with as many parameters; 4. Synthesizer against T5; 5. texts of real lengths; 6. growth with the length;
-8. masked language modelling; 9. our models with and without kernels; 10. sentence
-embeddings of real sentences; 11. one sentence at a time; 12. finetuning. 10 to 12 are against BERTs of equal
-shape and of equal operations.
+10. sentence embeddings of real sentences; 11. one sentence at a time; 12. finetuning. 10 to 12 are against BERTs of
+equal shape and of equal operations.
 
 Each row has its floor: the time of its own matrix products alone, and of passing once over what they read and write.
 """

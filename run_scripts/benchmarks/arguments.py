@@ -9,7 +9,7 @@ from ..base.ranges import check_ranges
 
 
 #: The numbers of the experiments.
-CELLS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12)
+CELLS = (1, 2, 3, 4, 5, 6, 10, 11, 12)
 IMAGE_MODELS = ("ti16", "s16", "b16")
 
 #: What `--gpu` sets, unless another value is given.
@@ -56,7 +56,7 @@ class BenchmarkArguments:
     batch_size: int = field(default=4, metadata={"help": "Sequences or images at a time."})
     lengths: list[int] = field(
         default_factory=lambda: [128, 512],
-        metadata={"help": "Tokens per text for cells 2 and 3; cells 4, 5 and 8 take the largest."},
+        metadata={"help": "Tokens per text for cells 2 and 3; cells 4 and 5 take the largest."},
     )
     presets: list[str] = field(
         default_factory=lambda: [name for name in PRESETS if not name.startswith("t5_base_")],

@@ -9,11 +9,10 @@ from .model_comparisons import (
     images_against_timm,
     sequence_to_sequence,
     text_against_g_mlp_pytorch,
-    with_and_without_kernels,
 )
 from .sentences import finetuning, one_sentence_at_a_time, sentence_embeddings
 from .timing import Case, Group
-from .workloads import masked_language_modelling, real_lengths
+from .workloads import real_lengths
 
 
 #: Number in `--cells` -> the function that yields the groups of the experiment for one case.
@@ -24,8 +23,6 @@ EXPERIMENTS: dict[int, Callable[[Case, BenchmarkArguments], Iterator[Group]]] = 
     4: sequence_to_sequence,
     5: real_lengths,
     6: growth,
-    8: masked_language_modelling,
-    9: with_and_without_kernels,
     10: sentence_embeddings,
     11: one_sentence_at_a_time,
     12: finetuning,

@@ -394,31 +394,3 @@ def growth(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
             for name, model in {"gMLP, 6 layers": ours, "ModernBERT, 3 layers": peer}.items()
         ]
         yield Group(f"layers, {length} tokens", candidates, {"batch": 1, "length": length})
-
-
-@built_on_device
-def with_and_without_kernels(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
-    """9: our models with the kernels that were chosen for this machine, and in plain PyTorch."""
-
-    def pair(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
-        plain = deepcopy(model)
-        use_kernels(plain, enabled=False)
-        return {"with kernels": model, "without": plain}
-
-    for name in ("gmlp-base", "amlp-base"):
-        config = shipped_config(name, **sizes.shrunk)
-        models = pair(randomise_gates(AutoModel.from_config(config)))
-        for length in sizes.lengths:
-            ids = tokens(config.vocab_size, sizes.batch_size, length)
-            candidates = [
-                model_candidate(kind, model, [{"input_ids": ids}], case, weights="shared", items=ids.numel())
-                for kind, model in models.items()
-            ]
-            yield Group(f"{name}, {length} tokens", candidates, {"batch": sizes.batch_size, "length": length})
-    if case.training:
-        return
-    config = SynthesizerConfig.from_preset("random", hidden_dropout_prob=0.0, attention_dropout=0.0, **sizes.shrunk)
-    models = pair(SynthesizerForConditionalGeneration(config))
-    source, target = (tokens(config.vocab_size, sizes.batch_size, length) for length in (64, 16))
-    candidates = [_decoding(kind, model, source, target, case, "shared") for kind, model in models.items()]
-    yield Group("seq2seq decoding", candidates, {"batch": sizes.batch_size, "length": 64})

@@ -1,6 +1,7 @@
 """The tables of `model_cards/benchmarks/README.md` and of the README."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
@@ -27,7 +28,6 @@ class Comparison(NamedTuple):
     """Models of one experiment to compare: each of `ours` with each of `peers`."""
 
     cell: int
-    title: str
     ours: str
     peers: tuple[str, ...]
 
@@ -37,31 +37,32 @@ SENTENCE_PEERS = ("BERT of equal shape", "BERT, 3 layers")
 #: Ends the names of models that ONNX Runtime runs.
 ONNX = ", ONNX Runtime"
 
-#: The tables of the page. If `ours` ends in `*`, there is a row for each model whose name starts like this.
+#: What the page compares. If `ours` ends in `*`, there is a row for each model whose name starts like this.
 COMPARISONS = (
-    Comparison(1, "Images: the same weights in timm", "tokenmixers", ("timm",)),
-    Comparison(2, "Text: the same weights in g-mlp-pytorch", "tokenmixers, Toeplitz", ("g-mlp-pytorch",)),
-    Comparison(3, "Encoders: BERT and ModernBERT with as many parameters", "tokenmixers", ("BERT", "ModernBERT")),
-    Comparison(4, "Sequence to sequence: T5 with the same shape", "Synthesizer, *", ("T5",)),
-    Comparison(
-        5, "Texts of real lengths: packed rows", "gMLP, packed", ("gMLP, by length", "BERT, by length", "gMLP, padded")
-    ),
-    Comparison(6, "Long texts: the gate with Toeplitz weights", "Toeplitz, by length", ("Toeplitz, matrix", "full")),
-    Comparison(
-        6, "Long texts: ModernBERT's layers with as many parameters", "gMLP, 6 layers", ("ModernBERT, 3 layers",)
-    ),
-    Comparison(8, "Masked language modelling: sparse logits", "logits of masked tokens", ("logits of all tokens",)),
-    Comparison(9, "Our models with kernels and without", "with kernels", ("without",)),
-    Comparison(10, "Sentence embeddings: BERTs of MiniLM's shape", "gMLP", SENTENCE_PEERS),
-    Comparison(11, "One sentence at a time: BERTs of MiniLM's shape", "gMLP", (*SENTENCE_PEERS, f"gMLP{ONNX}")),
-    Comparison(
-        11,
-        "One sentence at a time, all by ONNX Runtime",
-        f"gMLP{ONNX}",
-        tuple(f"{peer}{ONNX}" for peer in SENTENCE_PEERS),
-    ),
-    Comparison(12, "Finetuning: BERTs of MiniLM's shape", "gMLP", SENTENCE_PEERS),
+    Comparison(1, "tokenmixers", ("timm",)),
+    Comparison(2, "tokenmixers, Toeplitz", ("g-mlp-pytorch",)),
+    Comparison(3, "tokenmixers", ("BERT", "ModernBERT")),
+    Comparison(4, "Synthesizer, *", ("T5",)),
+    Comparison(5, "gMLP, packed", ("gMLP, by length", "BERT, by length", "gMLP, padded")),
+    Comparison(6, "Toeplitz, by length", ("Toeplitz, matrix", "full")),
+    Comparison(6, "gMLP, 6 layers", ("ModernBERT, 3 layers",)),
+    Comparison(10, "gMLP", SENTENCE_PEERS),
+    Comparison(11, "gMLP", (*SENTENCE_PEERS, f"gMLP{ONNX}")),
+    Comparison(11, f"gMLP{ONNX}", tuple(f"{peer}{ONNX}" for peer in SENTENCE_PEERS)),
+    Comparison(12, "gMLP", SENTENCE_PEERS),
 )
+
+#: What a model compared with has in common with ours.
+IN_COMMON = {
+    "timm": "same weights",
+    "g-mlp-pytorch": "same weights",
+    "BERT": "equal parameters",
+    "ModernBERT": "equal parameters",
+    "T5": "equal shape",
+}
+
+#: The Synthesizer's presets on the page; the files have all.
+PRESETS = ("vanilla", "random", "dense")
 
 
 class Measure(NamedTuple):
@@ -78,11 +79,10 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure("per_second", "Tokens or images per second", "{:,.0f}", on_accelerators=True),
-    Measure("utilisation", "Share of the fastest matrix product", "{:.0%}", on_accelerators=True),
-    Measure("peak_bytes", "Memory besides the weights, MB", "{:,.0f}", 1e-6, on_accelerators=True),
-    Measure("floor", "Share of the floor", "{:.0%}"),
-    Measure("compile_seconds", "Seconds to compile", "{:,.1f}", cases=(True,)),
+    Measure("per_second", "tokens or images per second", "{:,.0f}", on_accelerators=True),
+    Measure("peak_bytes", "memory besides the weights, MB", "{:,.0f}", 1e-6, on_accelerators=True),
+    Measure("floor", "share of the floor", "{:.0%}"),
+    Measure("compile_seconds", "seconds to compile", "{:,.1f}", cases=(True,)),
 )
 
 
@@ -270,27 +270,27 @@ Figure = Callable[[Mapping[str, Any], str, str, bool], float | None]
 """A figure of a report, for a mode, a type, and eager or compiled."""
 
 
-def case_table(
-    title: str,
-    head: tuple[str, str],
-    lines: Sequence[tuple[tuple[str, str], Figure]],
-    reports: Results,
-    text: str = "{:.2f}",
-    cases: Sequence[bool] = (False, True),
-) -> str:
-    """A table of a machine: eager / compiled, a column per type and mode; empty if nothing was measured.
+class Line(NamedTuple):
+    """A row of a machine's table: its names, and the figure in its cells with its format."""
 
-    `text` is the format of the figures.
-    """
+    names: tuple[str, str]
+    figure: Figure
+    text: str = "{:.2f}"
+    cases: tuple[bool, ...] = (False, True)
+    """Eager, compiled."""
 
-    def cell(dtype: str, mode: str, figure: Figure) -> str:
+
+def case_table(title: str, head: tuple[str, str], lines: Sequence[Line], reports: Results) -> str:
+    """A table of a machine: eager / compiled, a column per type and mode; empty if nothing was measured."""
+
+    def cell(dtype: str, mode: str, line: Line) -> str:
         def figures(report: Mapping[str, Any]) -> list[float | None]:
-            return [figure(report, mode, dtype, compiled) for compiled in cases]
+            return [line.figure(report, mode, dtype, compiled) for compiled in line.cases]
 
-        return _format_figures(_figures_of_one_run(reports, figures), text).removesuffix(" / -")
+        return _format_figures(_figures_of_one_run(reports, figures), line.text).removesuffix(" / -")
 
     columns = [(dtype, mode) for dtype in _dtypes(reports) for mode in ("inference", "training")]
-    table = [(names, [cell(*column, figure) for column in columns]) for names, figure in lines]
+    table = [(line.names, [cell(*column, line) for column in columns]) for line in lines]
     table = [(names, cells) for names, cells in table if any(cells)]
     if not table:
         return ""
@@ -299,26 +299,40 @@ def case_table(
     return f"### {title}\n\n{markdown_table((*head, *(', '.join(columns[index]) for index in measured)), rows)}"
 
 
-def comparison_table(comparison: Comparison, reports: Results) -> str:
-    """One table of a machine, with a row for each group and peer."""
-    cell, title, ours, peers = comparison
+def _row_name(group: str, model: str) -> str:
+    """A group and our model in it, as far as its name says more."""
+    own = model.removeprefix("tokenmixers").removeprefix(", ").removeprefix("Synthesizer, ")
+    return f"{group}: {own}" if own else group
+
+
+def _is_shown(name: str) -> bool:
+    """Whether a group or model is on the page: not if it is another preset of the Synthesizer."""
+    preset = re.match(r"synthesizer(?:-|, )([\w-]+)", name.lower())
+    return preset is None or preset[1] in PRESETS
+
+
+def comparison_lines(comparison: Comparison, reports: Results) -> list[Line]:
+    """The speed-ups of one comparison, for each group and peer."""
+    cell, ours, peers = comparison
     rows = list(_rows_of(reports, cell))
     models = [ours]
     if ours.endswith("*"):
         models = [name for name in dict.fromkeys(row["model"] for row in rows) if name.startswith(ours[:-1])]
 
-    def line(group: str, model: str, peer: str) -> tuple[tuple[str, str], Figure]:
-        name = f"{group}: {model.removeprefix(ours[:-1])}" if ours.endswith("*") else group
-        return (name, peer), lambda report, *case: _figure(report, cell, group, *case, model, peer)
+    def line(group: str, model: str, peer: str) -> Line:
+        against = ", ".join(filter(None, (peer, IN_COMMON.get(peer))))
+        return Line(
+            (_row_name(group, model), against), lambda report, *case: _figure(report, cell, group, *case, model, peer)
+        )
 
     groups = dict.fromkeys(row["group"] for row in rows)
-    return case_table(title, ("", "against"), [line(*names) for names in product(groups, models, peers)], reports)
+    return [line(*names) for names in product(groups, models, peers) if all(map(_is_shown, names))]
 
 
-def measure_table(measure: Measure, reports: Results) -> str:
-    """One table of a machine, with a row per group: a figure of its first model."""
+def measure_lines(measure: Measure, reports: Results) -> list[Line]:
+    """A figure of the first model of each group."""
     if measure.on_accelerators and not _machine(reports).get("accelerator"):
-        return ""
+        return []
     firsts = {
         (row["cell"], row["group"], row["model"])
         for report in reports.values()
@@ -326,16 +340,15 @@ def measure_table(measure: Measure, reports: Results) -> str:
         if row["is_first"] and row.get(measure.key) is not None
     }
 
-    def line(cell: int, group: str, model: str) -> tuple[tuple[str, str], Figure]:
+    def line(cell: int, group: str, model: str) -> Line:
         def figure(report: Mapping[str, Any], *case: Any) -> float | None:
             rows = report["by_case"].get((cell, group, *case), ())
             values = [row.get(measure.key) for row in rows if row["model"] == model]
             return None if values in ([], [None]) else values[0] * measure.scale
 
-        return (group, model), figure
+        return Line((_row_name(group, model), measure.title), figure, measure.text, measure.cases)
 
-    lines = [line(*names) for names in sorted(firsts)]
-    return case_table(measure.title, ("", "model"), lines, reports, measure.text, measure.cases)
+    return [line(*names) for names in sorted(firsts) if _is_shown(names[1])]
 
 
 def machines_table(machines: Mapping[str, Results]) -> str:
@@ -420,10 +433,12 @@ def machine_section(letter: str, reports: Results) -> str:
     if peaks:
         facts.append("fastest matrix product " + ", ".join(peaks))
     head = f"## {_title(letter, reports)}\n\n{'; '.join(fact for fact in facts if fact)}."
-    tables = [comparison_table(comparison, reports) for comparison in COMPARISONS]
-    tables += [measure_table(measure, reports) for measure in MEASURES]
+    compared = [line for comparison in COMPARISONS for line in comparison_lines(comparison, reports)]
+    measured = [line for measure in MEASURES for line in measure_lines(measure, reports)]
+    tables = [case_table(f"{letter}: speed-up", ("", "against"), compared, reports)]
+    tables.append(case_table(f"{letter}: other figures", ("", "figure"), measured, reports))
     commands = "\n".join(command(stem, report["arguments"]) for stem, report in reports.items())
-    return "\n\n".join([head, *filter(None, tables), f"### Commands of {letter}\n\n```bash\n{commands}\n```"])
+    return "\n\n".join([head, *filter(None, tables), f"### {letter}: commands\n\n```bash\n{commands}\n```"])
 
 
 def page(folder: Path) -> str:

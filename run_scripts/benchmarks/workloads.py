@@ -1,4 +1,4 @@
-"""Experiments with whole workloads: texts of real lengths, and masked language modelling."""
+"""The experiment with texts of real lengths."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from tokenmixers import GMLPForMaskedLM, GMLPModel
+from tokenmixers import GMLPModel
 
-from ...modeling.heads.losses import IGNORED_LABEL
 from ..base.errors import UserError, report_bad_data
 from ..base.trained_model import load_trained_tokenizer
 from ..data.files import iterate_lines
@@ -133,30 +132,3 @@ def real_lengths(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
         ]
         facts = {"batch": sizes.batch_size, "texts": len(lengths), "length": sum(lengths) / len(lengths)}
         yield Group(f"lengths: {source}", candidates, facts)
-
-
-def masked_language_modelling(case: Case, sizes: BenchmarkArguments) -> Iterator[Group]:
-    """8: masked language modelling: logits of masked tokens, or of all."""
-    if not case.training:
-        return
-    config = shipped_config("gmlp-base", **sizes.shrunk)
-    length = min(sizes.lengths[-1], config.max_position_embeddings)
-    everywhere = randomise_gates(GMLPForMaskedLM(config))
-    masked = GMLPForMaskedLM(shipped_config("gmlp-base", sparse_prediction=True, **sizes.shrunk))
-    masked.load_state_dict(everywhere.state_dict())
-    by_kind = {"logits of masked tokens": masked, "logits of all tokens": everywhere}
-    ids = tokens(config.vocab_size, sizes.batch_size, length)
-    labels = ids.masked_fill(torch.rand(ids.shape) > 0.15, IGNORED_LABEL)
-    labels[:, 0] = ids[:, 0]  # every row has a label
-    facts = {"batch": sizes.batch_size, "length": length}
-    for name in ("gmlp-base, MLM step", "gmlp-base, MLM step, layers checkpointed"):
-        if "checkpointed" in name:
-            for model in by_kind.values():
-                model.activation_checkpointing_enable()
-        candidates = [
-            model_candidate(
-                kind, model, [{"input_ids": ids, "labels": labels}], case, weights="shared", items=ids.numel()
-            )
-            for kind, model in by_kind.items()
-        ]
-        yield Group(name, candidates, facts)

@@ -16,7 +16,7 @@ A file has these keys. Those with (task) may also stand below a name in `tasks`,
   Every variant, or each of its sizes, is a model of the study; those that are null, e.g. in a setting, are not. A
   variant with `keep_layers` starts with layers of the teacher: its `model_type` and sizes in `config_overrides` say
   what these are like, to count operations. A variant may have `learning_rates` of its own.
-- `baseline` (task): the variant whose number of parameters all others must match within `parameter_tolerance`, 0.02.
+- `baseline` (task): the variant whose number of parameters all others must match within 2 %.
 - `learning_rates` (task): every model gets the one with the best result for the first seed; of equal ones the larger.
 - `metric`, `better` (task): name of a result without `eval_`, and `lower` or `higher`. `compared_as` (task): `log`
   for differences of logarithms, else `value`. `budgets` (task): steps whose results are in the table too.
@@ -48,7 +48,7 @@ STUDIES = Path(__file__).parent
 STUDY_KEYS = ("title", "question", "seeds", "more_seeds", "settings", "tasks", "claims")
 TASK_KEYS = (
     *("command", "arguments", "data", "tokenizer", "example", "variants", "baseline"),
-    *("parameter_tolerance", "learning_rates", "metric", "better", "compared_as", "budgets", "plateau"),
+    *("learning_rates", "metric", "better", "compared_as", "budgets", "plateau"),
     *("starts_from", "measures"),
 )
 DATA_KEYS = ("files", "hub", "made_by", "made_with", "measured_on")
@@ -73,7 +73,6 @@ class Task:
     example: Mapping[str, Sequence[int]]
     baseline: str | None = None
     tokenizer: int | None = None
-    parameter_tolerance: float = 0.02
     compared_as: str = "value"
     budgets: Sequence[int] = ()
     plateau: str | float | None = None

@@ -16,6 +16,9 @@ from .definition import Study, Task, size_of
 from .measures import check_measures
 
 
+#: How far a model's number of parameters may be from the baseline's, relative to it.
+TOLERANCE = 0.02
+
 #: Training command -> the Auto class of its models.
 AUTO_CLASSES = {
     "run_mlm": "AutoModelForMaskedLM",
@@ -121,9 +124,9 @@ def check_parameters(task: Task, parameters: Mapping[str, int]) -> None:
         if reference not in parameters:
             raise UserError(f"{task.name}: {name} has no baseline of its size, {reference!r}.")
         difference = count / parameters[reference] - 1
-        if abs(difference) > task.parameter_tolerance:
+        if abs(difference) > TOLERANCE:
             raise UserError(
                 f"{task.name}: {name} has {count:,} parameters, the baseline {reference} has "
                 f"{parameters[reference]:,}: {difference:+.1%} is beyond the tolerance of "
-                f"{task.parameter_tolerance:.1%}. Change its sizes (embeddings count, tied ones once)."
+                f"{TOLERANCE:.0%}. Change its sizes (embeddings count, tied ones once)."
             )

@@ -68,6 +68,21 @@ def _history_is_an_empty_file(request, monkeypatch):
         monkeypatch.setattr(training_run, "plot_history", lambda history, path: path.touch())
 
 
+@pytest.fixture(scope="session")
+def as_words():
+    """`as_words(settings)`: the command line of a run on the CPU; `None` leaves an argument out, a list has many."""
+    common = dict.fromkeys(("do_train", "do_eval", "use_cpu", "disable_tqdm"), True)
+
+    def build(settings):
+        words = []
+        for name, value in (common | settings).items():
+            values = value if isinstance(value, list | tuple) else [value]
+            words += [] if value is None else [f"--{name}", *map(str, values)]
+        return words
+
+    return build
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
@@ -129,7 +144,7 @@ def library(request):
 
 
 @pytest.fixture(scope="module")
-def arguments(corpus):
+def arguments(corpus, as_words):
     """`arguments(output_dir=..., ...)`: those of a tiny run, with changes; `None` leaves an argument out."""
 
     def build(**changes):
@@ -139,16 +154,12 @@ def arguments(corpus):
             "config_name": "gmlp-base",
             "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16",
             "train_tokenizer": 60,
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
             "max_steps": 4,
             "per_device_train_batch_size": 8,
             "learning_rate": 1e-2,
-            "disable_tqdm": True,
             **changes,
         }
-        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+        return as_words(settings)
 
     return build
 

@@ -7,10 +7,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from tokenmixers import GMLPConfig, GMLPForMaskedLM
 from tokenmixers.run_scripts import benchmark
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.benchmarks import experiments, timing, workloads
+from tokenmixers.run_scripts.benchmarks import experiments, timing
 from tokenmixers.run_scripts.benchmarks.timing import Group, model_candidate
 
 
@@ -110,36 +109,6 @@ def test_peaks_are_kept_by_type_and_number_of_threads():
     assert peaks["float32, threads: 1"] == {"rows": 30.0}
 
 
-def test_masked_language_modelling(tmp_path, monkeypatch):
-    narrow = {"hidden_size": 64, "intermediate_size": 128}
-    shipped = workloads.shipped_config
-    monkeypatch.setattr(workloads, "shipped_config", lambda name, **changes: shipped(name, **narrow | changes))
-    checkpointed, enable = [], GMLPForMaskedLM.activation_checkpointing_enable
-
-    def enabled(model):
-        enable(model)
-        checkpointed.append(model.is_gradient_checkpointing)
-
-    monkeypatch.setattr(GMLPForMaskedLM, "activation_checkpointing_enable", enabled)
-    results = run(tmp_path, 8, modes="training")
-    groups = {}
-    for row in results:
-        groups.setdefault(row["group"], []).append(row["model"])
-    assert groups == {
-        "gmlp-base, MLM step": ["logits of masked tokens", "logits of all tokens"],
-        "gmlp-base, MLM step, layers checkpointed": ["logits of masked tokens", "logits of all tokens"],
-    }
-    assert results[1]["difference"] < 1e-5 and results[3]["difference"] < 1e-5
-    assert checkpointed == [True, True]
-    # The utilisation is by the operations that are done: without those of the logits that nobody asked for.
-    masked, everywhere = (row["utilisation"] * row["milliseconds"] for row in results[:2])
-    config = GMLPConfig(vocab_size=1000, num_hidden_layers=2, **narrow)
-    head = 3 * 2 * 16 * config.hidden_size * config.vocab_size  # of 16 tokens
-    whole = 3 * GMLPForMaskedLM(config).forward_flops(1, 16)
-    assert 1 - head / whole < masked / everywhere < 1 - head / whole / 2  # more than half were not masked
-    assert all(row["milliseconds"] > 0 for row in results)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", [5, 6])
 def test_compiled_and_in_training(tmp_path, cell):
@@ -179,15 +148,6 @@ def test_compiled_decoding(tmp_path):
         assert "compiled loops" not in decoding[model, False]["operators"]
         assert decoding[model, True]["cache_bytes"] == decoding[model, False]["cache_bytes"]
     assert decoding["T5", True]["difference"] < 1e-4
-
-
-def test_with_and_without_kernels(tmp_path, monkeypatch):
-    linear = pytest.importorskip("tokenmixers.modeling.kernels.linear")
-    monkeypatch.setattr(timing, "profiled", lambda call, device: (None, {}))
-    monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
-    results = run(tmp_path, 9)
-    assert [row["model"] for row in results] == ["with kernels", "without"] * 3
-    assert max(row["difference"] for row in results if not row["is_first"]) < 1e-5
 
 
 def without_a_gpu(monkeypatch):

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,7 @@ import torch
 import tokenmixers
 from tokenmixers.run_scripts import evaluate_embeddings
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.embeddings import pictures, speed
-from tokenmixers.run_scripts.embeddings import tasks as sets
-from tokenmixers.run_scripts.training import classification
+from tokenmixers.run_scripts.embeddings import pictures
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
 
 
@@ -307,37 +304,6 @@ def test_exported_encoders_are_evaluated_in_onnx_runtime(exported, model, comman
         evaluate_embeddings.main(command(exported, formats=["float32", "bfloat16"], output_dir=tmp_path / "none"))
 
 
-def test_speeds_are_measured_in_turn_with_each_number_of_threads(monkeypatch):
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
-    before, calls = torch.get_num_threads(), []
-
-    class Sleeper:
-        def __init__(self, name: str, kind: str):
-            self.name = name
-            calls.append(("load", name, torch.get_num_threads()))
-
-        def encode(self, sentences, batch_size, show_progress_bar):
-            assert (len(sentences), batch_size, show_progress_bar) == (20, 4, False)
-            calls.append((self.name, torch.get_num_threads(), os.environ["TOKENIZERS_PARALLELISM"]))
-            time.sleep({"quick": 0.02, "slow": 0.1}[self.name])
-
-    columns = {"quick one": ("quick", "float32"), "slow one": ("slow", "onnx")}
-    rows = speed.measure(columns, Sleeper, ["a"] * 20, [1, 2], rounds=3, batch_size=4)
-    assert [(row["name"], row["threads"], row["format"]) for row in rows] == [
-        *(("quick one", 1, "float32"), ("slow one", 1, "onnx"), ("quick one", 2, "float32"), ("slow one", 2, "onnx"))
-    ]
-    assert all(len(row["seconds"]) == 3 for row in rows)
-    for row in rows:
-        assert row["sentences_per_second"] == 20 / sorted(row["seconds"])[1]
-        assert row["seconds"][0] >= {"quick": 0.02, "slow": 0.1}[row["model"]]
-    first, second = calls[:10], calls[10:]
-    assert first[:2] == [("load", "quick", 1), ("load", "slow", 1)] and second[:2][0] == ("load", "quick", 2)
-    assert {call[1:] for call in first[2:]} == {(1, "false")} and {call[1:] for call in second[2:]} == {(2, "true")}
-    turns = [{call[0] for call in first[index : index + 2]} for index in range(2, 10, 2)]
-    assert turns == [{"quick", "slow"}] * 4  # a round to warm up, and three
-    assert torch.get_num_threads() == before and "TOKENIZERS_PARALLELISM" not in os.environ
-
-
 def test_speeds_stand_in_the_results_and_in_the_picture(command, model, data, tmp_path, capsys):
     other = static_model(tmp_path / "models" / "swapped", "abedcf")
     options = {"tasks": ["similar", "pairs"], "formats": ["float32", "bfloat16"]}
@@ -408,17 +374,6 @@ def test_the_dev_split_and_tasks_can_be_chosen(command, data, capsys, tmp_path):
         evaluate_embeddings.main(folders)
 
 
-def test_qrels_may_lie_in_a_folder_as_in_beir(data, tmp_path):
-    folder = shutil.copytree(data[0] / "retrieval", tmp_path / "beir")
-    (folder / "qrels").mkdir()
-    shutil.move(folder / "qrels.tsv", folder / "qrels" / "test.tsv")
-    (folder / "qrels" / "dev.tsv").write_text(table("query-id|corpus-id|score", "q2|1|1"))
-    (test,) = sets.load_tasks([str(folder)])
-    assert test.data["relevant"] == {"q0": {"2"}, "q1": {"3", "4"}} and test.data["corpus"]["2"] == "c"
-    (dev,) = sets.load_tasks([str(folder)], split="dev")
-    assert dev.data["relevant"] == {"q2": {"1"}} and dev.title == "beir (dev)"
-
-
 def test_a_query_that_is_a_document_does_not_find_itself(command, tmp_path, capsys):
     """As in ArguAna and Quora; ids alone, as those of NPL, say nothing."""
     folder = tmp_path / "own"
@@ -436,80 +391,6 @@ def test_a_query_that_is_a_document_does_not_find_itself(command, tmp_path, caps
     assert "own: 1 of 3 queries are documents of the corpus and do not find themselves" in capsys.readouterr().out
     (result,) = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
     assert result["figures"]["map@100"] == pytest.approx((1 + 1 / 3 + 1) / 3) and "map@101" not in result["figures"]
-
-
-BAD_SETS = [
-    ({"a/test.tsv": table("x|y", "1|2")}, "has neither corpus, queries and qrels nor a file test"),
-    ({"README.md": "x"}, "has neither tables nor folders with tables"),
-    ({"a/test.tsv": "", "b/x": ""}, r"a/test.tsv' has no rows"),
-    ({"a/test.tsv": "x", "a/test.tsv.gz": ""}, "has both test.tsv and test.tsv.gz: keep one of them"),
-    (
-        {"a/test.tsv": table("score|sentence1|sentence2", "1|x|y", "high|x|y")},
-        "line 3: the similarity 'high' is not a",
-    ),
-    ({"a/test.tsv": table("score|sentence1|sentence2", "1|x|y", "1|x|z")}, "has 2 pairs without two different scores"),
-    ({"a/test.tsv": table("label|sentence1|sentence2", "2|x|y")}, "line 2: the label must be 0 or 1, got '2'"),
-    ({"a/test.tsv": table("label|sentence1|sentence2", "1|x|y")}, "has no label but 1: nothing to tell apart"),
-    (
-        {"a/test.tsv": table("label|sentence1|sentence2", "1|x|", "3|x|y")},
-        "2 bad rows. line 2: the text is empty; line 3: the",
-    ),
-    ({"a/test.tsv": table("label|query|document", "1|x|y")}, "has no query with both a relevant document"),
-    (
-        {"a/test.tsv": table("query_id|label|query|document", "1|1|x|y", "1|0|z|y")},
-        "line 3: the query '1' has another text than in an earlier row",
-    ),
-    ({"a/test.jsonl": '{"label": ["b"], "text": "x"}'}, r"line 1: the label is \['b'\]: a row has one label"),
-    ({"a/test.tsv": table("label|text", "['b' 'c']|x")}, r"line 2: the label is \['b', 'c'\]: a row has one label"),
-    (
-        {"a/train.tsv": table("label|text", "1|x", "0|y"), "a/test.tsv": table("label|text", "1.0|x", "true|y")},
-        r"none of the labels of the a test data \('1.0', 'true'\) is one of the training data's \('0', '1'\)",
-    ),
-    ({"a/all.tsv": table("label|text", *["1|x"] * 12, "0|y")}, "has 1 rows of the label '0', and 10 folds need 10 of"),
-    ({"cluster_a/all.tsv": table("label|texts", "1|x")}, "lacks the columns label and text of a set to cluster"),
-    (
-        {"cluster_a/all.tsv": "x", "cluster_a/b.tsv": ""},
-        "must have one table of texts to cluster, and has all.tsv, b.tsv",
-    ),
-]
-RETRIEVAL = {"a/corpus.jsonl": '{"_id": "1", "text": "x"}', "a/queries.jsonl": '{"_id": "q", "text": "x"}'}
-QRELS = "query-id|corpus-id|score"
-BAD_SETS += [
-    (RETRIEVAL, "has a corpus and queries, but no qrels"),
-    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|2|1")}, "line 2: '2' is not an _id of corpus.jsonl"),
-    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|yes")}, "line 2: the score 'yes' is not a whole number"),
-    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|0.5")}, "line 2: the score '0.5' is not a whole number"),
-    (
-        RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|1", "q|1|1.0", "q|1|0")},
-        "line 4: 'q' and '1' have another score in an earlier row",
-    ),
-    (RETRIEVAL | {"a/qrels.tsv": table(QRELS, "q|1|0")}, "has no score above 0: no text is relevant"),
-    (
-        RETRIEVAL | {"a/corpus.jsonl": '{"_id": 1, "text": ""}\n{"_id": "1", "text": ""}', "a/qrels.tsv": "x"},
-        "line 2: the _id '1' is that of",
-    ),
-]
-
-
-@pytest.mark.parametrize(("files", "sentence"), BAD_SETS)
-def test_sets_that_do_not_fit(files, sentence, tmp_path):
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=sentence) as raised:
-        sets.load_tasks([str(tmp_path)])
-    assert "\n" not in str(raised.value)
-
-
-def test_labels_that_training_lacks_give_one_warning(tmp_path, monkeypatch):
-    warnings: list[str] = []
-    monkeypatch.setattr(classification.logger, "warning", warnings.append)
-    (tmp_path / "train.tsv").write_text(table("label|text", "yes|x", "no |y"))
-    (tmp_path / "test.tsv").write_text(table("label|text", "yes |x", "yess|y", "no|z", "nno|z"))
-    (task,) = sets.load_tasks([str(tmp_path)])
-    assert task.data["train_labels"] == ["yes", "no"] and task.data["labels"] == ["yes", "yess", "no", "nno"]
-    (warning,) = warnings
-    assert "2 labels of the " in warning and "are not among the training data's: 'nno', 'yess'. They" in warning
 
 
 def test_wrong_calls_compute_and_write_nothing(command, model, data, encoder, tmp_path):

@@ -45,7 +45,7 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def command(pictures, tmp_path):
+def command(pictures, as_words, tmp_path):
     def build(**changes):
         settings = {
             "train_dir": pictures / "train",
@@ -53,16 +53,12 @@ def command(pictures, tmp_path):
             "config_name": "gmlp-ti16-224",
             "config_overrides": SIZES,
             "output_dir": tmp_path / "run",
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
             "max_steps": 30,
             "per_device_train_batch_size": 8,
             "learning_rate": 5e-3,
-            "disable_tqdm": True,
             **changes,
         }
-        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+        return as_words(settings)
 
     return build
 

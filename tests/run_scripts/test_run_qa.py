@@ -61,7 +61,7 @@ def questions(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def arguments(questions):
+def arguments(questions, as_words):
     """`arguments(output_dir=..., ...)`: those of a tiny run, with changes; `None` leaves an argument out."""
 
     def build(**changes):
@@ -74,16 +74,12 @@ def arguments(questions):
             "doc_stride": 4,
             "max_question_length": 16,
             "max_answer_length": 5,
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
             "max_steps": 3,
             "per_device_train_batch_size": 16,
             "learning_rate": 1e-2,
-            "disable_tqdm": True,
             **changes,
         }
-        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+        return as_words(settings)
 
     return build
 

@@ -54,28 +54,20 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def command(data, tmp_path):
+def command(data, as_words, tmp_path):
     def build(**changes) -> list[str]:
         settings = {
             "model_name_or_path": data / "gmlp",
             "train_file": data / "pairs.jsonl",
             "validation_file": data / "dev.tsv",
             "output_dir": tmp_path / "run",
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
             "max_steps": 3,
             "per_device_train_batch_size": 8,
             "learning_rate": 1e-2,
-            "disable_tqdm": True,
             "save_strategy": "no",
             **changes,
         }
-        words = []
-        for name, value in settings.items():
-            values = value if isinstance(value, list) else [value]
-            words += [] if value is None else [f"--{name}", *map(str, values)]
-        return words
+        return as_words(settings)
 
     return build
 

@@ -21,7 +21,7 @@ def data(tagged_sentences):
 
 
 @pytest.fixture
-def command(data, tmp_path):
+def command(data, as_words, tmp_path):
     def build(**changes) -> list[str]:
         settings = {
             "train_file": data / "train.conll",
@@ -30,17 +30,13 @@ def command(data, tmp_path):
             "config_overrides": SIZES,
             "tokenizer_name": data / "tokenizer",
             "output_dir": tmp_path / "run",
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
             "max_steps": 2,
             "per_device_train_batch_size": 8,
             "learning_rate": 1e-2,
-            "disable_tqdm": True,
             "save_strategy": "no",
             **changes,
         }
-        return [part for name, value in settings.items() if value is not None for part in (f"--{name}", str(value))]
+        return as_words(settings)
 
     return build
 

@@ -41,15 +41,15 @@ def texts(tmp_path_factory):
 
 
 @pytest.fixture
-def command(texts, tmp_path):
+def command(texts, as_words, tmp_path):
     sizes = "hidden_size=16,intermediate_size=32,num_hidden_layers=1,max_position_embeddings=32"
-    settings = {"config_name": "gmlp-base", "config_overrides": sizes, "train_tokenizer": 60, "use_cpu": True}
-    settings |= {"train_dir": texts / "train", "validation_dir": texts / "validation", "do_train": True}
-    settings |= {"do_eval": True, "max_steps": 6, "save_steps": 3, "learning_rate": 1e-2, "disable_tqdm": True}
+    settings = {"config_name": "gmlp-base", "config_overrides": sizes, "train_tokenizer": 60}
+    settings |= {"train_dir": texts / "train", "validation_dir": texts / "validation"}
+    settings |= {"max_steps": 6, "save_steps": 3, "learning_rate": 1e-2}
 
     def build(**changes):
         given = {**settings, "output_dir": tmp_path / "run", **changes}
-        return [part for name, value in given.items() if value is not None for part in (f"--{name}", str(value))]
+        return as_words(given)
 
     return build
 

@@ -78,7 +78,7 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def arguments(data):
+def arguments(data, as_words):
     """`arguments(script, folder, **changes)`: those of a tiny run of the script that saves every second step."""
 
     def build(script: str, folder: Path, **changes) -> list[str]:
@@ -98,9 +98,6 @@ def arguments(data):
             "config_name": "gmlp-base",
             "tokenizer_name": None if images or "train_tokenizer" in own else data / kind,
             "output_dir": folder,
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
             "precision": "fp32",
             "max_steps": 5,
             "save_strategy": "steps",
@@ -108,7 +105,6 @@ def arguments(data):
             "logging_steps": 1,
             "per_device_train_batch_size": 4,
             "learning_rate": 1e-2,
-            "disable_tqdm": True,
             **own,
             **changes,
         }
@@ -121,10 +117,6 @@ def arguments(data):
         vocabulary = 160 if texts_to_texts else 60
         sizes = IMAGE_SIZES if images else f"{SIZES},vocab_size={vocabulary},hidden_dropout_prob=0.1"
         settings["config_overrides"] = ",".join(filter(None, [sizes, settings.get("config_overrides", "")]))
-        parts = []
-        for name, value in settings.items():
-            values = value if isinstance(value, list) else [value]
-            parts += [] if value is None else [f"--{name}", *map(str, values)]
-        return parts
+        return as_words(settings)
 
     return build

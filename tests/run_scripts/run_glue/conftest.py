@@ -99,7 +99,7 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def command(data, tokenizer, tmp_path):
+def command(data, tokenizer, as_words, tmp_path):
     """`command(name=value, ...)`: arguments of a tiny run, with changes; `None` leaves an argument out."""
 
     def build(**changes) -> list[str]:
@@ -110,21 +110,13 @@ def command(data, tokenizer, tmp_path):
             "config_overrides": f"{SIZES},vocab_size=80",
             "tokenizer_name": tokenizer,
             "output_dir": tmp_path / "run",
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
             "max_steps": 2,
             "per_device_train_batch_size": 6,
             "per_device_eval_batch_size": 9,  # half of the rows: those of a short last batch would weigh more
             "learning_rate": 1e-2,
-            "disable_tqdm": True,
             "save_strategy": "no",
             **changes,
         }
-        parts = []
-        for name, value in settings.items():
-            values = value if isinstance(value, list) else [value]
-            parts += [] if value is None else [f"--{name}", *map(str, values)]
-        return parts
+        return as_words(settings)
 
     return build

@@ -74,7 +74,7 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def command(data, tmp_path):
+def command(data, as_words, tmp_path):
     def build(**changes) -> list[str]:
         settings = {
             "config_name": "gmlp-base",
@@ -84,22 +84,14 @@ def command(data, tmp_path):
             "validation_file": data / "dev.tsv",
             "output_dir": tmp_path / "run",
             "cache_teacher": tmp_path / "cache",
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
             "precision": "fp32",
             "max_steps": 2,
             "per_device_train_batch_size": 8,
             "learning_rate": 1e-2,
-            "disable_tqdm": True,
             "save_strategy": "no",
             **changes,
         }
-        words = []
-        for name, value in settings.items():
-            values = value if isinstance(value, list) else [value]
-            words += [] if value is None else [f"--{name}", *map(str, values)]
-        return words
+        return as_words(settings)
 
     return build
 
