@@ -206,21 +206,34 @@ def test_scores_of_the_page_are_those_that_were_measured(scores):
         check_scores(head, row, found, {model: 100 * score / found[TEACHER] for model, score in found.items()})
 
 
-def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, capsys):
+def code_with(word: str) -> str:
+    """The block of Python of the page that has this word."""
+    blocks = re.findall(r"```python\n(.+?)```", (EMBEDDINGS / "README.md").read_text(), re.DOTALL)
+    (code,) = (block for block in blocks if word in block)
+    return code
+
+
+def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, capsys, scores):
     (tmp_path / "outputs" / "evaluation").mkdir(parents=True)
     shutil.copy(EMBEDDINGS / "quality.json", tmp_path / "outputs" / "evaluation" / "results.json")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.+?)```", (EMBEDDINGS / "README.md").read_text(), re.DOTALL)
-    exec(compile(next(block for block in blocks if "by_query" in block), "page", "exec"), names := {})
+    exec(compile(code_with("by_query"), "page", "exec"), names := {})
     printed = capsys.readouterr().out
     head, rows = table_with(EMBEDDINGS / "README.md", "retrieval set")
-    for title, queries, *shares in rows:
-        name = SETS[title.partition(",")[0]]
-        for model, share in zip(head[2:], shares, strict=True):
-            assert f"{model} {name} {share}\n" in printed and share in (FOLDER / model / "README.md").read_text()
-            assert len(names["queries"][model, name]) == int(queries)
-            stored = next(row for row in names["results"] if (row["model"], row["set"]) == (model, name))
-            assert np.mean([*stored["by_query"].values()]) == pytest.approx(stored["score"], abs=1e-5)
+    found = [SETS[title.partition(",")[0]] for title, *_ in rows[:-1]]
+    assert found == [name for name in SETS.values() if name in names["scores"]]
+    for name, (_, queries, *shares) in zip([*found, "mean"], rows, strict=True):
+        for title, share in zip(head[2:], shares, strict=True):
+            model = NAMES.get(title, title)
+            assert f"{model} {name} {share}\n" in printed
+            if name != "mean":
+                by_query = names["scores"][name][model]
+                assert len(by_query) == int(queries)
+                assert 100 * np.mean(by_query) == pytest.approx(scores[model, name], abs=1e-3)
+    for model in MODELS:  # the mean, and what is lowest and highest
+        shares = sorted((row[head.index(model)] for row in rows[:-1]), key=lambda share: int(share.split()[0]))
+        card = (FOLDER / model / "README.md").read_text()
+        assert all(share in card for share in (shares[0], shares[-1], rows[-1][head.index(model)]))
 
 
 @pytest.mark.parametrize("page", ["embeddings", *MODELS])
