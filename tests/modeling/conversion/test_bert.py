@@ -14,7 +14,7 @@ def bert(randomise):
 
 @pytest.fixture
 def batches():
-    masks = (torch.arange(width) < torch.tensor(lengths)[:, None] for width, lengths in ((5, [5, 3]), (6, [2, 6, 1])))
+    masks = (torch.arange(width) < torch.tensor(lengths)[:, None] for width, lengths in ((6, [2, 6, 1]), (5, [5, 3])))
     return [{"input_ids": torch.randint(37, mask.shape), "attention_mask": mask.long()} for mask in masks]
 
 

@@ -58,6 +58,13 @@ def test_folders_and_hub_ids_are_looked_for(name, tmp_path, monkeypatch):
     check_folder(name)
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", '[{"path": "1_Pooling"}]', '[{"path": 1, "type": "a"}]'])
+def test_a_damaged_list_of_modules_is_named(content, tmp_path):
+    (tmp_path / "modules.json").write_text(content)
+    with pytest.raises(UserError, match=r"error: the modules\.json of '.*' cannot be read \(.*\): copy it again\."):
+        check_folder(str(tmp_path))
+
+
 needs_embeddings = pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None, reason="needs the extra embeddings"
 )

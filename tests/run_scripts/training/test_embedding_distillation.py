@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tokenmixers.modeling.conversion.bert import mean_attention
 from tokenmixers.run_scripts import run_sentence_embeddings
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import BadDataError
-from tokenmixers.run_scripts.training import teacher_embeddings
+from tokenmixers.run_scripts.training import static_embeddings, teacher_embeddings
 from tokenmixers.run_scripts.training.embedding_distillation import (
     EmbeddingDistillationTrainer,
     EmbeddingTeacher,
@@ -235,6 +236,21 @@ def test_static_teachers_differ_by_their_tokenizers():
     assert len({*map(teacher_fingerprint, teachers)}) == 2
 
 
+def test_static_teachers_have_neither_layers_nor_a_models_embeddings(data, tmp_path):
+    tokenizer = Tokenizer.from_file(str(data / "bert" / "tokenizer.json"))
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu").save(str(tmp_path))
+    arguments = ModelArguments(config_name="gmlp-tiny")
+    with pytest.raises(SystemExit, match="has no token embeddings of a model of Transformers"):
+        EmbeddingTeacher(str(tmp_path), arguments).student_arguments(arguments)
+    with pytest.raises(SystemExit, match="is no model of Transformers with layers"):
+        EmbeddingTeacher(str(tmp_path), arguments, kept_layers=[0]).student_arguments(ModelArguments())
+
+
+def test_static_embeddings_need_a_fast_tokenizer(teacher):
+    with pytest.raises(SystemExit, match="needs a teacher with a fast tokenizer"):
+        static_embeddings.static_embeddings(teacher, SimpleNamespace(is_fast=False), TEXTS)
+
+
 def test_the_same_teacher_elsewhere_has_the_same_cache(data, teacher, tmp_path):
     shutil.copytree(data / "teacher", tmp_path / "moved")
     moved = EmbeddingTeacher(str(tmp_path / "moved"), ModelArguments())
@@ -330,7 +346,8 @@ def test_student_with_other_token_mixing(command, data, tmp_path):
     assert len(SentenceTransformer(str(folder), device="cpu").encode("the cat")) == 32
 
 
-def test_student_without_layers_is_static(command, data, teacher, tmp_path):
+def test_student_without_layers_is_static(command, data, teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(static_embeddings, "_TOGETHER", 7)
     settings = {"config_name": None, "config_overrides": None, "keep_layers": [], "max_steps": 4, "save_steps": 2}
     run_sentence_embeddings.main(command(**settings, learning_rate=0, save_strategy="steps"))
     student = SentenceTransformer(str(tmp_path / "run"), device="cpu")
@@ -344,6 +361,7 @@ def test_student_without_layers_is_static(command, data, teacher, tmp_path):
     expected = (torch.tensor(teacher.encode(names)) - alone.mean(0)) * torch.tensor(weights)[:, None]
     found = torch.tensor(student.encode(["the cat ?"]))[0]
     torch.testing.assert_close(found, torch.nn.functional.normalize(expected.sum(0), dim=0), atol=1e-4, rtol=0)
+    assert student[0].embedding.weight.norm(dim=-1).mean().item() == pytest.approx(5)
     run_sentence_embeddings.main(command(**settings | {"max_steps": 6}, learning_rate=0, save_strategy="steps"))
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 6  # resumed
     card = (tmp_path / "run" / "README.md").read_text()
@@ -426,6 +444,14 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         (
             {"keep_layers": [0, 1], "layer_types": ["gmlp"], **NO_CONFIG},
             "--layer_types names 1 types for the 2 layers",
+        ),
+        (
+            {"keep_layers": [0], "copy_token_embeddings": True, **NO_CONFIG},
+            "--keep_layers keeps the teacher's token embeddings too",
+        ),
+        (
+            {"copy_token_embeddings": True, **NO_CONFIG, "model_name_or_path": "bert"},
+            "--copy_token_embeddings is for a student from scratch",
         ),
         ({"layer_types": ["gmlp"]}, "--layer_types names 1 types for the 0 layers of --keep_layers"),
         (

@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, T5Config, T5EncoderModel
 
 from tokenmixers import GMLPConfig, GMLPModel
-from tokenmixers.run_scripts.training.kept_layers import keep_layers, mix_layers
+from tokenmixers.run_scripts.training.kept_layers import dropout_rates, keep_layers, mix_layers
 
 
 IDS = torch.tensor([[2, 5, 7, 9, 3], [2, 8, 3, 0, 0]])
@@ -57,6 +57,17 @@ def test_other_names_of_the_list_and_of_its_length():
     sizes = {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 8}
     gmlp = GMLPModel(GMLPConfig(vocab_size=12, num_hidden_layers=3, **sizes))
     torch.testing.assert_close(keep_layers(gmlp, [1]).layers[0].proj_in.weight, gmlp.layers[1].proj_in.weight)
+
+
+def test_a_student_is_float32(bert):
+    student = keep_layers(bert.bfloat16(), [2])
+    assert {parameter.dtype for parameter in student.parameters()} == {student.config.dtype} == {torch.float32}
+    assert torch.equal(student.encoder.layer[0].output.dense.weight, bert.encoder.layer[2].output.dense.weight.float())
+
+
+def test_dropout_rates_are_those_of_the_encoder():
+    config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.2, classifier_dropout=0.3)
+    assert dropout_rates(config) == {"attention_probs_dropout_prob": 0.2}
 
 
 def test_layers_of_t5_need_the_first():

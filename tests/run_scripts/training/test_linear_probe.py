@@ -7,12 +7,14 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    BertForTokenClassification,
     DataCollatorWithPadding,
     GPT2Config,
     GPT2ForSequenceClassification,
 )
 
 from tokenmixers import GMLPConfig, GMLPForSequenceClassification
+from tokenmixers.run_scripts.data.loading import drawn
 from tokenmixers.run_scripts.training import linear_probe
 from tokenmixers.run_scripts.training.linear_probe import new_output_layer, regression, start_with_probe
 from tokenmixers.run_scripts.training.model_loading import MISSING_WEIGHTS
@@ -102,12 +104,34 @@ def test_the_layer_reads_pooled_states_without_dropout(rows, tokenizer_of_letter
     state = torch.get_rng_state()
     assert start_with_probe(model, rows, DataCollatorWithPadding(tokenizer_of_letters)) == 6
     assert model.training and torch.equal(state, torch.get_rng_state())
+    assert not model.classifier._forward_pre_hooks
     model.eval()
     with torch.no_grad():
         states = [model.model(torch.tensor([row["input_ids"]])).last_hidden_state[0].mean(dim=0) for row in rows]
     expected = regression(torch.stack(states).double(), torch.tensor(rows["label"][:]), 2, config.problem_type)
     found = torch.cat([model.classifier.weight, model.classifier.bias[:, None]], dim=1)
     torch.testing.assert_close(found.detach().double(), expected, atol=1e-4, rtol=1e-3)
+
+
+def test_of_many_rows_some_are_drawn(rows, tokenizer_of_letters, monkeypatch):
+    monkeypatch.setattr(linear_probe, "MOST_ROWS", 4)
+    found = []
+    for data in (rows, drawn(rows, 4)):
+        torch.manual_seed(0)
+        model = BertForSequenceClassification(BertConfig(**SIZES, num_attention_heads=2))
+        model.config.problem_type = "single_label_classification"
+        setattr(model, MISSING_WEIGHTS, HEAD)
+        assert start_with_probe(model, data, DataCollatorWithPadding(tokenizer_of_letters)) == 4
+        found.append(model.classifier.weight)
+    assert torch.equal(*found)
+
+
+def test_a_layer_that_reads_every_token_stays(rows, tokenizer_of_letters):
+    model = BertForTokenClassification(BertConfig(**SIZES, num_attention_heads=2))
+    setattr(model, MISSING_WEIGHTS, HEAD)
+    before = model.classifier.weight.clone()
+    assert start_with_probe(model, rows, DataCollatorWithPadding(tokenizer_of_letters)) == 0
+    assert torch.equal(model.classifier.weight, before) and not model.classifier._forward_pre_hooks
 
 
 def test_only_a_new_layer_with_a_bias_is_set(monkeypatch):

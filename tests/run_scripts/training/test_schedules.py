@@ -12,7 +12,7 @@ from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
-from tokenmixers.run_scripts.training.schedules import choose_learning_rate
+from tokenmixers.run_scripts.training.schedules import choose_learning_rate, choose_student_rate
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.run_scripts.training.trial_step import try_arguments
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
@@ -98,6 +98,8 @@ def test_a_decay_longer_than_the_training_is_refused(trainer):
     assert learning_rates(trainer(lr_scheduler_type="constant", final_decay_steps=20).create_scheduler(20), 1) == [
         5e-5
     ]
+    of_one_step = trainer(lr_scheduler_type="constant", final_decay_steps=1).create_scheduler(20)
+    assert learning_rates(of_one_step, 20) == [5e-5] * 20
 
 
 def test_a_resumed_run_has_the_same_learning_rates(arguments, corpus, tmp_path, monkeypatch):
@@ -192,3 +194,12 @@ def test_a_rate_that_is_not_given_is_chosen_for_the_model(model, rate, reason, t
     choose_learning_rate(args, ModelArguments(**model))
     assert (args.learning_rate, args.rate_reason) == (rate, reason)
     assert ScriptTrainingArguments(str(tmp_path), learning_rate=5e-5).rate_reason is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "rate", "of"), [([0, 2], 5e-4, "layers of a teacher"), ([], 5e-3, "static embeddings")]
+)
+def test_a_rate_that_is_not_given_is_chosen_for_a_teachers_layers(kept, rate, of, tmp_path):
+    args = ScriptTrainingArguments(str(tmp_path))
+    choose_student_rate(args, kept)
+    assert (args.learning_rate, args.rate_reason) == (rate, f"default for {of}")
