@@ -7,7 +7,6 @@ Works for every checkpoint that `AutoModelForCausalLM` loads. Configurations of 
 `--config_overrides is_decoder=true`.
 """
 
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,23 +24,11 @@ from .training.model_loading import sequence_length
 from .training.run import Run
 
 
-@dataclass
-class CausalArguments:
-    """Which tokens the model is trained to predict."""
-
-    predict_separators: bool = field(
-        default=True, metadata={"help": "Whether the ends of documents inside a sequence are to be predicted."}
-    )
-
-
-def _label(
-    rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, predict_separators: bool
-) -> dict[str, torch.Tensor]:
+def _label(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:
     """A batch with the tokens to predict as labels."""
     batch = pad_rows(rows, tokenizer)
-    predicted, special = batch["attention_mask"].bool(), batch.pop("special_tokens_mask").bool()
-    if not predict_separators:
-        predicted = predicted & ~special
+    predicted = batch["attention_mask"].bool()
+    del batch["special_tokens_mask"]
     if "seq_idx" in batch:  # the first token of a document has no context
         starts = torch.diff(batch["seq_idx"], prepend=torch.full((len(rows), 1), -1)) != 0
         predicted = predicted & ~starts
@@ -52,7 +39,7 @@ def _label(
 class CausalLanguageModeling(LanguageModeling):
     """Predict the next token."""
 
-    arguments = (BlockDataArguments, CausalArguments)
+    arguments = (BlockDataArguments,)
     pipeline_tag = "text-generation"
     auto_class = AutoModelForCausalLM
     tokenizer_kind = "decoder"
@@ -73,7 +60,7 @@ class CausalLanguageModeling(LanguageModeling):
         return self.evaluation_collator(run)
 
     def evaluation_collator(self, run: Run) -> Collator:
-        return partial(_label, tokenizer=run.tokenizer, predict_separators=run[CausalArguments].predict_separators)
+        return partial(_label, tokenizer=run.tokenizer)
 
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:

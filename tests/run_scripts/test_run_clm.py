@@ -50,17 +50,6 @@ def test_perplexity_is_that_of_every_next_token(causal, corpus, tmp_path):
     assert results["trained"] == pytest.approx(math.exp(total / tokens), rel=1e-4)
 
 
-def test_separators_can_be_left_out(causal):
-    with_separators = run_clm.main(causal(max_steps=1))
-    without = run_clm.main(causal(max_steps=1, predict_separators=False, output_dir="without"))
-    assert without["untrained"] != with_separators["untrained"]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def test_isolated_documents_are_asked_for_all_but_their_first_tokens(causal, corpus, tmp_path):
     sizes = SIZES.replace("max_position_embeddings=16", "max_position_embeddings=128")
     results = run_clm.main(causal(max_steps=20, isolate_documents=True, config_overrides=sizes))

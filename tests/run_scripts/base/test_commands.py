@@ -32,16 +32,11 @@ def test_the_commands_that_train_are_those_with_the_prefix():
     assert set(TRAINING_COMMANDS) == {path.stem for path in FOLDER.glob("run_*.py")}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *SMALL_DATA])
 def test_modules_and_descriptions(command):
     spec = importlib.util.find_spec(module_of(command))
     assert spec is not None and Path(spec.origin) == file_of(command)
     assert file_of(command).read_text().removeprefix("r").startswith(f'"""{describe(command)}\n')
-
-
-def test_modules_by_name():
-    assert module_of("run_mlm") == "tokenmixers.run_scripts.run_mlm"
-    assert module_of("number_names") == "tokenmixers.run_scripts.small_data.number_names"
 
 
 def test_every_small_data_set_is_known():

@@ -105,9 +105,3 @@ def test_slowdown_is_measured(monkeypatch):
         monkeypatch.setattr(precision.time, "process_time", lambda: clock.seconds)
         assert precision.bfloat16_slowdown(torch.device("cpu")) == pytest.approx(3)
     assert len(clock.products) == 4
-
-
-def test_slowdown_of_this_machine():
-    native, _ = precision.native_bfloat16(torch.device("cpu"))
-    slowdown = precision.bfloat16_slowdown(torch.device("cpu"))
-    assert (0.05 if native else 1) < slowdown < (5 if native else 500)

@@ -15,7 +15,6 @@ import transformers
 
 from tokenmixers.run_scripts.base import reporting, training_arguments
 from tokenmixers.run_scripts.base.arguments import parse_arguments
-from tokenmixers.run_scripts.base.commands import TRAINING_COMMANDS
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.shipped_files import RECIPES
 from tokenmixers.run_scripts.base.training_arguments import GenerationTrainingArguments, ScriptTrainingArguments
@@ -244,21 +243,6 @@ def test_saved_and_copied_arguments_say_what_was_done(name, cls, machine, parse)
     assert getattr(args, "predict_with_generate", True) is True
     facts = model_card.CardFacts("fill-mask", data="", metrics={})
     assert ("`bf16`" in model_card.training(args, 3, facts)) is (name in IN_BF16)
-
-
-@pytest.mark.parametrize("name", TRAINING_COMMANDS)
-def test_every_script_has_these_arguments(name, monkeypatch):
-    script = importlib.import_module(f"tokenmixers.run_scripts.{name}")
-
-    def parse_nothing(types, argv):
-        raise _ParsedError(*types)
-
-    monkeypatch.setattr(run, "parse_arguments", parse_nothing)
-    with pytest.raises(_ParsedError) as parsed:
-        script.main([])
-    *others, last = parsed.value.args
-    assert issubclass(last, ScriptTrainingArguments)
-    assert not any(issubclass(other, transformers.TrainingArguments) for other in others)
 
 
 @pytest.mark.parametrize(

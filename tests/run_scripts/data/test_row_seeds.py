@@ -1,16 +1,10 @@
-import datasets
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 from transformers import TrainerState
 
-from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator, number_rows
-
-
-def test_rows_are_numbered():
-    rows = number_rows(datasets.Dataset.from_dict({"text": ["a", "b", "c"]}))
-    assert rows[:] == {"text": ["a", "b", "c"], ROW_NUMBER: [0, 1, 2]}
+from tokenmixers.run_scripts.data.row_seeds import ROW_NUMBER, SeededCollator
 
 
 class Noise:

@@ -365,7 +365,8 @@ def test_student_without_layers_is_static(command, data, teacher, tmp_path, monk
     run_sentence_embeddings.main(command(**settings | {"max_steps": 6}, learning_rate=0, save_strategy="steps"))
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 6  # resumed
     card = (tmp_path / "run" / "README.md").read_text()
-    assert "A `StaticEmbedding` with" in card and "trust_remote_code" not in card
+    size = student[0].embedding.weight.numel()
+    assert f"A `StaticEmbedding` with {size:,} parameters" in card and "trust_remote_code" not in card
 
 
 @pytest.mark.parametrize(("overrides", "rates"), [(None, {0.0}), ("hidden_dropout_prob=0.2", {0.0, 0.2})])
