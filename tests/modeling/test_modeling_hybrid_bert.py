@@ -174,7 +174,7 @@ def test_another_length_keeps_what_was_learned(layer_type, build, length):
     before = model(ids).logits
     model.resize_position_embeddings(length)
     torch.testing.assert_close(model(ids).logits, before)
-    assert model.config.max_position_embeddings == length
+    assert model.config.max_position_embeddings == model.model.embed_positions.num_embeddings == length
     assert model(torch.randint(1, 37, (1, length))).logits.shape == (1, length, 37)
     with pytest.raises(ValueError, match=f"has {length + 1} tokens"):
         model(torch.ones(1, length + 1, dtype=torch.long))

@@ -78,9 +78,18 @@ def test_a_model_with_a_head_and_another_dtype(bert):
     assert torch.equal(model.layers[0].proj_in.bias, with_head.bert.encoder.layer[1].intermediate.dense.bias)
 
 
-def test_measuring_restores_the_model(bert, batches):
+def test_offsets_without_attention_have_finite_logits(bert, batches):
+    with torch.no_grad():
+        bert.encoder.layer[1].attention.self.query.weight.mul_(1e6)  # all attention is on one token
+    logits = hybrid_from_bert(bert, [1], ["random_synthesizer"], batches).layers[0].self_attn.logits
+    assert logits.weight.isfinite().all() and logits.first.isfinite().all()
+    assert logits.weight.min().exp() < 1e-30
+
+
+def test_measuring_is_without_dropout_and_restores_the_model(bert, batches):
+    expected = mean_attention(bert, [0], batches)
     bert.train()
-    mean_attention(bert, [0], batches)
+    assert all(map(torch.equal, mean_attention(bert, [0], batches)[0], expected[0]))
     assert bert.training and bert.config._attn_implementation == "sdpa"
 
 

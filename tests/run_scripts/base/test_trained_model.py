@@ -1,4 +1,5 @@
 import importlib.util
+import json
 import shutil
 
 import pytest
@@ -62,6 +63,29 @@ def test_folders_and_hub_ids_are_looked_for(name, tmp_path, monkeypatch):
 def test_a_damaged_list_of_modules_is_named(content, tmp_path):
     (tmp_path / "modules.json").write_text(content)
     with pytest.raises(UserError, match=r"error: the modules\.json of '.*' cannot be read \(.*\): copy it again\."):
+        check_folder(str(tmp_path))
+
+
+FILES = {"LSTM": "lstm_config.json", "CNN": "cnn_config.json", "WordEmbeddings": "wordembedding_config.json"}
+FILES |= {"StaticEmbedding": "tokenizer.json", "Pooling": "config.json", "LayerNorm": "config.json"}
+
+
+@pytest.mark.parametrize("kind", [*FILES, "Router", "Asym", "Normalize", None])
+def test_files_of_modules(kind, tmp_path):
+    """None of a module that is not the library's, or keeps nothing."""
+    of = "mine.Module" if kind is None else f"sentence_transformers.models.{kind}"
+    (tmp_path / "modules.json").write_text(json.dumps([{"path": "1_Part", "type": of}]))
+    if kind not in FILES:
+        check_folder(str(tmp_path))
+        return
+    with pytest.raises(UserError, match=rf"has no 1_Part/{FILES[kind]}, the file of a module"):
+        check_folder(str(tmp_path))
+    (tmp_path / "1_Part").mkdir()
+    (tmp_path / "1_Part" / FILES[kind]).touch()
+    if kind == "Pooling":
+        check_folder(str(tmp_path))
+        return
+    with pytest.raises(UserError, match=r"has no 1_Part/model\.safetensors"):
         check_folder(str(tmp_path))
 
 

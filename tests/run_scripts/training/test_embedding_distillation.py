@@ -251,6 +251,12 @@ def test_static_embeddings_need_a_fast_tokenizer(teacher):
         static_embeddings.static_embeddings(teacher, SimpleNamespace(is_fast=False), TEXTS)
 
 
+def test_the_lengths_of_a_teachers_embeddings_do_not_count(teacher):
+    bare = SentenceTransformer(modules=[*teacher][:-1], device="cpu")
+    found = [static_embeddings.static_embeddings(model, teacher.tokenizer, TEXTS) for model in (teacher, bare)]
+    torch.testing.assert_close(*(static.embedding.weight for static in found))
+
+
 def test_the_same_teacher_elsewhere_has_the_same_cache(data, teacher, tmp_path):
     shutil.copytree(data / "teacher", tmp_path / "moved")
     moved = EmbeddingTeacher(str(tmp_path / "moved"), ModelArguments())
@@ -468,6 +474,13 @@ def test_mistakes_are_one_sentence(changes, message, command, data, tmp_path, mo
         run_sentence_embeddings.main(command(**changes))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
+
+
+def test_teacher_with_damaged_weights(teacher, tmp_path):
+    teacher[0].auto_model.embeddings.word_embeddings.weight.data.fill_(float("nan"))
+    teacher.save(str(tmp_path))
+    with pytest.raises(SystemExit, match="gives no embeddings of texts: give a Sentence Transformer or encoder"):
+        EmbeddingTeacher(str(tmp_path), ModelArguments())
 
 
 def test_teacher_without_embeddings_of_texts(command, tmp_path):
