@@ -25,7 +25,6 @@ from transformers import AutoModel, PreTrainedConfig, TrainingArguments
 
 import tokenmixers  # noqa: F401  (registers the models)
 
-from ..configuration.auto_classes import FAMILIES
 from .base.arguments import check_output_folder
 from .base.errors import UserError
 from .base.optional_packages import import_optional
@@ -388,10 +387,6 @@ class EmbeddingDistillation(SentenceEmbeddings):
 
     def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:
         run.teacher.prepare_student(model, run.model_args, run.data["train"])
-        encoder = model.transformers_model
-        if encoder is not None and encoder.config.model_type not in FAMILIES and run.args.device.type == "cpu":
-            # For short texts in bfloat16, the backward pass of PyTorch's CPU attention takes several times as long.
-            encoder.set_attn_implementation("eager")
 
     def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "EmbeddingDistillationTrainer":
         """A Trainer whose teacher reads the texts first."""

@@ -1,6 +1,9 @@
 from types import SimpleNamespace
 
+import pytest
+import torch
 import torch.distributed as dist
+from transformers import BertConfig, BertModel
 
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.training import run as training_run
@@ -34,3 +37,21 @@ def test_a_run_that_only_evaluates_asks_for_no_training_texts(monkeypatch):
         run = SimpleNamespace(model_args=model_args, config=None, data_args=None, args=None, data=data)
         TextsTask().load_tokenizer(run, None)
         assert given.pop() == expected
+
+
+@pytest.mark.parametrize(
+    ("bf16", "device", "lengths", "expected"),
+    [
+        (True, "cpu", [128], "eager"),
+        (True, "cpu", [], "eager"),  # sentence embeddings, whose batches are of their texts' length
+        (True, "cpu", [64, 129], "sdpa"),
+        (False, "cpu", [128], "sdpa"),
+        (True, "cuda", [128], "sdpa"),
+    ],
+)
+def test_berts_train_with_the_attention_that_is_faster(bf16, device, lengths, expected):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    model = BertModel(BertConfig(vocab_size=20, **sizes))
+    training_run._choose_attention(model, SimpleNamespace(bf16=bf16, device=torch.device(device)), lengths)
+    assert model.config._attn_implementation == expected
+    assert "attn_implementation" not in model.config.to_diff_dict()
