@@ -167,8 +167,11 @@ def at_equal_time(runs: Mapping[int, Mapping[str, Any]], step: float, seconds: f
 
 
 def result_at(run: Mapping[str, Any], step: float) -> float | None:
-    """A run's result at a step, between evaluations by a straight line; `None` before the first and after the last."""
+    """A run's result at a step, between evaluations by a straight line; `None` before the first and after the last.
+
+    The evaluation before training does not count: from there results do not improve along a line.
+    """
     for (x0, y0), (x1, y1) in pairwise(run["evaluations"]):
-        if x0 <= step <= x1 * (1 + 1e-9):
+        if 0 < x0 <= step <= x1 * (1 + 1e-9):
             return y0 + (y1 - y0) * (step - x0) / (x1 - x0)
     return None

@@ -135,3 +135,8 @@ def test_results_after_equal_time(analysis, task):
 def test_results_between_evaluations_are_on_a_straight_line():
     run = {"evaluations": [[20, 80], [60, 60], [100, 40]]}
     assert [result_at(run, step) for step in (10, 20, 30, 80, 100, 101)] == [None, 80, 75, 50, 40, None]
+
+
+def test_no_line_is_drawn_from_the_result_before_training():
+    assert result_at({"evaluations": [[0, 0.7], [100, 0.9]]}, 80) is None
+    assert result_at({"evaluations": [[0, 0.7], [50, 0.8], [100, 0.9]]}, 80) == pytest.approx(0.86)
