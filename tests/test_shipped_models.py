@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import tokenmixers
 from tokenmixers.configuration.checkpoint_code import checkpoint_code
+from tokenmixers.run_scripts.embeddings.tasks import load_tasks
 from tokenmixers.run_scripts.push_to_hub import collect_files
 
 
@@ -49,6 +50,8 @@ SETS = {
     "WikiQA": "rerank_wikiqa",
     "CISI": "retrieval_cisi",
     "NPL": "retrieval_npl",
+    "BBC headlines": "bbc_news",
+    "COVID-QA": "covid_qa",
     "AG News": "ag_news",
     "CLINC150": "clinc150",
     "CR": "cr",
@@ -234,6 +237,33 @@ def test_intervals_of_the_page_are_those_of_its_code(tmp_path, monkeypatch, caps
         shares = sorted((row[head.index(model)] for row in rows[:-1]), key=lambda share: int(share.split()[0]))
         card = (FOLDER / model / "README.md").read_text()
         assert all(share in card for share in (shares[0], shares[-1], rows[-1][head.index(model)]))
+
+
+def test_retrieval_sets_are_made_from_their_sources(tmp_path, monkeypatch):
+    """With made-up sources whose queries and documents have numbers: each query finds its own."""
+    monkeypatch.chdir(tmp_path)
+    articles, answers = Path("bbc", "sport"), Path("COVID-QA", "data", "question-answering")
+    articles.mkdir(parents=True)
+    answers.mkdir(parents=True)
+    for n in range(600):
+        (articles / f"{n}.txt").write_text(f"Headline {n}\n\nBody {n} of the news\n")
+    paragraphs = []
+    for first in range(0, 60_000, 10_000):  # six articles, a question about each hundred words
+        text = " ".join(f"word{n}" for n in range(first, first + 10_000))
+        starts = {n: text.index(f"word{100 * n + 50} ") for n in range(first // 100, first // 100 + 100)}
+        rows = [{"question": f"Question {n}", "answers": [{"answer_start": start}]} for n, start in starts.items()]
+        paragraphs.append({"context": text, "qas": rows})
+    data = {"data": [{"paragraphs": [paragraph]} for paragraph in paragraphs]}
+    (answers / "200423_covidQA.json").write_text(json.dumps(data))
+    exec(compile(code_with("qrels.tsv"), "page", "exec"), {})
+    made = {task.name: task.data for task in load_tasks(["retrieval_sets"])}
+    assert sorted(made) == ["bbc_news", "covid_qa"]
+    for name, task in made.items():
+        assert len(task["relevant"]) == 500 and len(task["corpus"]) == 600
+        for query, (document,) in task["relevant"].items():
+            number = task["queries"][query].split()[1]
+            expected = f"word{100 * int(number) + 50}" if name == "covid_qa" else number
+            assert expected in task["corpus"][document].split()
 
 
 @pytest.mark.parametrize("page", ["embeddings", *MODELS])
