@@ -159,6 +159,7 @@ def _label(axis: "Axes", names: Mapping[str, tuple[str, list[Any]]]) -> None:
         for place in _PLACES:
             point, offset, side, height = place
             at = {"xytext": offset, "textcoords": "offset points", "ha": side, "va": height}
+            at["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0}  # a line may pass behind
             text = axis.annotate(name, points[point], **at, fontsize=8, color=colour)
             text.set_in_layout(False)
             box = tuple(text.get_window_extent().extents)
