@@ -41,7 +41,7 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
     _check_layers(kept, count)
     config = type(model.config)(**_fields(model.config, kept, count))
     config._attn_implementation = model.config._attn_implementation
-    layers = type(model)(config).get_submodule(name).float()  # made anew: a layer may know its place
+    layers = type(model)(config).get_submodule(name)  # made anew: a layer may know its place
     for layer, index in zip(layers, kept, strict=True):
         try:
             layer.load_state_dict(model.get_submodule(name)[index].state_dict())

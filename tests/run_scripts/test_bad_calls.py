@@ -205,6 +205,11 @@ TEXTS = [
         "line 3: the label is missing",
     ),
     (("run_glue",), "--config_name gmlp-base --do_train --train_file same.tsv", "has no label but 'a'"),
+    (
+        ("run_glue",),
+        "--config_name gmlp-base --do_train --train_file same.tsv --text_column_names a b c",
+        "--text_column_names a b c: give one column, or two",
+    ),
     (("run_glue",), "--config_name gmlp-base --do_train --train_file nope.tsv", "there is no file 'nope.tsv'"),
     (("run_glue",), "--config_name gmlp-base --do_train --train_file file.txt", "is of no known kind"),
     (

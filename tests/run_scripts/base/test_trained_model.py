@@ -16,12 +16,19 @@ from transformers import (
     BertTokenizer,
     T5Config,
     T5ForConditionalGeneration,
+    T5Tokenizer,
 )
 
 from tokenmixers import GMLPConfig, GMLPForMaskedLM, GMLPModel
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
-from tokenmixers.run_scripts.base.trained_model import check_folder, load_trained, load_trained_tokenizer
+from tokenmixers.run_scripts.base.trained_model import (
+    check_complete,
+    check_folder,
+    check_vocabulary,
+    load_trained,
+    load_trained_tokenizer,
+)
 from tokenmixers.run_scripts.demos.checkpoints import load_checkpoint
 from tokenmixers.run_scripts.plot_spatial_weights import main as plot
 from tokenmixers.run_scripts.pseudo_perplexity import PseudoPerplexityArguments, Scorer
@@ -64,6 +71,17 @@ def test_a_damaged_list_of_modules_is_named(content, tmp_path):
     (tmp_path / "modules.json").write_text(content)
     with pytest.raises(UserError, match=r"error: the modules\.json of '.*' cannot be read \(.*\): copy it again\."):
         check_folder(str(tmp_path))
+
+
+def test_the_mark_of_a_words_start_is_no_vocabulary():
+    with pytest.raises(UserError, match=r"'me/t5' has no tokenizer\.json, nor .* or one with special tokens alone"):
+        check_vocabulary("me/t5", T5Tokenizer())  # from no file
+
+
+def test_a_pooler_is_missed_by_who_reads_it():
+    check_complete("me/bert", ["pooler.dense.bias"])
+    with pytest.raises(UserError, match=r"'me/bert' has no weights for pooler\.dense\.bias"):
+        check_complete("me/bert", ["pooler.dense.bias"], poolers=True)
 
 
 FILES = {"LSTM": "lstm_config.json", "CNN": "cnn_config.json", "WordEmbeddings": "wordembedding_config.json"}

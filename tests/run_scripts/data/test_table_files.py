@@ -147,7 +147,7 @@ def test_some_texts_of_a_row_may_be_empty():
         (str(np.array([True, False])), [True, False]),
         # No lists: a comma is missing, rows of a matrix, names in brackets, two lists, a part of a list.
         *((text, text) for text in ("['a' 'b', 'c']", "[1, 0 1]", str(np.eye(2)), "[not sure]", "[PAD]")),
-        *((text, text) for text in ("['a'],['b']", "['a'", 3)),
+        *((text, text) for text in ("['a'],['b']", "['a'", "a]", 3)),
     ],
 )
 def test_lists_of_json_python_and_numpy(cell, found):

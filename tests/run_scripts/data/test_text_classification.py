@@ -64,7 +64,7 @@ FORMS = {
     "train.tsv": "text\tlabel\n" + "\n".join(f"x\t{json.dumps(labels)}" for labels in LISTS),
     "numpy.csv": "text,label\n" + "\n".join(f'x,"[{" ".join(map(repr, labels))}]"' for labels in LISTS),
     "spaces.csv": "text,label\n" + "\n".join(f'x," {[f" {label}" for label in labels]}"' for labels in LISTS),
-    "columns.csv": "c,text,a,b\n0,x,1,1.0\n0,x,0,false\n1,x,0,0\n0,x,True,0",
+    "columns.csv": "c,text,a,b\n0,x,1,1.0\n0,x,0,false\n1,x,0.0,0\n0,x,True,0",
 }
 FORMS["train.csv"] = FORMS["train.csv"].replace('"b"', '""b""').replace('"c"', '""c""')
 
@@ -142,6 +142,13 @@ def labelled(*lists):
     return "\n".join(json.dumps({"text": "x", "label": labels}) for labels in lists)
 
 
+def test_lists_of_two_that_can_only_be_multi_hot(tmp_path):
+    task, labels = read(tmp_path, labelled([True, False], [False, True]))
+    assert (task.labels, labels) == (("0", "1"), [[1, 0], [0, 1]])
+    config = GMLPConfig(id2label=dict(enumerate("ab")), problem_type="multi_label_classification")
+    assert read(tmp_path, labelled([0, 1], [1, 0]), config=config)[1] == [[0, 1], [1, 0]]
+
+
 def test_other_lists_of_numbers_hold_the_numbers_of_classes(tmp_path):
     task, labels = read(tmp_path, labelled([0, 2], [10.0], [], [1]))
     assert (task.labels, labels[0]) == (("0", "1", "2", "10"), [1, 0, 1, 0])
@@ -189,6 +196,7 @@ THREE = GMLPConfig(id2label=dict(enumerate("abc")), problem_type="multi_label_cl
             {},
             "2 bad rows. line 1: the label \"['a' 'b', 'c']\" is no list: write",
         ),
+        ([["a"], None, ["b"]], {}, "line 2: the label is missing"),
         (["tensor([0, 1])", "array([1, 0])"], {}, "2 bad rows. line 1: the label 'tensor([0, 1])' is no list: write"),
         (["('a', 'b')", "{'a': 1}"], {}, "2 bad rows. line 1: the label \"('a', 'b')\" is no list"),
     ],
