@@ -17,6 +17,7 @@ FAMILIES = {
     "random": ("SynthesizerModel", {"attention_components": ["random"]}),
     "dense": ("SynthesizerModel", {"attention_components": ["dense"]}),
     "vanilla": ("SynthesizerModel", {"attention_components": ["vanilla"]}),
+    "hybrid": ("HybridBertModel", {}),
 }
 
 
