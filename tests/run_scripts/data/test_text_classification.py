@@ -196,7 +196,7 @@ THREE = GMLPConfig(id2label=dict(enumerate("abc")), problem_type="multi_label_cl
             {},
             "2 bad rows. line 1: the label \"['a' 'b', 'c']\" is no list: write",
         ),
-        ([["a"], None, ["b"]], {}, "line 2: the label is missing"),
+        ([["a"], None, ["b"]], {}, "train.jsonl, line 2: the label is missing"),
         (["tensor([0, 1])", "array([1, 0])"], {}, "2 bad rows. line 1: the label 'tensor([0, 1])' is no list: write"),
         (["('a', 'b')", "{'a': 1}"], {}, "2 bad rows. line 1: the label \"('a', 'b')\" is no list"),
     ],
