@@ -171,7 +171,11 @@ def result_at(run: Mapping[str, Any], step: float) -> float | None:
 
     The evaluation before training does not count: from there results do not improve along a line.
     """
-    for (x0, y0), (x1, y1) in pairwise(run["evaluations"]):
-        if 0 < x0 <= step <= x1 * (1 + 1e-9):
+    evaluations = [(x, y) for x, y in run["evaluations"] if x > 0]
+    for x, y in evaluations:
+        if math.isclose(x, step):
+            return y
+    for (x0, y0), (x1, y1) in pairwise(evaluations):
+        if x0 < step < x1:
             return y0 + (y1 - y0) * (step - x0) / (x1 - x0)
     return None

@@ -443,6 +443,7 @@ def _choose_attention(model: Any, args: TrainingArguments, lengths: Iterable[int
     """Let a model of Transformers compute attention as matrix products where PyTorch's function is slower.
 
     On CPUs, for short texts in bfloat16, its backward pass takes 2 to 8 times as long. Our models have a kernel.
+    Images and sentence embeddings, whose batches are as long as their texts, state no length.
     """
     encoder = transformers_model(model)
     if not isinstance(encoder, PreTrainedModel) or encoder.config.model_type in FAMILIES:

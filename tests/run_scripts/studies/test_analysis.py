@@ -138,5 +138,5 @@ def test_results_between_evaluations_are_on_a_straight_line():
 
 
 def test_no_line_is_drawn_from_the_result_before_training():
-    assert result_at({"evaluations": [[0, 0.7], [100, 0.9]]}, 80) is None
+    assert [result_at({"evaluations": [[0, 0.7], [100, 0.9]]}, step) for step in (0, 80, 100)] == [None, None, 0.9]
     assert result_at({"evaluations": [[0, 0.7], [50, 0.8], [100, 0.9]]}, 80) == pytest.approx(0.86)
