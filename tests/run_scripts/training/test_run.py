@@ -55,3 +55,12 @@ def test_berts_train_with_the_attention_that_is_faster(bf16, device, lengths, ex
     training_run._choose_attention(model, SimpleNamespace(bf16=bf16, device=torch.device(device)), lengths)
     assert model.config._attn_implementation == expected
     assert "attn_implementation" not in model.config.to_diff_dict()
+
+
+@pytest.mark.parametrize("name", ["AMLPModel", "HybridBertModel", "SynthesizerModel"])
+def test_our_models_keep_their_attention(name, tiny_model):
+    model = tiny_model(name)
+    before = model.config._attn_implementation
+    assert before != "eager"
+    training_run._choose_attention(model, SimpleNamespace(bf16=True, device=torch.device("cpu")), [128])
+    assert model.config._attn_implementation == before
