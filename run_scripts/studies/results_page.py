@@ -164,7 +164,7 @@ def study_section(analysis: Analysis, conclusion: str = "", picture: str = "") -
     parts = [f"## {_title(study)}", " ".join(filter(None, (question, conclusion.strip())))]
     if study.setting == "quick":
         parts.insert(1, "**These are results of `--quick`: too few steps to conclude anything.**")
-    parts += [f"![Results of the study {study.name} by step]({picture})"] if picture else []
+    parts += [f"![Results of the study {study.name}]({picture})"] if picture else []
     for task in study.tasks.values():
         parts.append(f"**{task.name}**" if len(study.tasks) > 1 else "")
         parts += [results_table(analysis, task), measures_table(analysis, task), fits_table(analysis, task)]
@@ -192,11 +192,17 @@ def _conditions(report: Mapping[str, Any]) -> str:
 
 
 def plot_study(analysis: Analysis, path: Path) -> None:
-    """Draw the results of every task over the steps: the mean over seeds, their range shaded."""
+    """Draw the results of every task over the steps: the mean over seeds, their range shaded.
+
+    Models that were evaluated at their end alone are drawn over their operations.
+    """
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         print(f"no picture of the study: matplotlib is missing ({install_hint('plot')})")
+        return
+    if not any(step for run in analysis.report["runs"] for step, _ in run["evaluations"][:-1]):
+        _plot_costs(analysis, path)
         return
     parts = [(task, *part) for task in analysis.study.tasks.values() for part in _parts(task)]
     figure, axes = panels(len(parts), 3)
@@ -225,6 +231,36 @@ def plot_study(analysis: Analysis, path: Path) -> None:
     figure.savefig(path, dpi=DPI)
 
 
+def _plot_costs(analysis: Analysis, path: Path) -> None:
+    """Draw the results and measures of every task over the operations of a forward pass, a line for each variant."""
+    parts = [
+        (task, of, variants)
+        for task in analysis.study.tasks.values()
+        for of in (None, *task.measures)
+        for variants in _chunks([*dict.fromkeys(map(variant_of, task.models))])
+    ]
+    figure, axes = panels(len(parts), 3)
+    for axis, (task, of, variants) in zip(axes, parts, strict=True):
+        facts = analysis.report["models"][task.name]
+        for variant in variants:
+            found = {name: [*analysis.results(task, name, of=of).values()] for name in task.members(variant)}
+            points = sorted((facts[name]["flops"] / 1e6, np.mean(values)) for name, values in found.items() if values)
+            axis.plot(*zip(*points, strict=True) if points else ((), ()), marker="o", label=variant)
+        axis.set(xlabel="MFLOPs", ylabel=metric_name(of or task.metric))
+        legend_above(axis, task.name)
+        plain_axis(axis, "x")
+        plain_axis(axis, "y")
+    figure.savefig(path, dpi=DPI)
+
+
+def _chunks(names: Sequence[str]) -> list[list[str]]:
+    """Parts of at most `MAX_LINES` names, each of which begins with the first name."""
+    first, *others = names
+    count = math.ceil(len(others) / (MAX_LINES - 1))
+    length = math.ceil(len(others) / count) if count else 1
+    return [[first, *others[start : start + length]] for start in range(0, max(len(others), 1), length)]
+
+
 def _parts(task: Task) -> list[tuple[str, dict[str, str]]]:
     """The panels of a task: title, and name and label of each model.
 
@@ -232,12 +268,9 @@ def _parts(task: Task) -> list[tuple[str, dict[str, str]]]:
     """
     parts = []
     for size in dict.fromkeys(map(size_of, task.models)):
-        first, *others = [name for name in task.models if size_of(name) == size]
-        count = math.ceil(len(others) / (MAX_LINES - 1))
-        length = math.ceil(len(others) / count) if count else 1
-        chunks = [others[start : start + length] for start in range(0, len(others), length)] or [[]]
+        chunks = _chunks([name for name in task.models if size_of(name) == size])
         title = f"{task.name}, size {size}" if size else task.name
-        parts += [(title, {name: variant_of(name) for name in (first, *chunk)}) for chunk in chunks]
+        parts += [(title, {name: variant_of(name) for name in chunk}) for chunk in chunks]
     return parts
 
 

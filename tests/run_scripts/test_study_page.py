@@ -94,6 +94,7 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
 
     pairs = list(product(names(claim[kind]), names(claim.get("than", claim.get("to", claim[kind])))))
     if claim.get("of") != "slope":  # size by size
+        members |= {model: [model] for model in report["models"][task]}
         pairs = [pair for a, b in pairs for pair in zip(members[a], members[b], strict=True)]
     verdicts, differences = [], []
     for a, b in pairs:
@@ -101,6 +102,10 @@ def expected(report: dict, claim: dict) -> tuple[str, list[str]]:
         right = dict.fromkeys(left, claim["value"]) if kind == "above" else values(b)
         sign = 1 if kind == "above" else SIGNS[settings["better"]]
         paired = [sign * (left[seed] - right[seed]) for seed in left.keys() & right.keys()]
+        if len(paired) < 2:
+            verdicts.append("undecided at this scale")
+            differences.append(f"not enough runs {a} / {b}" if len(pairs) > 1 else "not enough runs")
+            continue
         low, high = stats.ttest_1samp(paired, 0).confidence_interval(0.95)
         started = all(has_started(name.partition("/")[0]) for name in (a, b))
         said = interval_says(kind, low, high, claim.get("margin", 0))
