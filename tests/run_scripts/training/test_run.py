@@ -42,9 +42,9 @@ def test_a_run_that_only_evaluates_asks_for_no_training_texts(monkeypatch):
 @pytest.mark.parametrize(
     ("bf16", "device", "lengths", "expected"),
     [
-        (True, "cpu", [128], "eager"),
-        (True, "cpu", [], "eager"),  # sentence embeddings, whose batches are of their texts' length
-        (True, "cpu", [64, 129], "sdpa"),
+        (True, "cpu", [256], "eager"),
+        (True, "cpu", [], "eager"),
+        (True, "cpu", [64, 257], "sdpa"),
         (False, "cpu", [128], "sdpa"),
         (True, "cuda", [128], "sdpa"),
     ],
@@ -55,6 +55,14 @@ def test_berts_train_with_the_attention_that_is_faster(bf16, device, lengths, ex
     training_run._choose_attention(model, SimpleNamespace(bf16=bf16, device=torch.device(device)), lengths)
     assert model.config._attn_implementation == expected
     assert "attn_implementation" not in model.config.to_diff_dict()
+
+
+@pytest.mark.parametrize(("length", "expected"), [(256, "eager"), (512, "sdpa")])
+def test_sentence_embeddings_have_their_own_length(length, expected):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 1}
+    model = SimpleNamespace(transformers_model=BertModel(BertConfig(vocab_size=20, **sizes)), max_seq_length=length)
+    training_run._choose_attention(model, SimpleNamespace(bf16=True, device=torch.device("cpu")), [])
+    assert model.transformers_model.config._attn_implementation == expected
 
 
 @pytest.mark.parametrize("name", ["AMLPModel", "HybridBertModel", "SynthesizerModel"])
