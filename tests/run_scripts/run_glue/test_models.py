@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from tokenmixers.run_scripts import run_glue
+from tokenmixers.run_scripts.training import run as training_run
 
 
 pytest.importorskip("sklearn")
@@ -39,6 +40,15 @@ def test_models_of_transformers_and_heads_of_other_tasks(trained, command, tmp_p
             run_glue.main(command(**{**options, "config_overrides": wrong}))
     with pytest.raises(SystemExit, match="names 'hidden_sise', which is no field of BertConfig"):
         run_glue.main(command(**{**options, "config_overrides": "hidden_sise=9"}))
+
+
+def test_training_alone_chooses_the_attention(trained, command, tmp_path, monkeypatch):
+    """See `test_berts_train_with_the_attention_that_is_faster`."""
+    calls = []
+    monkeypatch.setattr(training_run, "_choose_attention", lambda model, args, lengths: calls.append([*lengths]))
+    run_glue.main(command(max_steps=1))
+    run_glue.main(command(**{**trained, "model_name_or_path": tmp_path / "run", "output_dir": tmp_path / "next"}))
+    assert calls == [[64]]
 
 
 def test_a_checkpoint_with_another_pooling(trained, command, tmp_path):
