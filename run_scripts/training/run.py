@@ -442,7 +442,7 @@ def sets_of(rows: Any) -> Mapping[str, Any]:
 def _choose_attention(model: Any, args: TrainingArguments, lengths: Iterable[int]) -> None:
     """Let a model of Transformers compute attention as matrix products where PyTorch's function is slower.
 
-    On CPUs, for up to 128 tokens in bfloat16, its backward pass takes 2 to 8 times as long. Our models have a kernel.
+    On CPUs, its backward pass in bfloat16 takes several times as long for short texts. Our models have a kernel.
     """
     encoder = transformers_model(model)
     if not isinstance(encoder, PreTrainedModel) or encoder.config.model_type in FAMILIES:

@@ -23,8 +23,8 @@ from tokenmixers.run_scripts.studies.results_page import (
 
 FOLDER = MODEL_CARDS / "studies"
 COMMITTED = sorted(FOLDER.glob("*.json"))
-#: Seeds of studies that are not finished, as the page says.
-SEEDS = {"inheritance": 1}
+#: Number of seeds of studies that are not finished, and what the page says of them.
+UNFINISHED = {"inheritance": (1, "Of inheritance's three seeds only the first has been run, which decides nothing.")}
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -186,7 +186,10 @@ def test_committed_results_follow_the_shipped_studies(file):
     assert file.stem == study.stem
     assert report["definition"] == json.loads(json.dumps(study.definition))
     analysis = Analysis(report)
+    count, sentence = UNFINISHED.get(file.stem, (len(study.seeds), ""))
+    assert sentence in " ".join((FOLDER / "README.md").read_text().split())
     for task in study.tasks.values():
         for name in task.models:
-            assert set(analysis.runs(task, name)) >= {*study.seeds[: SEEDS.get(file.stem)]}
+            seeds = set(analysis.runs(task, name))
+            assert seeds == {*study.seeds[:count]} if sentence else seeds >= set(study.seeds)
     assert (FOLDER / f"{file.stem}.png").is_file()
