@@ -364,6 +364,27 @@ def test_finetuning_is_what_was_measured():
             assert deviation == pytest.approx(np.std(seeds, ddof=1), abs=0.051)
 
 
+def test_finetuning_with_few_rows_is_what_was_measured():
+    """Mean and deviation of the draws, and in how many finetuning is better."""
+    measured = json.loads((EMBEDDINGS / "few_rows.json").read_text())
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for run in measured["runs"]:
+        found.setdefault((run["set"], f"{run['rows']:,}"), []).append((run["finetuned"], run["logistic"]))
+    path = EMBEDDINGS / "README.md"
+    (_, rows), name = table_with(path, "few rows"), ""
+    for title, size, draws, *cells, majority in rows:
+        name = title or name
+        scores = 100 * np.array(found.pop((name, size)))
+        assert int(draws) == len(scores)
+        assert float(majority) == pytest.approx(100 * measured["majority"][name], abs=0.051)
+        for column, cell in zip(scores.T, cells, strict=True):
+            expected = np.mean(column), np.std(column, ddof=1)
+            assert [*map(float, cell.split(" ± "))] == pytest.approx(expected, abs=0.051), (name, size)
+    assert not found
+    better = [run["finetuned"] > run["logistic"] for run in measured["runs"]]
+    assert f"better in {sum(better)} of the {len(better)} draws" in path.read_text()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_card_works_on_the_hub(name):
     """It is two screens long, and links to nothing that is not pushed; its first block loads the repository."""
