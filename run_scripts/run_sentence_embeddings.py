@@ -108,13 +108,12 @@ class EmbeddingTeacherArguments:
             "principal components."
         },
     )
-    similarity_weight: float = field(
-        default=20.0,
-        metadata={"help": "Share in the loss of the similarities of a batch's texts with each other."},
-    )
-    ranking_weight: float = field(
-        default=1.0,
-        metadata={"help": "Share in the loss of the ranking of a batch's positives by an anchor, for pairs."},
+    token_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share in the loss of the states of tokens, for a quarter of the rows as two texts in one input: "
+            "for finetuning on pairs of texts. The student has the teacher's width and vocabulary."
+        },
     )
     cache_teacher: str | None = field(
         default=None,
@@ -122,7 +121,7 @@ class EmbeddingTeacherArguments:
     )
 
     def __post_init__(self):
-        check_ranges(self, ("a finite number of at least 0", "similarity_weight ranking_weight"))
+        check_ranges(self, ("a finite number of at least 0", "token_weight"))
         for name in ("keep_layers", "copy_token_embeddings", "cache_teacher"):
             if self.teacher is None and getattr(self, name) not in (None, False):
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
@@ -139,7 +138,7 @@ class EmbeddingTeacherArguments:
         if self.teacher is None:
             return {}
         local = Path(self.teacher).is_dir()
-        names = ("similarity_weight", "ranking_weight", "copy_token_embeddings", "keep_layers", "layer_types")
+        names = ("token_weight", "copy_token_embeddings", "keep_layers", "layer_types")
         teacher = Path(self.teacher).resolve().name if local else self.teacher
         return {"teacher": teacher, **{name: getattr(self, name) for name in names}}
 
@@ -387,6 +386,8 @@ class EmbeddingDistillation(SentenceEmbeddings):
 
     def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:
         run.teacher.prepare_student(model, run.model_args, run.data["train"])
+        if run[EmbeddingTeacherArguments].token_weight:
+            run.teacher.check_tokens(model)
 
     def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "EmbeddingDistillationTrainer":
         """A Trainer whose teacher reads the texts first."""
@@ -398,14 +399,13 @@ class EmbeddingDistillation(SentenceEmbeddings):
             print(texts.describe(), flush=True)
         folder = Path(args.output_dir) if args.grid is None else args.grid.path
         folder = folder / TEACHER_FOLDER if given.cache_teacher is None else Path(given.cache_teacher)
-        weights = given.similarity_weight, given.ranking_weight
         return library.EmbeddingDistillationTrainer(
             teacher=run.teacher,
             texts=texts,
             folder=folder.expanduser(),
             model=model,
             args=args,
-            loss=library.TeacherLoss(model, *weights, run[EmbeddingArguments].scale),
+            loss=library.TeacherLoss(model, run[EmbeddingArguments].scale, given.token_weight),
             evaluator=self.evaluator(run, "validation"),
         )
 

@@ -4,7 +4,7 @@ Imports sentence-transformers (extra `embeddings`), as `sentence_embeddings` doe
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,14 @@ from .trainer import forget_truncation
 BATCHES_SORTED_TOGETHER = 50
 #: Rows of the training data on whose texts a layer's mean attention is measured.
 MEASURED_ROWS = 512
+#: Shares of parts in the loss, next to 1 for the embeddings.
+SIMILARITY_WEIGHT, RANKING_WEIGHT = 20.0, 1.0
+#: Every so many-th row of a batch is read as two texts in one input, for the states of tokens.
+JOINED_EVERY = 4
+#: A text's partner in one input is the most similar one of so many.
+PARTNERS = 512
+#: Column with the partners of single texts.
+PARTNER = "partner"
 
 
 class EmbeddingTeacher(NoTeacher):
@@ -153,6 +161,36 @@ class EmbeddingTeacher(NoTeacher):
             return self.tokenizer, self.model.max_seq_length
         return student.tokenizer, student.max_seq_length
 
+    def check_tokens(self, student: SentenceTransformer) -> None:
+        """Check that a student's states of tokens can be compared with the teacher's, for two texts in one input.
+
+        Raises:
+            UserError: If one of them has none, or the student another width, other tokens or too few token types.
+        """
+        if student.transformers_model is None or self.model.transformers_model is None:
+            raise UserError("--token_weight compares states of tokens, and static embeddings have none: leave it out.")
+        own, given = (model.transformers_model.config for model in (student, self.model))
+        if own.hidden_size != given.hidden_size:
+            raise UserError(
+                f"--token_weight compares states of tokens: the student's width is {own.hidden_size}, the teacher's "
+                f"{given.hidden_size}: give a student with hidden_size={given.hidden_size}."
+            )
+        pair = {model: model.preprocess([["a text", "another one"]]) for model in (student, self.model)}
+        if (
+            student.tokenizer.get_vocab() != self.tokenizer.get_vocab()
+            or pair[student]["input_ids"].tolist() != pair[self.model]["input_ids"].tolist()
+        ):
+            raise UserError(
+                f"--token_weight compares states of tokens: the student's tokenizer gives others than that of the "
+                f"teacher {self.name!r}: leave --tokenizer_name out, or give a student with the teacher's tokenizer."
+            )
+        types, known = pair[student].get("token_type_ids", torch.zeros(1)).max() + 1, own.type_vocab_size
+        if 0 < known < types:
+            raise UserError(
+                f"--token_weight reads two texts in one input, which have {types} token types: the student has "
+                f"type_vocab_size={known}."
+            )
+
     def _shallow_arguments(self, arguments: ModelArguments) -> ModelArguments:
         """The arguments of a student that starts as the teacher, without dropout."""
         for name in (*MODEL_SOURCES, "tokenizer_name", "train_tokenizer"):
@@ -219,38 +257,42 @@ class EmbeddingTeacher(NoTeacher):
 
 
 class TeacherLoss(nn.Module):
-    """What embeddings lose against a teacher's: a dictionary of up to three parts, whose sum is trained.
+    """What embeddings lose against a teacher's: a dictionary of up to four parts, whose sum is trained.
 
     - `embedding`: 1 - the cosine of a text's embedding with the teacher's (`EmbedDistillLoss`, arXiv 2301.12005).
     - `similarity`: the mean squared difference of the cosine similarities of all texts in the batch with each other
-      from the teacher's, times `similarity_weight`.
+      from the teacher's, times 20.
     - `ranking`: for pairs, the KL divergence of the distribution over the batch's other texts that follows from an
-      anchor's similarities, times `scale`, from the teacher's distribution; times `ranking_weight`.
+      anchor's similarities, times `scale`, from the teacher's distribution.
+    - `tokens`: 1 - the cosine of a token's last state with the teacher's, for some rows as two texts in one input;
+      times `token_weight`.
 
     Args:
         model: The student.
-        similarity_weight: 0 leaves the part out.
-        ranking_weight: 0 leaves the part out.
         scale: Inverse of the temperature.
+        token_weight: 0 leaves the part out. Otherwise the last features are those of two texts in one input.
 
     Attributes:
         embeddings: The teacher's, before training starts.
+        read: The teacher's `forward`, if states of tokens are in the loss.
         has_pairs: Whether there are batches of pairs.
     """
 
     embeddings: TeacherEmbeddings
+    read: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
     has_pairs = False
 
-    def __init__(self, model: SentenceTransformer, similarity_weight: float, ranking_weight: float, scale: float):
+    def __init__(self, model: SentenceTransformer, scale: float, token_weight: float = 0.0):
         super().__init__()
         self.model = model
-        self.similarity_weight = similarity_weight
-        self.ranking_weight = ranking_weight
         self.scale = scale
+        self.token_weight = token_weight
         self.embedding_loss = EmbedDistillLoss(model)
 
     def forward(self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor) -> dict[str, Any]:
         """The parts; `labels` are places of the teacher's embeddings, `(batch, columns)`."""
+        if self.token_weight:
+            *sentence_features, joined = sentence_features
         # Column by column: in one batch with passages, questions would be padded to their length.
         students = [self.model(features)["sentence_embedding"].float() for features in sentence_features]
         places = labels.view(len(labels), -1).unbind(dim=1)
@@ -259,16 +301,24 @@ class TeacherLoss(nn.Module):
         student, teacher = (F.normalize(torch.cat(parts), dim=-1) for parts in (students, teachers))
         with torch.autocast(student.device.type, enabled=False):
             similarities, wanted = student @ student.mT, teacher @ teacher.mT
-        if self.similarity_weight:
-            losses["similarity"] = self.similarity_weight * F.mse_loss(similarities, wanted)
-        if self.ranking_weight and self.has_pairs:
+        losses["similarity"] = SIMILARITY_WEIGHT * F.mse_loss(similarities, wanted)
+        if self.has_pairs:
             losses["ranking"] = similarities.new_zeros(())  # also for texts: processes gather the same parts
-        if self.ranking_weight and len(students) > 1:
+        if len(students) > 1:
             anchors = len(labels)
             logs = F.log_softmax(self.scale * similarities[:anchors, anchors:], dim=-1)
             targets = F.log_softmax(self.scale * wanted[:anchors, anchors:], dim=-1)
-            losses["ranking"] = self.ranking_weight * F.kl_div(logs, targets, reduction="batchmean", log_target=True)
+            losses["ranking"] = RANKING_WEIGHT * F.kl_div(logs, targets, reduction="batchmean", log_target=True)
+        if self.token_weight:
+            losses["tokens"] = self.token_weight * self._token_loss(joined)
         return losses
+
+    def _token_loss(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+        real = features["attention_mask"].bool()
+        with torch.no_grad():
+            wanted = self.read({**features})["token_embeddings"][real].float()
+        states = self.model({**features})["token_embeddings"][real].float()
+        return 1 - F.cosine_similarity(states, wanted, dim=-1).mean()
 
 
 class LengthBatchSampler(DefaultBatchSampler):
@@ -290,11 +340,20 @@ class LengthBatchSampler(DefaultBatchSampler):
             yield batches[number].tolist()
 
 
-class LengthlessCollator(SentenceTransformerDataCollator):
-    """The library's collator; the column with lengths is no text."""
+class DistillationCollator(SentenceTransformerDataCollator):
+    """The library's collator; the column with lengths is no text, and partners are read with their text."""
+
+    joined_length: int | None = None
+    """Number of tokens to which two texts in one input are cut; `None` if there are none."""
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        return super().__call__([{name: row[name] for name in row if name != LENGTH} for row in features])
+        batch = super().__call__([{n: row[n] for n in row if n not in (LENGTH, PARTNER)} for row in features])
+        if self.joined_length is not None:
+            names = ("text", PARTNER) if PARTNER in features[0] else ("anchor", "positive")
+            pairs = [[row[name] for name in names] for row in features[::JOINED_EVERY]]
+            joined = self.preprocess_fn(pairs, max_length=self.joined_length)
+            batch.update({f"joined_{name}": value for name, value in joined.items()})
+        return batch
 
 
 class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
@@ -307,7 +366,7 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
         kwargs: Arguments of `SentenceEmbeddingTrainer`; the loss is a `TeacherLoss`.
     """
 
-    data_collator_class = LengthlessCollator
+    data_collator_class = DistillationCollator
     batch_sampler = LengthBatchSampler
 
     def __init__(self, *, teacher: EmbeddingTeacher, texts: DistillationTexts, folder: Path, **kwargs: Any):
@@ -318,11 +377,31 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Let the teacher read what its cache lacks, and train."""
+        teacher = self.teacher.model  # which `embed` forgets
         self.loss.embeddings = self.teacher.embed(self.texts, self.folder, self.args)
+        if self.loss.token_weight:
+            self.loss.read = teacher.forward
+            self.data_collator.joined_length = min(teacher.max_seq_length, self.model.max_seq_length)
         splits = {}
         for name, split in self.texts.splits.items():
             columns = [column for column in split.column_names if column != LENGTH]
             places = np.array([self.loss.embeddings.places(split[column][:]) for column in columns]).T
             splits[name] = split.add_column("label", list(places))
+            if self.loss.token_weight and columns == ["text"]:
+                partners = most_similar(self.loss.embeddings[torch.from_numpy(places[:, 0])])
+                splits[name] = splits[name].add_column(PARTNER, split.select(partners)["text"][:])
         self.train_dataset = self.preprocess_dataset(datasets.DatasetDict(splits), dataset_name="train")
         return super().train(*args, **kwargs)
+
+
+def most_similar(embeddings: torch.Tensor) -> np.ndarray:
+    """Each row's most similar other one of `PARTNERS` that follow each other.
+
+    Args:
+        embeddings: Shape `(rows, dimension)`.
+    """
+    found = []
+    for part in F.normalize(embeddings, dim=-1).split(PARTNERS):
+        similarities = (part @ part.mT).fill_diagonal_(-2.0)
+        found.append(similarities.argmax(dim=-1) + sum(map(len, found)))
+    return torch.cat(found).numpy()

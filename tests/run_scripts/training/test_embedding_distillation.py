@@ -25,12 +25,13 @@ from tokenmixers.modeling.conversion.bert import mean_attention
 from tokenmixers.run_scripts import run_sentence_embeddings
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import BadDataError
-from tokenmixers.run_scripts.training import static_embeddings, teacher_embeddings
+from tokenmixers.run_scripts.training import embedding_distillation, static_embeddings, teacher_embeddings
 from tokenmixers.run_scripts.training.embedding_distillation import (
     EmbeddingDistillationTrainer,
     EmbeddingTeacher,
     LengthBatchSampler,
     TeacherLoss,
+    most_similar,
 )
 from tokenmixers.run_scripts.training.teacher_embeddings import TeacherEmbeddings, teacher_fingerprint
 
@@ -62,6 +63,7 @@ def data(tmp_path_factory):
     model = BertModel(BertConfig(vocab_size=len(special) + len(WORDS), initializer_range=0.5, **sizes))
     model.save_pretrained(folder / "bert")
     BertTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder / "bert")
+    BertConfig(vocab_size=model.config.vocab_size, type_vocab_size=1, **sizes).save_pretrained(folder / "one_type")
     teacher = SentenceTransformer(modules=[Transformer(str(folder / "bert")), Pooling(32, "mean"), Normalize()])
     teacher.max_seq_length = 20
     teacher.save_pretrained(str(folder / "teacher"))
@@ -98,16 +100,16 @@ def command(data, as_words, tmp_path):
 
 
 class Recorded(torch.nn.Module):
-    """A student whose embeddings are given."""
+    """A student whose embeddings and states of tokens are given."""
 
     def forward(self, features):
-        return {"sentence_embedding": features["embeddings"]}
+        return {"sentence_embedding": features["embeddings"], "token_embeddings": features.get("states")}
 
 
 def test_loss_is_the_formula():
     draw = np.random.default_rng(0)
     students, teachers = draw.normal(size=(2, 5, 7)), draw.normal(size=(2, 5, 7))
-    loss = TeacherLoss(Recorded(), similarity_weight=3.0, ranking_weight=0.5, scale=4.0)
+    loss = TeacherLoss(Recorded(), scale=4.0)
     loss.embeddings = torch.tensor(teachers).float().reshape(10, 7)
     features = [{"embeddings": torch.tensor(student).float()} for student in students]
     found = loss(features, torch.tensor([[row, 5 + row] for row in range(5)]))
@@ -115,17 +117,35 @@ def test_loss_is_the_formula():
     assert found["embedding"].item() == pytest.approx((1 - (unit[0] * unit[1]).sum(-1)).mean(), abs=1e-5)
     all_texts = [array.reshape(10, 7) for array in unit]
     differences = all_texts[0] @ all_texts[0].T - all_texts[1] @ all_texts[1].T
-    assert found["similarity"].item() == pytest.approx(3 * (differences**2).mean(), abs=1e-5)
+    assert found["similarity"].item() == pytest.approx(20 * (differences**2).mean(), abs=1e-5)
     exponents = [np.exp(4 * array[0] @ array[1].T) for array in unit]
     student, teacher = (array / array.sum(1, keepdims=True) for array in exponents)
     divergence = (teacher * np.log(teacher / student)).sum(1).mean()
-    assert found["ranking"].item() == pytest.approx(0.5 * divergence, abs=1e-5)
+    assert found["ranking"].item() == pytest.approx(divergence, abs=1e-5)
     assert set(loss(features[:1], torch.arange(5))) == {"embedding", "similarity"}
     loss.has_pairs = True  # several processes gather the same parts at every step
     assert loss(features[:1], torch.arange(5))["ranking"] == 0
-    bare = TeacherLoss(Recorded(), 0.0, 0.0, 4.0)
-    bare.embeddings = loss.embeddings
-    assert set(bare(features, torch.tensor([[row, 5 + row] for row in range(5)]))) == {"embedding"}
+
+
+def test_loss_of_token_states_is_the_formula():
+    draw = np.random.default_rng(0)
+    student, teacher = draw.normal(size=(2, 3, 4, 7))
+    real = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]])
+    loss = TeacherLoss(Recorded(), scale=4.0, token_weight=2.0)
+    loss.embeddings = torch.tensor(draw.normal(size=(5, 7))).float()
+    loss.read = lambda features: {"token_embeddings": torch.tensor(teacher)}
+    joined = {"embeddings": None, "states": torch.tensor(student), "attention_mask": torch.tensor(real)}
+    found = loss([{"embeddings": loss.embeddings}, joined], torch.arange(5))
+    unit = [array / np.linalg.norm(array, axis=-1, keepdims=True) for array in (student, teacher)]
+    expected = (1 - (unit[0] * unit[1]).sum(-1))[real == 1].mean()
+    assert found["tokens"].item() == pytest.approx(2 * expected, abs=1e-5)
+    assert found["embedding"].item() == pytest.approx(0, abs=1e-5)
+
+
+def test_partners_are_the_most_similar_texts(monkeypatch):
+    monkeypatch.setattr(embedding_distillation, "PARTNERS", 3)
+    angles = torch.tensor([0.0, 1.0, 0.4, 2.0, 3.0, 2.9, 0.3])  # the last one is alone in its part
+    assert most_similar(torch.stack([angles.cos(), angles.sin()], dim=-1)).tolist() == [2, 2, 0, 5, 5, 4, 6]
 
 
 def test_batches_have_texts_of_like_length():
@@ -297,7 +317,7 @@ def test_student_learns_the_teachers_embeddings(command, data, tmp_path, capsys)
     assert tokenizer["truncation"] is tokenizer["padding"] is None
     assert AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 24
     card = (tmp_path / "run" / "README.md").read_text()
-    assert "similarity_weight" in card and "TeacherLoss" in card
+    assert "token_weight" in card and "TeacherLoss" in card
     assert not (tmp_path / "run" / "_teacher_embeddings").exists()
 
 
@@ -350,6 +370,26 @@ def test_student_with_other_token_mixing(command, data, tmp_path):
     _, first = mean_attention(teacher, [1], [batch])[1]
     torch.testing.assert_close(student.layers[0].self_attn.logits.first.exp().double(), first)
     assert len(SentenceTransformer(str(folder), device="cpu").encode("the cat")) == 32
+
+
+@pytest.mark.parametrize("kept", [[0, 1], [1]])
+def test_token_states_are_compared_with_the_teachers(kept, command, monkeypatch, tmp_path):
+    pairs = []
+    forward = TeacherLoss.forward
+    monkeypatch.setattr(TeacherLoss, "forward", lambda self, *args: pairs.append(args[0][-1]) or forward(self, *args))
+    settings = {"learning_rate": 0, "max_steps": 20, "logging_steps": 1, "token_weight": 3}
+    run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=kept, **settings))
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    losses = [entry["tokens"] for entry in state["log_history"] if "tokens" in entry]
+    assert len(losses) == 20
+    if kept == [0, 1]:  # all of the teacher
+        assert max(losses) < 1e-3
+    else:
+        assert min(losses) > 0.01
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    texts = {tokenizer.decode(row, skip_special_tokens=False) for batch in pairs for row in batch["input_ids"]}
+    assert any(re.search(r"where is the (\w+)\? \[SEP\] the \1 is in the", text) for text in texts)
+    assert all(batch["token_type_ids"].max() == 1 and batch["input_ids"].shape[1] <= 20 for batch in pairs)
 
 
 def test_student_without_layers_is_static(command, data, teacher, tmp_path, monkeypatch):
@@ -433,7 +473,7 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"do_train": None}, "--teacher is for training"),
         ({"teacher": "nowhere/at-all"}, "nowhere/at-all"),
         ({"matryoshka_dims": 8}, "--matryoshka_dims is for pairs without a --teacher"),
-        ({"similarity_weight": -1}, "--similarity_weight must be a finite number of at least 0"),
+        ({"token_weight": -1}, "--token_weight must be a finite number of at least 0"),
         (
             {"train_file": "dev.tsv"},
             "of pairs (--anchor_column, --positive_column and --negative_columns) nor one 'text' with texts",
@@ -459,6 +499,16 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         (
             {"copy_token_embeddings": True, **NO_CONFIG, "model_name_or_path": "bert"},
             "--copy_token_embeddings is for a student from scratch",
+        ),
+        ({"token_weight": 1}, "the student's width is 16, the teacher's 32: give a student with hidden_size=32"),
+        ({"token_weight": 1, "keep_layers": [], **NO_CONFIG}, "static embeddings have none: leave it out"),
+        (
+            {"token_weight": 1, "config_overrides": SIZES.replace("16", "32"), "train_tokenizer": 60},
+            "the student's tokenizer gives others than that of the teacher",
+        ),
+        (
+            {"token_weight": 1, **NO_CONFIG, "config_name": "one_type"},
+            "which have 2 token types: the student has type_vocab_size=1",
         ),
         ({"layer_types": ["gmlp"]}, "--layer_types names 1 types for the 0 layers of --keep_layers"),
         (
