@@ -108,11 +108,11 @@ class EmbeddingTeacherArguments:
             "principal components."
         },
     )
-    token_weight: float = field(
+    joined_weight: float = field(
         default=0.0,
         metadata={
-            "help": "Share in the loss of the states of tokens, for a quarter of the rows as two texts in one input: "
-            "for finetuning on pairs of texts. The student has the teacher's width and vocabulary."
+            "help": "Share in the loss of two texts in one input, for every fourth row: the states of tokens, and the "
+            "similarity of the two. It is for students that will be finetuned on pairs of texts."
         },
     )
     cache_teacher: str | None = field(
@@ -121,7 +121,7 @@ class EmbeddingTeacherArguments:
     )
 
     def __post_init__(self):
-        check_ranges(self, ("a finite number of at least 0", "token_weight"))
+        check_ranges(self, ("a finite number of at least 0", "joined_weight"))
         for name in ("keep_layers", "copy_token_embeddings", "cache_teacher"):
             if self.teacher is None and getattr(self, name) not in (None, False):
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
@@ -138,7 +138,7 @@ class EmbeddingTeacherArguments:
         if self.teacher is None:
             return {}
         local = Path(self.teacher).is_dir()
-        names = ("token_weight", "copy_token_embeddings", "keep_layers", "layer_types")
+        names = ("joined_weight", "copy_token_embeddings", "keep_layers", "layer_types")
         teacher = Path(self.teacher).resolve().name if local else self.teacher
         return {"teacher": teacher, **{name: getattr(self, name) for name in names}}
 
@@ -386,8 +386,8 @@ class EmbeddingDistillation(SentenceEmbeddings):
 
     def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:
         run.teacher.prepare_student(model, run.model_args, run.data["train"])
-        if run[EmbeddingTeacherArguments].token_weight:
-            run.teacher.check_tokens(model)
+        if run[EmbeddingTeacherArguments].joined_weight:
+            run.teacher.check_joined(model)
 
     def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "EmbeddingDistillationTrainer":
         """A Trainer whose teacher reads the texts first."""
@@ -405,7 +405,7 @@ class EmbeddingDistillation(SentenceEmbeddings):
             folder=folder.expanduser(),
             model=model,
             args=args,
-            loss=library.TeacherLoss(model, run[EmbeddingArguments].scale, given.token_weight),
+            loss=library.TeacherLoss(model, run[EmbeddingArguments].scale, given.joined_weight),
             evaluator=self.evaluator(run, "validation"),
         )
 

@@ -42,10 +42,12 @@ BATCHES_SORTED_TOGETHER = 50
 MEASURED_ROWS = 512
 #: Shares of parts in the loss, next to 1 for the embeddings.
 SIMILARITY_WEIGHT, RANKING_WEIGHT = 20.0, 1.0
-#: Every so many-th row of a batch is read as two texts in one input, for the states of tokens.
+#: Share of the similarity of two texts in one input in the loss, next to 1 for their states.
+JOINED_SIMILARITY_WEIGHT = 2.0
+#: Every so many-th row of a batch is read as two texts in one input.
 JOINED_EVERY = 4
-#: A text's partner in one input is the most similar one of so many.
-PARTNERS = 512
+#: A text's partner in one input is the most similar one of so many; for every so many-th text that of another.
+PARTNERS, OTHERS_PARTNER_EVERY = 2048, 8
 #: Column with the partners of single texts.
 PARTNER = "partner"
 
@@ -161,18 +163,20 @@ class EmbeddingTeacher(NoTeacher):
             return self.tokenizer, self.model.max_seq_length
         return student.tokenizer, student.max_seq_length
 
-    def check_tokens(self, student: SentenceTransformer) -> None:
+    def check_joined(self, student: SentenceTransformer) -> None:
         """Check that a student's states of tokens can be compared with the teacher's, for two texts in one input.
 
         Raises:
             UserError: If one of them has none, or the student another width, other tokens or too few token types.
         """
         if student.transformers_model is None or self.model.transformers_model is None:
-            raise UserError("--token_weight compares states of tokens, and static embeddings have none: leave it out.")
+            raise UserError(
+                "--joined_weight compares states of tokens, and static embeddings have none: leave it out."
+            )
         own, given = (model.transformers_model.config for model in (student, self.model))
         if own.hidden_size != given.hidden_size:
             raise UserError(
-                f"--token_weight compares states of tokens: the student's width is {own.hidden_size}, the teacher's "
+                f"--joined_weight compares states of tokens: the student's width is {own.hidden_size}, the teacher's "
                 f"{given.hidden_size}: give a student with hidden_size={given.hidden_size}."
             )
         pair = {model: model.preprocess([["a text", "another one"]]) for model in (student, self.model)}
@@ -181,13 +185,13 @@ class EmbeddingTeacher(NoTeacher):
             or pair[student]["input_ids"].tolist() != pair[self.model]["input_ids"].tolist()
         ):
             raise UserError(
-                f"--token_weight compares states of tokens: the student's tokenizer gives others than that of the "
+                f"--joined_weight compares states of tokens: the student's tokenizer gives others than that of the "
                 f"teacher {self.name!r}: leave --tokenizer_name out, or give a student with the teacher's tokenizer."
             )
         types, known = pair[student].get("token_type_ids", torch.zeros(1)).max() + 1, own.type_vocab_size
         if 0 < known < types:
             raise UserError(
-                f"--token_weight reads two texts in one input, which have {types} token types: the student has "
+                f"--joined_weight reads two texts in one input, which have {types} token types: the student has "
                 f"type_vocab_size={known}."
             )
 
@@ -257,24 +261,27 @@ class EmbeddingTeacher(NoTeacher):
 
 
 class TeacherLoss(nn.Module):
-    """What embeddings lose against a teacher's: a dictionary of up to four parts, whose sum is trained.
+    """What embeddings lose against a teacher's: a dictionary of up to five parts, whose sum is trained.
 
     - `embedding`: 1 - the cosine of a text's embedding with the teacher's (`EmbedDistillLoss`, arXiv 2301.12005).
     - `similarity`: the mean squared difference of the cosine similarities of all texts in the batch with each other
       from the teacher's, times 20.
     - `ranking`: for pairs, the KL divergence of the distribution over the batch's other texts that follows from an
       anchor's similarities, times `scale`, from the teacher's distribution.
-    - `tokens`: 1 - the cosine of a token's last state with the teacher's, for some rows as two texts in one input;
-      times `token_weight`.
+    - `joined_states`: for some rows as two texts in one input, 1 - the cosine of a token's last state with the
+      teacher's; times `joined_weight`.
+    - `joined_similarity`: the squared difference of what the student's state for classifiers says about the similarity
+      of these two texts from the cosine of their embeddings by the teacher; times 2 `joined_weight`. A state says the
+      mean of its dimensions 0, 2, 4, ... minus the mean of the others.
 
     Args:
         model: The student.
         scale: Inverse of the temperature.
-        token_weight: 0 leaves the part out. Otherwise the last features are those of two texts in one input.
+        joined_weight: 0 leaves the last two parts out. Otherwise the last features are of two texts in one input.
 
     Attributes:
         embeddings: The teacher's, before training starts.
-        read: The teacher's `forward`, if states of tokens are in the loss.
+        read: The teacher's `forward`, if two texts in one input are in the loss.
         has_pairs: Whether there are batches of pairs.
     """
 
@@ -282,21 +289,21 @@ class TeacherLoss(nn.Module):
     read: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
     has_pairs = False
 
-    def __init__(self, model: SentenceTransformer, scale: float, token_weight: float = 0.0):
+    def __init__(self, model: SentenceTransformer, scale: float, joined_weight: float = 0.0):
         super().__init__()
         self.model = model
+        self.config = getattr(model.transformers_model, "config", None)
         self.scale = scale
-        self.token_weight = token_weight
+        self.joined_weight = joined_weight
         self.embedding_loss = EmbedDistillLoss(model)
 
     def forward(self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor) -> dict[str, Any]:
-        """The parts; `labels` are places of the teacher's embeddings, `(batch, columns)`."""
-        if self.token_weight:
-            *sentence_features, joined = sentence_features
+        """The parts; `labels` are places of the teacher's embeddings, `(batch, columns)`, with those of partners."""
+        *sentence_features, joined = sentence_features if self.joined_weight else (*sentence_features, None)
         # Column by column: in one batch with passages, questions would be padded to their length.
         students = [self.model(features)["sentence_embedding"].float() for features in sentence_features]
         places = labels.view(len(labels), -1).unbind(dim=1)
-        teachers = [self.embeddings[place].to(students[0].device) for place in places]
+        teachers = [self.embeddings[place].to(students[0].device) for place in places[: len(students)]]
         losses = {"embedding": self.embedding_loss.compute_loss_from_embeddings(students, teachers)}
         student, teacher = (F.normalize(torch.cat(parts), dim=-1) for parts in (students, teachers))
         with torch.autocast(student.device.type, enabled=False):
@@ -309,16 +316,28 @@ class TeacherLoss(nn.Module):
             logs = F.log_softmax(self.scale * similarities[:anchors, anchors:], dim=-1)
             targets = F.log_softmax(self.scale * wanted[:anchors, anchors:], dim=-1)
             losses["ranking"] = RANKING_WEIGHT * F.kl_div(logs, targets, reduction="batchmean", log_target=True)
-        if self.token_weight:
-            losses["tokens"] = self.token_weight * self._token_loss(joined)
+        if joined is not None:
+            pair = [self.embeddings[place[::JOINED_EVERY]].to(student.device) for place in places[:2]]
+            losses |= self._joined_losses(joined, F.cosine_similarity(*pair))
         return losses
 
-    def _token_loss(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _joined_losses(self, features: dict[str, torch.Tensor], wanted: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parts of two texts in one input, of which `wanted` are the similarities."""
         real = features["attention_mask"].bool()
         with torch.no_grad():
-            wanted = self.read({**features})["token_embeddings"][real].float()
-        states = self.model({**features})["token_embeddings"][real].float()
-        return 1 - F.cosine_similarity(states, wanted, dim=-1).mean()
+            teacher = self.read({**features})["token_embeddings"][real].float()
+        output = self.model({**features})["token_embeddings"].float()
+        states = 1 - F.cosine_similarity(output[real], teacher, dim=-1).mean()
+        found = self._state_for_classifiers(output, features["attention_mask"])
+        found = found[:, ::2].mean(dim=-1) - found[:, 1::2].mean(dim=-1)
+        similarity = JOINED_SIMILARITY_WEIGHT * F.mse_loss(found, wanted)
+        return {"joined_states": self.joined_weight * states, "joined_similarity": self.joined_weight * similarity}
+
+    def _state_for_classifiers(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """What a classifier with the student's configuration reads: the first state, or the mean of all."""
+        if getattr(self.config, "classifier_pooling", "cls") == "cls":
+            return states[:, 0]
+        return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
 
 
 class LengthBatchSampler(DefaultBatchSampler):
@@ -379,29 +398,34 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
         """Let the teacher read what its cache lacks, and train."""
         teacher = self.teacher.model  # which `embed` forgets
         self.loss.embeddings = self.teacher.embed(self.texts, self.folder, self.args)
-        if self.loss.token_weight:
+        if self.loss.joined_weight:
             self.loss.read = teacher.forward
             self.data_collator.joined_length = min(teacher.max_seq_length, self.model.max_seq_length)
         splits = {}
         for name, split in self.texts.splits.items():
             columns = [column for column in split.column_names if column != LENGTH]
             places = np.array([self.loss.embeddings.places(split[column][:]) for column in columns]).T
+            if self.loss.joined_weight and columns == ["text"]:
+                partners = find_partners(self.loss.embeddings[torch.from_numpy(places[:, 0])])
+                split = split.add_column(PARTNER, split.select(partners)["text"][:])
+                places = np.concatenate([places, places[partners]], axis=1)
             splits[name] = split.add_column("label", list(places))
-            if self.loss.token_weight and columns == ["text"]:
-                partners = most_similar(self.loss.embeddings[torch.from_numpy(places[:, 0])])
-                splits[name] = splits[name].add_column(PARTNER, split.select(partners)["text"][:])
         self.train_dataset = self.preprocess_dataset(datasets.DatasetDict(splits), dataset_name="train")
         return super().train(*args, **kwargs)
 
 
-def most_similar(embeddings: torch.Tensor) -> np.ndarray:
-    """Each row's most similar other one of `PARTNERS` that follow each other.
+def find_partners(embeddings: torch.Tensor) -> np.ndarray:
+    """For each text the index of another one to be read with it in one input.
+
+    It is the most similar one of `PARTNERS` texts that follow each other, or that of the text before.
 
     Args:
-        embeddings: Shape `(rows, dimension)`.
+        embeddings: The teacher's, shape `(texts, dimension)`.
     """
-    found = []
+    found: list[torch.Tensor] = []
     for part in F.normalize(embeddings, dim=-1).split(PARTNERS):
         similarities = (part @ part.mT).fill_diagonal_(-2.0)
         found.append(similarities.argmax(dim=-1) + sum(map(len, found)))
-    return torch.cat(found).numpy()
+    partners = torch.cat(found).numpy()
+    partners[::OTHERS_PARTNER_EVERY] = np.roll(partners, 1)[::OTHERS_PARTNER_EVERY]
+    return partners

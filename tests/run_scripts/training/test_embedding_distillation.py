@@ -31,7 +31,7 @@ from tokenmixers.run_scripts.training.embedding_distillation import (
     EmbeddingTeacher,
     LengthBatchSampler,
     TeacherLoss,
-    most_similar,
+    find_partners,
 )
 from tokenmixers.run_scripts.training.teacher_embeddings import TeacherEmbeddings, teacher_fingerprint
 
@@ -102,6 +102,11 @@ def command(data, as_words, tmp_path):
 class Recorded(torch.nn.Module):
     """A student whose embeddings and states of tokens are given."""
 
+    def __init__(self, pooling=None):
+        super().__init__()
+        config = SimpleNamespace() if pooling is None else SimpleNamespace(classifier_pooling=pooling)
+        self.transformers_model = SimpleNamespace(config=config)
+
     def forward(self, features):
         return {"sentence_embedding": features["embeddings"], "token_embeddings": features.get("states")}
 
@@ -127,25 +132,34 @@ def test_loss_is_the_formula():
     assert loss(features[:1], torch.arange(5))["ranking"] == 0
 
 
-def test_loss_of_token_states_is_the_formula():
+@pytest.mark.parametrize("pooling", [None, "cls", "mean"])
+def test_loss_of_two_texts_in_one_input_is_the_formula(pooling):
     draw = np.random.default_rng(0)
-    student, teacher = draw.normal(size=(2, 3, 4, 7))
-    real = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]])
-    loss = TeacherLoss(Recorded(), scale=4.0, token_weight=2.0)
-    loss.embeddings = torch.tensor(draw.normal(size=(5, 7))).float()
+    student, teacher = draw.normal(size=(2, 3, 4, 6))
+    embeddings, real = draw.normal(size=(9, 6)), np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]])
+    loss = TeacherLoss(Recorded(pooling), scale=4.0, joined_weight=3.0)
+    loss.embeddings = torch.tensor(embeddings).float()
     loss.read = lambda features: {"token_embeddings": torch.tensor(teacher)}
     joined = {"embeddings": None, "states": torch.tensor(student), "attention_mask": torch.tensor(real)}
-    found = loss([{"embeddings": loss.embeddings}, joined], torch.arange(5))
-    unit = [array / np.linalg.norm(array, axis=-1, keepdims=True) for array in (student, teacher)]
-    expected = (1 - (unit[0] * unit[1]).sum(-1))[real == 1].mean()
-    assert found["tokens"].item() == pytest.approx(2 * expected, abs=1e-5)
+    labels = torch.tensor([[row, 8 - row] for row in range(9)])  # rows 0, 4 and 8 are read with their partners
+    found = loss([{"embeddings": loss.embeddings}, joined], labels)
     assert found["embedding"].item() == pytest.approx(0, abs=1e-5)
+    unit = [array / np.linalg.norm(array, axis=-1, keepdims=True) for array in (student, teacher, embeddings)]
+    expected = (1 - (unit[0] * unit[1]).sum(-1))[real == 1].mean()
+    assert found["joined_states"].item() == pytest.approx(3 * expected, abs=1e-5)
+    read = student[:, 0]
+    if pooling == "mean":
+        read = np.stack([states[: mask.sum()].mean(0) for states, mask in zip(student, real, strict=True)])
+    said = read[:, [0, 2, 4]].mean(1) - read[:, [1, 3, 5]].mean(1)
+    wanted = [unit[2][row] @ unit[2][8 - row] for row in (0, 4, 8)]
+    assert found["joined_similarity"].item() == pytest.approx(3 * 2 * ((said - wanted) ** 2).mean(), abs=1e-5)
 
 
 def test_partners_are_the_most_similar_texts(monkeypatch):
     monkeypatch.setattr(embedding_distillation, "PARTNERS", 3)
     angles = torch.tensor([0.0, 1.0, 0.4, 2.0, 3.0, 2.9, 0.3])  # the last one is alone in its part
-    assert most_similar(torch.stack([angles.cos(), angles.sin()], dim=-1)).tolist() == [2, 2, 0, 5, 5, 4, 6]
+    embeddings = torch.stack([angles.cos(), angles.sin()], dim=-1)
+    assert find_partners(embeddings).tolist() == [6, 2, 0, 5, 5, 4, 6]  # the first one has that of the text before
 
 
 def test_batches_have_texts_of_like_length():
@@ -317,7 +331,7 @@ def test_student_learns_the_teachers_embeddings(command, data, tmp_path, capsys)
     assert tokenizer["truncation"] is tokenizer["padding"] is None
     assert AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 24
     card = (tmp_path / "run" / "README.md").read_text()
-    assert "token_weight" in card and "TeacherLoss" in card
+    assert "joined_weight" in card and "TeacherLoss" in card
     assert not (tmp_path / "run" / "_teacher_embeddings").exists()
 
 
@@ -373,14 +387,14 @@ def test_student_with_other_token_mixing(command, data, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [[0, 1], [1]])
-def test_token_states_are_compared_with_the_teachers(kept, command, monkeypatch, tmp_path):
+def test_two_texts_in_one_input_are_the_teachers(kept, command, monkeypatch, tmp_path):
     pairs = []
     forward = TeacherLoss.forward
     monkeypatch.setattr(TeacherLoss, "forward", lambda self, *args: pairs.append(args[0][-1]) or forward(self, *args))
-    settings = {"learning_rate": 0, "max_steps": 20, "logging_steps": 1, "token_weight": 3}
+    settings = {"learning_rate": 0, "max_steps": 20, "logging_steps": 1, "joined_weight": 3}
     run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=kept, **settings))
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
-    losses = [entry["tokens"] for entry in state["log_history"] if "tokens" in entry]
+    losses = [entry["joined_states"] for entry in state["log_history"] if "joined_states" in entry]
     assert len(losses) == 20
     if kept == [0, 1]:  # all of the teacher
         assert max(losses) < 1e-3
@@ -473,7 +487,7 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ({"do_train": None}, "--teacher is for training"),
         ({"teacher": "nowhere/at-all"}, "nowhere/at-all"),
         ({"matryoshka_dims": 8}, "--matryoshka_dims is for pairs without a --teacher"),
-        ({"token_weight": -1}, "--token_weight must be a finite number of at least 0"),
+        ({"joined_weight": -1}, "--joined_weight must be a finite number of at least 0"),
         (
             {"train_file": "dev.tsv"},
             "of pairs (--anchor_column, --positive_column and --negative_columns) nor one 'text' with texts",
@@ -500,14 +514,14 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
             {"copy_token_embeddings": True, **NO_CONFIG, "model_name_or_path": "bert"},
             "--copy_token_embeddings is for a student from scratch",
         ),
-        ({"token_weight": 1}, "the student's width is 16, the teacher's 32: give a student with hidden_size=32"),
-        ({"token_weight": 1, "keep_layers": [], **NO_CONFIG}, "static embeddings have none: leave it out"),
+        ({"joined_weight": 1}, "the student's width is 16, the teacher's 32: give a student with hidden_size=32"),
+        ({"joined_weight": 1, "keep_layers": [], **NO_CONFIG}, "static embeddings have none: leave it out"),
         (
-            {"token_weight": 1, "config_overrides": SIZES.replace("16", "32"), "train_tokenizer": 60},
+            {"joined_weight": 1, "config_overrides": SIZES.replace("16", "32"), "train_tokenizer": 60},
             "the student's tokenizer gives others than that of the teacher",
         ),
         (
-            {"token_weight": 1, **NO_CONFIG, "config_name": "one_type"},
+            {"joined_weight": 1, **NO_CONFIG, "config_name": "one_type"},
             "which have 2 token types: the student has type_vocab_size=1",
         ),
         ({"layer_types": ["gmlp"]}, "--layer_types names 1 types for the 0 layers of --keep_layers"),
