@@ -364,6 +364,34 @@ def test_finetuning_is_what_was_measured():
             assert deviation == pytest.approx(np.std(seeds, ddof=1), abs=0.051)
 
 
+def test_more_rows_are_what_was_measured():
+    """Students of few rows are those of the study with its first seed."""
+    mixing = {"attention": "full_attention", "random": "random_synthesizer", "gMLP": "gmlp"}
+    many: dict[tuple, float] = {}
+    for run in json.loads((EMBEDDINGS / "rows.json").read_text())["runs"]:  # the rate of the table stands first
+        many.setdefault((tuple(run["keep_layers"]), tuple(run["layer_types"] or ())), run["spearman_cosine"])
+    study = json.loads((FOLDER / "studies" / "inheritance.json").read_text())
+    results = {run["model"]: run["result"] for run in study["runs"] if run["seed"] == 1}
+    few = {}
+    for name, variant in study["definition"]["variants"].items():
+        for size, facts in variant.get("sizes", {"": variant}).items():
+            model = f"{name}/{size}" if size else name
+            key = tuple(facts.get("keep_layers", ())), tuple(facts.get("layer_types", ()))
+            few.setdefault(key, (results[model], study["models"]["inheritance"][model]["flops"]))
+    few[(), ()] = results["static"], 0
+    _, rows = table_with(EMBEDDINGS / "README.md", "kept layers")
+    for layers, types, share, *cells in rows:
+        kept = tuple(int(layer) for layer in layers.split(", ")) if layers != "none" else ()
+        names = tuple(mixing[name] for name in types.split(", ")) if kept else ()
+        names = names * len(kept) if len(names) == 1 else names
+        key = kept, names if {*names} - {"full_attention"} else ()
+        assert float(cells[1]) == pytest.approx(100 * many.pop(key), abs=0.051), key
+        if cells[0]:
+            assert float(cells[0]) == pytest.approx(100 * few[key][0], abs=0.051), key
+            assert int(share.split()[0]) == round(100 * few[key][1] / few[(0, 2, 5), ()][1] / 2), key
+    assert not many
+
+
 def test_finetuning_with_few_rows_is_what_was_measured():
     """Mean and deviation of the draws, and in how many finetuning is better."""
     measured = json.loads((EMBEDDINGS / "few_rows.json").read_text())
