@@ -40,10 +40,8 @@ from .trainer import forget_truncation
 BATCHES_SORTED_TOGETHER = 50
 #: Rows of the training data on whose texts a layer's mean attention is measured.
 MEASURED_ROWS = 512
-#: Shares of parts in the loss, next to 1 for the embeddings.
-SIMILARITY_WEIGHT, RANKING_WEIGHT = 20.0, 1.0
-#: Share of the similarity of two texts in one input in the loss, next to 1 for their states.
-JOINED_SIMILARITY_WEIGHT = 2.0
+#: Shares in the loss of squared differences of similarities: of a batch's texts, and of two texts in one input.
+SIMILARITY_WEIGHT, JOINED_SIMILARITY_WEIGHT = 20.0, 2.0
 #: Every so many-th row of a batch is read as two texts in one input.
 JOINED_EVERY = 4
 #: A text's partner in one input is the most similar one of so many; for every so many-th text that of another.
@@ -179,17 +177,15 @@ class EmbeddingTeacher(NoTeacher):
                 f"--joined_weight compares states of tokens: the student's width is {own.hidden_size}, the teacher's "
                 f"{given.hidden_size}: give a student with hidden_size={given.hidden_size}."
             )
-        pair = {model: model.preprocess([["a text", "another one"]]) for model in (student, self.model)}
-        if (
-            student.tokenizer.get_vocab() != self.tokenizer.get_vocab()
-            or pair[student]["input_ids"].tolist() != pair[self.model]["input_ids"].tolist()
-        ):
+        found, wanted = (model.preprocess([["a text", "another one"]]) for model in (student, self.model))
+        same_ids = found["input_ids"].tolist() == wanted["input_ids"].tolist()
+        if not same_ids or student.tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise UserError(
                 f"--joined_weight compares states of tokens: the student's tokenizer gives others than that of the "
                 f"teacher {self.name!r}: leave --tokenizer_name out, or give a student with the teacher's tokenizer."
             )
-        types, known = pair[student].get("token_type_ids", torch.zeros(1)).max() + 1, own.type_vocab_size
-        if 0 < known < types:
+        types = int(found.get("token_type_ids", torch.zeros(1)).max()) + 1
+        if 0 < (known := getattr(own, "type_vocab_size", 0)) < types:
             raise UserError(
                 f"--joined_weight reads two texts in one input, which have {types} token types: the student has "
                 f"type_vocab_size={known}."
@@ -315,7 +311,7 @@ class TeacherLoss(nn.Module):
             anchors = len(labels)
             logs = F.log_softmax(self.scale * similarities[:anchors, anchors:], dim=-1)
             targets = F.log_softmax(self.scale * wanted[:anchors, anchors:], dim=-1)
-            losses["ranking"] = RANKING_WEIGHT * F.kl_div(logs, targets, reduction="batchmean", log_target=True)
+            losses["ranking"] = F.kl_div(logs, targets, reduction="batchmean", log_target=True)
         if joined is not None:
             pair = [self.embeddings[place[::JOINED_EVERY]].to(student.device) for place in places[:2]]
             losses |= self._joined_losses(joined, F.cosine_similarity(*pair))
@@ -406,7 +402,7 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
             columns = [column for column in split.column_names if column != LENGTH]
             places = np.array([self.loss.embeddings.places(split[column][:]) for column in columns]).T
             if self.loss.joined_weight and columns == ["text"]:
-                partners = find_partners(self.loss.embeddings[torch.from_numpy(places[:, 0])])
+                partners = find_partners(self.loss.embeddings, torch.from_numpy(places[:, 0]))
                 split = split.add_column(PARTNER, split.select(partners)["text"][:])
                 places = np.concatenate([places, places[partners]], axis=1)
             splits[name] = split.add_column("label", list(places))
@@ -414,18 +410,19 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
         return super().train(*args, **kwargs)
 
 
-def find_partners(embeddings: torch.Tensor) -> np.ndarray:
+def find_partners(embeddings: TeacherEmbeddings | torch.Tensor, places: torch.Tensor) -> np.ndarray:
     """For each text the index of another one to be read with it in one input.
 
     It is the most similar one of `PARTNERS` texts that follow each other, or that of the text before.
 
     Args:
-        embeddings: The teacher's, shape `(texts, dimension)`.
+        embeddings: The teacher's.
+        places: Where the texts' embeddings stand, shape `(texts,)`.
     """
     found: list[torch.Tensor] = []
-    for part in F.normalize(embeddings, dim=-1).split(PARTNERS):
-        similarities = (part @ part.mT).fill_diagonal_(-2.0)
-        found.append(similarities.argmax(dim=-1) + sum(map(len, found)))
+    for start in range(0, len(places), PARTNERS):
+        part = F.normalize(embeddings[places[start : start + PARTNERS]], dim=-1)
+        found.append((part @ part.mT).fill_diagonal_(-2.0).argmax(dim=-1) + start)
     partners = torch.cat(found).numpy()
     partners[::OTHERS_PARTNER_EVERY] = np.roll(partners, 1)[::OTHERS_PARTNER_EVERY]
     return partners

@@ -159,7 +159,15 @@ def test_partners_are_the_most_similar_texts(monkeypatch):
     monkeypatch.setattr(embedding_distillation, "PARTNERS", 3)
     angles = torch.tensor([0.0, 1.0, 0.4, 2.0, 3.0, 2.9, 0.3])  # the last one is alone in its part
     embeddings = torch.stack([angles.cos(), angles.sin()], dim=-1)
-    assert find_partners(embeddings).tolist() == [6, 2, 0, 5, 5, 4, 6]  # the first one has that of the text before
+    assert find_partners(embeddings, torch.arange(7)).tolist() == [
+        6,
+        2,
+        0,
+        5,
+        5,
+        4,
+        6,
+    ]  # the first one has that of the text before
 
 
 def test_batches_have_texts_of_like_length():
@@ -473,11 +481,12 @@ def test_recipe_runs_with_other_files_and_a_small_student(command, tmp_path):
 
 @pytest.mark.slow  # two processes that import everything
 def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_path):
-    arguments = command(per_device_train_batch_size=4, max_steps=6, logging_steps=1)
-    in_two_processes("run_sentence_embeddings", arguments)
+    settings = {"per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 1, "joined_weight": 1}
+    in_two_processes("run_sentence_embeddings", command(**NO_CONFIG, keep_layers=[1], **settings))
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
     ranked = [entry["ranking"] for entry in state["log_history"] if "ranking" in entry]
     assert len(ranked) == 6 and max(ranked) > 0  # one process may have texts where the other has pairs
+    assert sum("joined_similarity" in entry for entry in state["log_history"]) == 6
 
 
 @pytest.mark.parametrize(
