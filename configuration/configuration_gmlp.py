@@ -25,10 +25,11 @@ class GMLPConfig(ValidatedConfig):
         hidden_dropout_prob (`float`, defaults to 0.0): Dropout rate for the embeddings and each block's output.
         classifier_dropout (`float`, *optional*):
             Dropout before a classification head; `None` means `hidden_dropout_prob`.
-        classifier_pooling (`"cls"` or `"mean"`, defaults to `"cls"`):
-            Input of sequence-level heads: the first real token (as in the paper), or the mean of the real tokens. For
-            images, `"cls"` uses ViT's class token and pre-logits layer (a dense layer and tanh), which gives the
-            parameter counts of the paper's Table 1; `"mean"` uses neither, as in timm.
+        classifier_pooling (`"cls"`, `"mean"` or `"normalized_mean"`, defaults to `"cls"`):
+            Input of sequence-level heads: the first real token (as in the paper), the mean of the real tokens, or that
+            mean divided by its root mean square, for encoders whose means are longer for shorter texts. For images,
+            `"cls"` uses ViT's class token and pre-logits layer (a dense layer and tanh), which gives the parameter
+            counts of the paper's Table 1; the others use neither, as in timm.
         gate_type (`"split"`, `"linear"`, `"additive"` or `"multiplicative"`, defaults to `"split"`):
             The gate s(Z) of Table 3, with f the spatial projection of the normalised input: `"split"` Z1 * f(Z2), the
             spatial gating unit; `"linear"` f(Z); `"additive"` Z + f(Z); `"multiplicative"` Z * f(Z). Only `"split"`
@@ -100,7 +101,7 @@ class GMLPConfig(ValidatedConfig):
     hidden_act: str = "gelu"
     hidden_dropout_prob: float | int = 0.0
     classifier_dropout: float | int | None = None
-    classifier_pooling: Literal["cls", "mean"] = "cls"
+    classifier_pooling: Literal["cls", "mean", "normalized_mean"] = "cls"
     gate_type: Literal["split", "linear", "additive", "multiplicative"] = "split"
     spatial_weight_type: Literal["toeplitz", "full"] | None = None
     spatial_initializer_range: float | int = 1e-6

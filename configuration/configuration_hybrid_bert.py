@@ -50,8 +50,8 @@ class HybridBertConfig(ValidatedConfig):
         attention_probs_dropout_prob (`float`, defaults to 0.1): Dropout rate for attention weights.
         classifier_dropout (`float`, *optional*):
             Dropout before a classification head; `None` means `hidden_dropout_prob`.
-        classifier_pooling (`"cls"` or `"mean"`, defaults to `"cls"`):
-            Input of sequence-level heads: the first real token, or the mean of the real tokens.
+        classifier_pooling (`"cls"`, `"mean"` or `"normalized_mean"`, defaults to `"cls"`):
+            Input of sequence-level heads, as in `GMLPConfig`.
         max_position_embeddings (`int`, defaults to 512): Maximum sequence length.
         type_vocab_size (`int`, defaults to 2): Number of segment embeddings; with 0 `token_type_ids` have no effect.
         attention_size (`int`, defaults to 64): Width of the tiny attention in aMLP blocks.
@@ -104,7 +104,7 @@ class HybridBertConfig(ValidatedConfig):
     hidden_dropout_prob: float | int = 0.1
     attention_probs_dropout_prob: float | int = 0.1
     classifier_dropout: float | int | None = None
-    classifier_pooling: Literal["cls", "mean"] = "cls"
+    classifier_pooling: Literal["cls", "mean", "normalized_mean"] = "cls"
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     attention_size: int = 64

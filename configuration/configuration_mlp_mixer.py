@@ -23,7 +23,7 @@ class MLPMixerConfig(GMLPConfig):
             Maximum sequence length, which is the number of inputs and outputs of the token-mixing MLP. For images, it
             is computed from `image_size`.
         hidden_act (`str`, defaults to `"gelu"`): Activation inside both MLPs.
-        classifier_pooling (`"cls"` or `"mean"`, *optional*):
+        classifier_pooling (`"cls"`, `"mean"` or `"normalized_mean"`, *optional*):
             As in `GMLPConfig`; `None` becomes `"cls"` for text, and `"mean"` for images as in the Mixer paper, which
             has no class token.
         spatial_weight_type (`"full"`): The token-mixing weights are full matrices.
@@ -55,7 +55,7 @@ class MLPMixerConfig(GMLPConfig):
     num_hidden_layers: int = 24
     max_position_embeddings: int = 128
     token_mixing_size: int = 384
-    classifier_pooling: Literal["cls", "mean"] | None = None  # type: ignore[assignment]  # `__post_init__` chooses
+    classifier_pooling: Literal["cls", "mean", "normalized_mean"] | None = None  # type: ignore[assignment]  # `__post_init__` chooses
     spatial_weight_type: Literal["full"] = "full"
     spatial_initializer_range: float | int = 0.02
     gate_type: None = None  # type: ignore[assignment]  # there is no gate

@@ -184,8 +184,8 @@ class SynthesizerConfig(ValidatedConfig):
             layers.
         attention_dropout (`float`, defaults to 0.1): Dropout rate for attention weights.
         classifier_dropout (`float`, *optional*): Dropout before a classifier; `None` means `hidden_dropout_prob`.
-        classifier_pooling (`"cls"` or `"mean"`, defaults to `"mean"`):
-            Input of sequence-level heads: the first real token, or the mean of the real tokens.
+        classifier_pooling (`"cls"`, `"mean"` or `"normalized_mean"`, defaults to `"mean"`):
+            Input of sequence-level heads, as in `GMLPConfig`.
         layer_norm_eps (`float`, defaults to 1e-6): Epsilon of the norms.
         initializer_factor (`float`, defaults to 1.0):
             Factor for the initial standard deviations of everything except the random components.
@@ -267,7 +267,7 @@ class SynthesizerConfig(ValidatedConfig):
     hidden_dropout_prob: float | int = 0.1
     attention_dropout: float | int = 0.1
     classifier_dropout: float | int | None = None
-    classifier_pooling: Literal["cls", "mean"] = "mean"
+    classifier_pooling: Literal["cls", "mean", "normalized_mean"] = "mean"
     layer_norm_eps: float = 1e-6
     initializer_factor: float | int = 1.0
     is_encoder_decoder: bool = False

@@ -11,7 +11,7 @@ class ImageInputs(BackboneConfigMixin):
     image_size: int | list[int] | tuple[int, int] | None
     patch_size: int
     num_channels: int
-    classifier_pooling: Literal["cls", "mean"]
+    classifier_pooling: Literal["cls", "mean", "normalized_mean"]
     max_position_embeddings: int
     num_hidden_layers: int
     apply_layernorm: bool = True

@@ -168,7 +168,8 @@ class GMLPModel(GMLPPreTrainedModel):
         hidden_states = self.norm(hidden_states)
         pooled = None
         if pixel_values is not None:
-            pooled = pool_patches(hidden_states, attention_mask, getattr(self, "pooler", None))
+            pooling, pre_logits = self.config.classifier_pooling, getattr(self, "pooler", None)
+            pooled = pool_patches(hidden_states, attention_mask, pooling, pre_logits)
         return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled, None, cache)
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:

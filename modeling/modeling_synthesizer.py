@@ -406,7 +406,8 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         patches = self.embed_patches(pixel_values)
         outputs = self.encoder(None, attention_mask, inputs_embeds=patches, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
-        pooled = pool_patches(hidden_states, attention_mask, getattr(self, "pooler", None))
+        pooling, pre_logits = self.config.classifier_pooling, getattr(self, "pooler", None)
+        pooled = pool_patches(hidden_states, attention_mask, pooling, pre_logits)
         return BaseModelOutputWithPooling(
             last_hidden_state=hidden_states,
             pooler_output=pooled,

@@ -19,7 +19,7 @@ class ImageInputs(BackboneConfigMixin):
     image_size: int | list[int] | tuple[int, int] | None
     patch_size: int
     num_channels: int
-    classifier_pooling: Literal["cls", "mean"]
+    classifier_pooling: Literal["cls", "mean", "normalized_mean"]
     max_position_embeddings: int
     num_hidden_layers: int
     apply_layernorm: bool = True
@@ -217,7 +217,7 @@ class GMLPConfig(ValidatedConfig):
     hidden_act: str = "gelu"
     hidden_dropout_prob: float | int = 0.0
     classifier_dropout: float | int | None = None
-    classifier_pooling: Literal["cls", "mean"] = "cls"
+    classifier_pooling: Literal["cls", "mean", "normalized_mean"] = "cls"
     gate_type: Literal["split", "linear", "additive", "multiplicative"] = "split"
     spatial_weight_type: Literal["toeplitz", "full"] | None = None
     spatial_initializer_range: float | int = 1e-6

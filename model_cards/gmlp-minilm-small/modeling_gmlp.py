@@ -493,21 +493,25 @@ def _sides_with_padding(padding_mask: torch.Tensor, may_shift: bool, is_toeplitz
 # --- modeling/heads/pooling.py
 def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str) -> torch.Tensor:
     """One vector per sequence."""
-    if attention_mask is None:
-        return last_hidden_state[:, 0] if pooling == "cls" else last_hidden_state.mean(dim=1)
     if pooling == "cls":
+        if attention_mask is None:
+            return last_hidden_state[:, 0]
         rows = torch.arange(last_hidden_state.shape[0], device=last_hidden_state.device)
         return last_hidden_state[rows, first_token_index(attention_mask).to(last_hidden_state.device)]
-    weights = (attention_mask != 0)[:, :, None].to(last_hidden_state)
-    return (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+    if attention_mask is None:
+        mean = last_hidden_state.mean(dim=1)
+    else:
+        weights = (attention_mask != 0)[:, :, None].to(last_hidden_state)
+        mean = (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+    return mean if pooling == "mean" else F.normalize(mean, dim=-1) * mean.shape[-1] ** 0.5
 
 
 def pool_patches(
-    last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pre_logits: nn.Linear | None
+    last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str, pre_logits: nn.Linear | None
 ) -> torch.Tensor:
-    """One vector per image: the class token after ViT's pre-logits layer, or the mean if there is no such layer."""
+    """One vector per image: the class token after ViT's pre-logits layer, or a mean if there is no such layer."""
     if pre_logits is None:
-        return pool(last_hidden_state, attention_mask, "mean")
+        return pool(last_hidden_state, attention_mask, pooling)
     return torch.tanh(pre_logits(last_hidden_state[:, 0]))
 
 
@@ -1178,7 +1182,8 @@ class GMLPModel(GMLPPreTrainedModel):
         hidden_states = self.norm(hidden_states)
         pooled = None
         if pixel_values is not None:
-            pooled = pool_patches(hidden_states, attention_mask, getattr(self, "pooler", None))
+            pooling, pre_logits = self.config.classifier_pooling, getattr(self, "pooler", None)
+            pooled = pool_patches(hidden_states, attention_mask, pooling, pre_logits)
         return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled, None, cache)
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:

@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from ..inputs.token_layout import first_token_index
 
@@ -12,24 +13,29 @@ def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, p
     Args:
         last_hidden_state: Shape `(batch, length, hidden_size)`.
         attention_mask: Shape `(batch, length)`, non-zero for real tokens; `None` if all are.
-        pooling: `"cls"`, the first real token, or `"mean"`, the mean of the real tokens.
+        pooling: `"cls"`, the first real token, `"mean"`, the mean of the real tokens, or `"normalized_mean"`, that
+            mean divided by its root mean square.
 
     Returns:
         Shape `(batch, hidden_size)`.
     """
-    if attention_mask is None:
-        return last_hidden_state[:, 0] if pooling == "cls" else last_hidden_state.mean(dim=1)
     if pooling == "cls":
+        if attention_mask is None:
+            return last_hidden_state[:, 0]
         rows = torch.arange(last_hidden_state.shape[0], device=last_hidden_state.device)
         return last_hidden_state[rows, first_token_index(attention_mask).to(last_hidden_state.device)]
-    weights = (attention_mask != 0)[:, :, None].to(last_hidden_state)
-    return (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+    if attention_mask is None:
+        mean = last_hidden_state.mean(dim=1)
+    else:
+        weights = (attention_mask != 0)[:, :, None].to(last_hidden_state)
+        mean = (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+    return mean if pooling == "mean" else F.normalize(mean, dim=-1) * mean.shape[-1] ** 0.5
 
 
 def pool_patches(
-    last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pre_logits: nn.Linear | None
+    last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str, pre_logits: nn.Linear | None
 ) -> torch.Tensor:
-    """One vector per image: the class token after ViT's pre-logits layer, or the mean if there is no such layer."""
+    """One vector per image: the class token after ViT's pre-logits layer, or a mean if there is no such layer."""
     if pre_logits is None:
-        return pool(last_hidden_state, attention_mask, "mean")
+        return pool(last_hidden_state, attention_mask, pooling)
     return torch.tanh(pre_logits(last_hidden_state[:, 0]))

@@ -51,7 +51,7 @@ def image_config(tiny_config):
     return build
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "normalized_mean"])
 def test_logits_written_out(image_config, randomise, pooling):
     config = image_config(classifier_pooling=pooling)
     model = randomise(GMLPForImageClassification(config)).eval().double()
@@ -81,6 +81,8 @@ def test_logits_written_out(image_config, randomise, pooling):
         states = states + inner @ weights[f"{layer}.proj_out.weight"].T + weights[f"{layer}.proj_out.bias"]
     states = norm(states, "model.norm", 1e-6)
     pooled = states.mean(1)
+    if pooling == "normalized_mean":
+        pooled = pooled / (pooled**2).mean(1, keepdim=True).sqrt()
     if pooling == "cls":
         pooled = torch.tanh(states[:, 0] @ weights["model.pooler.weight"].T + weights["model.pooler.bias"])
     expected = pooled @ weights["classifier.weight"].T + weights["classifier.bias"]

@@ -15,7 +15,7 @@ from tokenmixers.modeling.heads.pooling import pool
 
 
 WEIGHT_TYPES = pytest.mark.parametrize("weight_type", ["toeplitz", "full"])
-POOLINGS = pytest.mark.parametrize("pooling", ["cls", "mean"])
+POOLINGS = pytest.mark.parametrize("pooling", ["cls", "mean", "normalized_mean"])
 TOKEN_HEADS = ["GMLPForMaskedLM", "GMLPForTokenClassification", "GMLPForQuestionAnswering"]
 SEQUENCE_HEADS = ["GMLPForSequenceClassification", "GMLPForMultipleChoice"]
 
@@ -41,6 +41,14 @@ def _head(model):
     return head.weight, head.bias
 
 
+def _pooled(tokens, pooling):
+    """The pooled output of one sequence, from the states of its tokens."""
+    if pooling == "cls":
+        return tokens[0]
+    mean = sum(tokens) / len(tokens)
+    return mean if pooling == "mean" else mean / (mean**2).mean().sqrt()
+
+
 # --- logits ------------------------------------------------------------------------------------------------------
 
 
@@ -61,15 +69,14 @@ def test_pooling_reads_real_tokens_alone(pooling, pad, padded_layouts, data):
     states = torch.randn(*mask.shape, 3)
     expected = []
     for row, length, offset in zip(states, lengths, offsets, strict=True):
-        tokens = row[offset : offset + length]
-        expected.append(tokens[0] if pooling == "cls" else sum(tokens) / length)
+        expected.append(_pooled(row[offset : offset + length], pooling))
     torch.testing.assert_close(pool(states, mask, pooling), torch.stack(expected))
 
 
 @POOLINGS
 def test_pooling_without_a_mask_reads_every_token(pooling):
     states = torch.randn(2, 5, 3)
-    expected = states[:, 0] if pooling == "cls" else states.mean(dim=1)
+    expected = torch.stack([_pooled(row, pooling) for row in states])
     torch.testing.assert_close(pool(states, None, pooling), expected)
 
 
@@ -84,7 +91,7 @@ def test_sequence_classification_is_a_linear_map_of_the_pooled_output(pooling, b
     input_ids, mask = torch.randint(37, (2, 5)), torch.tensor([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]])
     states = model.model(input_ids, mask).last_hidden_state
     tokens = [states[0, :3], states[1, 1:]]
-    pooled = torch.stack([row[0] if pooling == "cls" else row.mean(0) for row in tokens])
+    pooled = torch.stack([_pooled(row, pooling) for row in tokens])
     torch.testing.assert_close(
         model(input_ids, mask).logits, pooled @ model.classifier.weight.T + model.classifier.bias
     )
@@ -102,8 +109,7 @@ def test_multiple_choice_scores_each_choice_as_a_sequence_of_its_own(pooling, bu
             one = (tensor[row, choice][None] for tensor in (input_ids, mask, segments))
             kept = int(mask[row, choice].sum())
             states = model.model(*one).last_hidden_state[0, :kept]
-            pooled = states[0] if pooling == "cls" else states.mean(0)
-            expected = model.classifier.weight[0] @ pooled + model.classifier.bias[0]
+            expected = model.classifier.weight[0] @ _pooled(states, pooling) + model.classifier.bias[0]
             torch.testing.assert_close(logits[row, choice], expected)
 
 
