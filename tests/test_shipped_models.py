@@ -393,7 +393,7 @@ def test_more_rows_are_what_was_measured():
 
 
 def test_finetuning_with_few_rows_is_what_was_measured():
-    """Mean and deviation of the draws, and in how many finetuning is better."""
+    """Mean and deviation of the draws, in how many finetuning is better, and what the mean loses."""
     measured = json.loads((EMBEDDINGS / "few_rows.json").read_text())
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for run in measured["runs"]:
@@ -410,7 +410,13 @@ def test_finetuning_with_few_rows_is_what_was_measured():
             assert [*map(float, cell.split(" ± "))] == pytest.approx(expected, abs=0.051), (name, size)
     assert not found
     better = [run["finetuned"] > run["logistic"] for run in measured["runs"]]
-    assert f"better in {sum(better)} of the {len(better)} draws" in path.read_text()
+    text = " ".join(path.read_text().split())
+    assert f"better in {sum(better)} of the {len(better)} draws" in text
+    both = [run for run in measured["runs"] if "with_mean" in run]
+    assert f"the mean of {len(both)} of the draws" in text
+    for name in measured["majority"]:
+        lost = np.mean([run["finetuned"] - run["with_mean"] for run in both if run["set"] == name])
+        assert f" {100 * lost:.1f} on {name}" in text
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
+from ...modeling.heads.pooling import pool
 from ..base.arguments import MODEL_SOURCES, ModelArguments
 from ..base.config_overrides import merge_overrides, parse_overrides
 from ..base.errors import UserError
@@ -324,16 +325,11 @@ class TeacherLoss(nn.Module):
             teacher = self.read({**features})["token_embeddings"][real].float()
         output = self.model({**features})["token_embeddings"].float()
         states = 1 - F.cosine_similarity(output[real], teacher, dim=-1).mean()
-        found = self._state_for_classifiers(output, features["attention_mask"])
+        read_by_classifiers = getattr(self.config, "classifier_pooling", "cls")
+        found = pool(output, features["attention_mask"], read_by_classifiers)
         found = found[:, ::2].mean(dim=-1) - found[:, 1::2].mean(dim=-1)
         similarity = JOINED_SIMILARITY_WEIGHT * F.mse_loss(found, wanted)
         return {"joined_states": self.joined_weight * states, "joined_similarity": self.joined_weight * similarity}
-
-    def _state_for_classifiers(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """What a classifier with the student's configuration reads: the first state, or the mean of all."""
-        if getattr(self.config, "classifier_pooling", "cls") == "cls":
-            return states[:, 0]
-        return (states * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
 
 
 class LengthBatchSampler(DefaultBatchSampler):

@@ -132,7 +132,7 @@ def test_loss_is_the_formula():
     assert loss(features[:1], torch.arange(5))["ranking"] == 0
 
 
-@pytest.mark.parametrize("pooling", [None, "cls", "mean"])
+@pytest.mark.parametrize("pooling", [None, "cls", "mean", "normalized_mean"])
 def test_loss_of_two_texts_in_one_input_is_the_formula(pooling):
     draw = np.random.default_rng(0)
     student, teacher = draw.normal(size=(2, 3, 4, 6))
@@ -148,8 +148,10 @@ def test_loss_of_two_texts_in_one_input_is_the_formula(pooling):
     expected = (1 - (unit[0] * unit[1]).sum(-1))[real == 1].mean()
     assert found["joined_states"].item() == pytest.approx(3 * expected, abs=1e-5)
     read = student[:, 0]
-    if pooling == "mean":
+    if pooling in ("mean", "normalized_mean"):
         read = np.stack([states[: mask.sum()].mean(0) for states, mask in zip(student, real, strict=True)])
+    if pooling == "normalized_mean":
+        read /= np.sqrt((read**2).mean(1, keepdims=True))
     said = read[:, [0, 2, 4]].mean(1) - read[:, [1, 3, 5]].mean(1)
     wanted = [unit[2][row] @ unit[2][8 - row] for row in (0, 4, 8)]
     assert found["joined_similarity"].item() == pytest.approx(3 * 2 * ((said - wanted) ** 2).mean(), abs=1e-5)
