@@ -364,6 +364,20 @@ def test_finetuning_is_what_was_measured():
             assert deviation == pytest.approx(np.std(seeds, ddof=1), abs=0.051)
 
 
+def test_finetuned_layers_are_what_was_measured():
+    """One seed each."""
+    tasks = {"SST-2": "sst2", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte"}
+    runs = json.loads((EMBEDDINGS / "finetuning.json").read_text())["layers"]["runs"]
+    metrics = {"stsb": "spearman"}
+    found = {(run["model"], run["task"]): 100 * run[metrics.get(run["task"], "accuracy")] for run in runs}
+    head, rows = table_with(EMBEDDINGS / "README.md", "finetuned layers")
+    for model, _, *cells in rows:
+        for task in (title for title, cell in zip(head[2:], cells, strict=True) if cell):
+            score = float(cells[head[2:].index(task)])
+            assert score == pytest.approx(found.pop((model, tasks[task])), abs=0.051), (model, task)
+    assert not found
+
+
 def test_more_rows_are_what_was_measured():
     """Students of few rows are those of the study with its first seed."""
     mixing = {"attention": "full_attention", "random": "random_synthesizer", "gMLP": "gmlp"}
