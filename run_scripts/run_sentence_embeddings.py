@@ -111,8 +111,8 @@ class EmbeddingTeacherArguments:
     joined_weight: float = field(
         default=0.0,
         metadata={
-            "help": "Share in the loss of two texts in one input, for every fourth row: the states of tokens, and the "
-            "similarity of the two. It is for students that will be finetuned on pairs of texts."
+            "help": "Weight of two more terms of the loss, for every fourth row read as two texts in one input: the "
+            "states of its tokens, and the similarity of the two. For students to be finetuned on pairs of texts."
         },
     )
     cache_teacher: str | None = field(
@@ -122,7 +122,7 @@ class EmbeddingTeacherArguments:
 
     def __post_init__(self):
         check_ranges(self, ("a finite number of at least 0", "joined_weight"))
-        for name in ("keep_layers", "copy_token_embeddings", "cache_teacher"):
+        for name in ("keep_layers", "copy_token_embeddings", "joined_weight", "cache_teacher"):
             if self.teacher is None and getattr(self, name) not in (None, False):
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
         if self.layer_types is not None and len(self.layer_types) != len(self.keep_layers or ()):

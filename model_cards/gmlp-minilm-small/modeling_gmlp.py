@@ -503,7 +503,9 @@ def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, p
     else:
         weights = (attention_mask != 0)[:, :, None].to(last_hidden_state)
         mean = (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-    return mean if pooling == "mean" else F.normalize(mean, dim=-1) * mean.shape[-1] ** 0.5
+    if pooling == "normalized_mean":  # of padding alone it is 0: half precision has no 1e-12
+        mean = F.normalize(mean, dim=-1, eps=1e-6) * mean.shape[-1] ** 0.5
+    return mean
 
 
 def pool_patches(

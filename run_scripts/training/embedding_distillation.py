@@ -43,9 +43,9 @@ BATCHES_SORTED_TOGETHER = 50
 MEASURED_ROWS = 512
 #: Shares in the loss of squared differences of similarities: of a batch's texts, and of two texts in one input.
 SIMILARITY_WEIGHT, JOINED_SIMILARITY_WEIGHT = 20.0, 2.0
-#: Every so many-th row of a batch is read as two texts in one input.
+#: One row in this many is also read as two texts in one input.
 JOINED_EVERY = 4
-#: A text's partner in one input is the most similar one of so many; for every so many-th text that of another.
+#: A text's partner is searched among this many texts. One text in this many gets the partner of another.
 PARTNERS, OTHERS_PARTNER_EVERY = 2048, 8
 #: Column with the partners of single texts.
 PARTNER = "partner"
@@ -172,11 +172,11 @@ class EmbeddingTeacher(NoTeacher):
             raise UserError(
                 "--joined_weight compares states of tokens, and static embeddings have none: leave it out."
             )
-        own, given = (model.transformers_model.config for model in (student, self.model))
-        if own.hidden_size != given.hidden_size:
+        own, wanted = (transformers_model(model).config.hidden_size for model in (student, self.model))
+        if own != wanted:
             raise UserError(
-                f"--joined_weight compares states of tokens: the student's width is {own.hidden_size}, the teacher's "
-                f"{given.hidden_size}: give a student with hidden_size={given.hidden_size}."
+                f"--joined_weight compares states of tokens: the student's width is {own}, the teacher's {wanted}: "
+                f"give a student with hidden_size={wanted}."
             )
         found, wanted = (model.preprocess([["a text", "another one"]]) for model in (student, self.model))
         same_ids = found["input_ids"].tolist() == wanted["input_ids"].tolist()
@@ -186,7 +186,8 @@ class EmbeddingTeacher(NoTeacher):
                 f"teacher {self.name!r}: leave --tokenizer_name out, or give a student with the teacher's tokenizer."
             )
         types = int(found.get("token_type_ids", torch.zeros(1)).max()) + 1
-        if 0 < (known := getattr(own, "type_vocab_size", 0)) < types:
+        known = getattr(transformers_model(student).config, "type_vocab_size", 0)
+        if 0 < known < types:
             raise UserError(
                 f"--joined_weight reads two texts in one input, which have {types} token types: the student has "
                 f"type_vocab_size={known}."
@@ -241,7 +242,7 @@ class EmbeddingTeacher(NoTeacher):
         target[:rows] = given[:rows].to(target.dtype)
 
     def embed(self, texts: DistillationTexts, folder: Path, args: TrainingArguments) -> TeacherEmbeddings:
-        """The embeddings of all texts, from the cache or computed now. The teacher is not kept."""
+        """The embeddings of all texts, from the cache or computed now. The teacher is not kept here."""
         model = self.model.to(args.device)
         if args.bf16 or args.fp16:
             model = model.bfloat16() if args.bf16 else model.half()
@@ -267,9 +268,9 @@ class TeacherLoss(nn.Module):
       anchor's similarities, times `scale`, from the teacher's distribution.
     - `joined_states`: for some rows as two texts in one input, 1 - the cosine of a token's last state with the
       teacher's; times `joined_weight`.
-    - `joined_similarity`: the squared difference of what the student's state for classifiers says about the similarity
-      of these two texts from the cosine of their embeddings by the teacher; times 2 `joined_weight`. A state says the
-      mean of its dimensions 0, 2, 4, ... minus the mean of the others.
+    - `joined_similarity`: the squared difference between the teacher's cosine similarity of these two texts and a
+      number from the state that a classifier, or BERT's pooler, reads: the mean of its even dimensions minus the mean
+      of its odd ones; times 2 `joined_weight`.
 
     Args:
         model: The student.
@@ -409,7 +410,8 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
 def find_partners(embeddings: TeacherEmbeddings | torch.Tensor, places: torch.Tensor) -> np.ndarray:
     """For each text the index of another one to be read with it in one input.
 
-    It is the most similar one of `PARTNERS` texts that follow each other, or that of the text before.
+    It is the most similar one of the `PARTNERS` texts around it; for every eighth text the partner of the text before,
+    so that some pairs differ.
 
     Args:
         embeddings: The teacher's.
@@ -420,5 +422,5 @@ def find_partners(embeddings: TeacherEmbeddings | torch.Tensor, places: torch.Te
         part = F.normalize(embeddings[places[start : start + PARTNERS]], dim=-1)
         found.append((part @ part.mT).fill_diagonal_(-2.0).argmax(dim=-1) + start)
     partners = torch.cat(found).numpy()
-    partners[::OTHERS_PARTNER_EVERY] = np.roll(partners, 1)[::OTHERS_PARTNER_EVERY]
-    return partners
+    others, own = np.roll(partners, 1), np.arange(len(partners))
+    return np.where((own % OTHERS_PARTNER_EVERY == 0) & (others != own), others, partners)

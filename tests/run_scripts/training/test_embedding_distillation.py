@@ -158,18 +158,13 @@ def test_loss_of_two_texts_in_one_input_is_the_formula(pooling):
 
 
 def test_partners_are_the_most_similar_texts(monkeypatch):
-    monkeypatch.setattr(embedding_distillation, "PARTNERS", 3)
-    angles = torch.tensor([0.0, 1.0, 0.4, 2.0, 3.0, 2.9, 0.3])  # the last one is alone in its part
+    monkeypatch.setattr(embedding_distillation, "PARTNERS", 5)
+    angles = torch.tensor([0.0, 1.0, 0.4, 2.0, 2.9, 0.5, 0.0, 0.1, 0.45, 0.25])
     embeddings = torch.stack([angles.cos(), angles.sin()], dim=-1)
-    assert find_partners(embeddings, torch.arange(7)).tolist() == [
-        6,
-        2,
-        0,
-        5,
-        5,
-        4,
-        6,
-    ]  # the first one has that of the text before
+    # The first text has the partner of the last one, the ninth that of the eighth.
+    assert find_partners(embeddings, torch.arange(10)).tolist() == [7, 2, 0, 4, 3, 8, 7, 6, 6, 7]
+    two = embeddings[:2]  # the partner of the text before is the first text itself
+    assert find_partners(two, torch.arange(2)).tolist() == [1, 0]
 
 
 def test_batches_have_texts_of_like_length():
@@ -525,6 +520,7 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
             {"copy_token_embeddings": True, **NO_CONFIG, "model_name_or_path": "bert"},
             "--copy_token_embeddings is for a student from scratch",
         ),
+        ({"joined_weight": 1, "teacher": None, "cache_teacher": None}, "--joined_weight is for distillation: name a"),
         ({"joined_weight": 1}, "the student's width is 16, the teacher's 32: give a student with hidden_size=32"),
         ({"joined_weight": 1, "keep_layers": [], **NO_CONFIG}, "static embeddings have none: leave it out"),
         (
