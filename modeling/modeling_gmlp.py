@@ -168,8 +168,7 @@ class GMLPModel(GMLPPreTrainedModel):
         hidden_states = self.norm(hidden_states)
         pooled = None
         if pixel_values is not None:
-            pooling, pre_logits = self.config.classifier_pooling, getattr(self, "pooler", None)
-            pooled = pool_patches(hidden_states, attention_mask, pooling, pre_logits)
+            pooled = pool_patches(hidden_states, attention_mask, self)
         return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled, None, cache)
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:

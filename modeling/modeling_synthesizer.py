@@ -406,8 +406,7 @@ class SynthesizerModel(SynthesizerPreTrainedModel):
         patches = self.embed_patches(pixel_values)
         outputs = self.encoder(None, attention_mask, inputs_embeds=patches, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
-        pooling, pre_logits = self.config.classifier_pooling, getattr(self, "pooler", None)
-        pooled = pool_patches(hidden_states, attention_mask, pooling, pre_logits)
+        pooled = pool_patches(hidden_states, attention_mask, self)
         return BaseModelOutputWithPooling(
             last_hidden_state=hidden_states,
             pooler_output=pooled,

@@ -491,30 +491,24 @@ def _sides_with_padding(padding_mask: torch.Tensor, may_shift: bool, is_toeplitz
 
 
 # --- modeling/heads/pooling.py
-def pool(last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str) -> torch.Tensor:
-    """One vector per sequence."""
-    if pooling == "cls":
-        if attention_mask is None:
-            return last_hidden_state[:, 0]
-        rows = torch.arange(last_hidden_state.shape[0], device=last_hidden_state.device)
-        return last_hidden_state[rows, first_token_index(attention_mask).to(last_hidden_state.device)]
+def pool(states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str) -> torch.Tensor:
+    """One vector per sequence, shape `(batch, hidden_size)`."""
+    if pooling == "normalized_mean":  # half precision has no 1e-12
+        return F.normalize(pool(states, attention_mask, "mean"), dim=-1, eps=1e-6) * states.shape[-1] ** 0.5
     if attention_mask is None:
-        mean = last_hidden_state.mean(dim=1)
-    else:
-        weights = (attention_mask != 0)[:, :, None].to(last_hidden_state)
-        mean = (last_hidden_state * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-    if pooling == "normalized_mean":  # of padding alone it is 0: half precision has no 1e-12
-        mean = F.normalize(mean, dim=-1, eps=1e-6) * mean.shape[-1] ** 0.5
-    return mean
+        return states[:, 0] if pooling == "cls" else states.mean(dim=1)
+    if pooling == "cls":
+        rows = torch.arange(states.shape[0], device=states.device)
+        return states[rows, first_token_index(attention_mask).to(states.device)]
+    weights = (attention_mask != 0)[:, :, None].to(states)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def pool_patches(
-    last_hidden_state: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str, pre_logits: nn.Linear | None
-) -> torch.Tensor:
-    """One vector per image: the class token after ViT's pre-logits layer, or a mean if there is no such layer."""
-    if pre_logits is None:
-        return pool(last_hidden_state, attention_mask, pooling)
-    return torch.tanh(pre_logits(last_hidden_state[:, 0]))
+def pool_patches(states: torch.Tensor, attention_mask: torch.Tensor | None, model: Any) -> torch.Tensor:
+    """One vector per image: the class token after ViT's pre-logits layer, or a mean if the model has no such layer."""
+    if (pre_logits := getattr(model, "pooler", None)) is None:
+        return pool(states, attention_mask, model.config.classifier_pooling)
+    return torch.tanh(pre_logits(states[:, 0]))
 
 
 # --- modeling/heads/task_head.py
@@ -1184,8 +1178,7 @@ class GMLPModel(GMLPPreTrainedModel):
         hidden_states = self.norm(hidden_states)
         pooled = None
         if pixel_values is not None:
-            pooling, pre_logits = self.config.classifier_pooling, getattr(self, "pooler", None)
-            pooled = pool_patches(hidden_states, attention_mask, pooling, pre_logits)
+            pooled = pool_patches(hidden_states, attention_mask, self)
         return BaseModelOutputWithPoolingAndCrossAttentions(hidden_states, pooled, None, cache)
 
     def _token_layout(self, hidden_states: torch.Tensor, *inputs: Any) -> TokenLayout:
