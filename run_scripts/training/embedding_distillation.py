@@ -172,20 +172,20 @@ class EmbeddingTeacher(NoTeacher):
             raise UserError(
                 "--joined_weight compares states of tokens, and static embeddings have none: leave it out."
             )
-        own, wanted = (transformers_model(model).config.hidden_size for model in (student, self.model))
-        if own != wanted:
+        width, wanted = (transformers_model(model).config.hidden_size for model in (student, self.model))
+        if width != wanted:
             raise UserError(
-                f"--joined_weight compares states of tokens: the student's width is {own}, the teacher's {wanted}: "
+                f"--joined_weight compares states of tokens: the student's width is {width}, the teacher's {wanted}: "
                 f"give a student with hidden_size={wanted}."
             )
-        found, wanted = (model.preprocess([["a text", "another one"]]) for model in (student, self.model))
-        same_ids = found["input_ids"].tolist() == wanted["input_ids"].tolist()
+        own, given = (model.preprocess([["a text", "another one"]]) for model in (student, self.model))
+        same_ids = own["input_ids"].tolist() == given["input_ids"].tolist()
         if not same_ids or student.tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise UserError(
                 f"--joined_weight compares states of tokens: the student's tokenizer gives others than that of the "
                 f"teacher {self.name!r}: leave --tokenizer_name out, or give a student with the teacher's tokenizer."
             )
-        types = int(found.get("token_type_ids", torch.zeros(1)).max()) + 1
+        types = int(own.get("token_type_ids", torch.zeros(1)).max()) + 1
         known = getattr(transformers_model(student).config, "type_vocab_size", 0)
         if 0 < known < types:
             raise UserError(
@@ -410,8 +410,8 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
 def find_partners(embeddings: TeacherEmbeddings | torch.Tensor, places: torch.Tensor) -> np.ndarray:
     """For each text the index of another one to be read with it in one input.
 
-    It is the most similar one of the `PARTNERS` texts around it; for every eighth text the partner of the text before,
-    so that some pairs differ.
+    It is the most similar one of `PARTNERS` texts that follow each other; for every eighth text the partner of the text
+    before, so that some pairs differ.
 
     Args:
         embeddings: The teacher's.
