@@ -410,8 +410,8 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
 def find_partners(embeddings: TeacherEmbeddings | torch.Tensor, places: torch.Tensor) -> np.ndarray:
     """For each text the index of another one to be read with it in one input.
 
-    It is the most similar one of `PARTNERS` texts that follow each other; for every eighth text the partner of the text
-    before, so that some pairs differ.
+    It is the most similar one of `PARTNERS` texts that follow each other; for every eighth text the partner of the
+    text before, so that some pairs differ.
 
     Args:
         embeddings: The teacher's.
