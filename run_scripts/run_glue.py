@@ -48,6 +48,7 @@ from .training.distillation import DistillationArguments
 from .training.hyperparameter_grid import Comparison
 from .training.linear_probe import LinearProbeArguments, new_output_layer, start_with_probe
 from .training.run import Run, Task, joined, sets_of
+from .training.schedules import choose_epochs
 from .training.trainer import ScriptTrainer
 
 
@@ -157,6 +158,12 @@ class TextClassification(Task):
 
     def collator(self, run: Run, model: PreTrainedModel) -> Any:
         return (ChoiceCollator if self.task.multiple_choice else DataCollatorWithPadding)(run.tokenizer)
+
+    def build_trainer(self, run: Run, model: PreTrainedModel, **options: Any) -> Any:
+        """With more epochs over few rows, if the output layer starts with a linear probe."""
+        if run.args.do_train and self.is_probed(run, model):
+            choose_epochs(run.args, len(run.rows["train"]))
+        return super().build_trainer(run, model, **options)
 
     def metric_types(self, run: Run) -> dict[str, str]:
         parts = sets_of(run.rows.get("validation"))

@@ -55,6 +55,7 @@ class ScriptTrainingArguments(TrainingArguments):
         names_output: Whether `output_dir` was given; commands need it.
         rate_reason: Why `learning_rate` has its value if it was not given, otherwise `None`; see
             `choose_learning_rate`.
+        epochs_reason: Likewise for `num_train_epochs`, see `choose_epochs`.
 
     Raises:
         ValueError: If the arguments contradict each other, or ask for float16 without a GPU.
@@ -64,11 +65,15 @@ class ScriptTrainingArguments(TrainingArguments):
     grid: ClassVar[Any] = None
     names_output: ClassVar[bool] = False
     rate_reason: ClassVar[str | None] = None
+    epochs_reason: ClassVar[str | None] = None
     learning_rate: float | None = field(
         default=None,
         metadata={
             "help": "Peak learning rate. By default it is chosen for the model: see the plan that a run prints first."
         },
+    )
+    num_train_epochs: float | None = field(
+        default=None, metadata={"help": "Number of epochs, by default 3; run_glue reads few rows up to 6 times."}
     )
     precision: str = field(
         default="auto",
@@ -109,6 +114,8 @@ class ScriptTrainingArguments(TrainingArguments):
         check_output_folder(self.output_dir or "trainer_output")
         if self.learning_rate is None:
             self.learning_rate, self.rate_reason = TrainingArguments.learning_rate, "Transformers' default"
+        if self.num_train_epochs is None:
+            self.num_train_epochs, self.epochs_reason = TrainingArguments.num_train_epochs, "Transformers' default"
         chosen, reason = self._requested_precision() or (None, "")
         found = has_accelerator()
         place = ""

@@ -1,4 +1,4 @@
-"""Learning rates: that of a model by default, and what the schedules of Transformers lack: a constant start, and a
+"""Learning rates and epochs: those by default, and what the schedules of Transformers lack: a constant start, and a
 linear decay to 0 at the end.
 
 The latter two apply to any schedule that is a function of the step. The schedule of T5 in Mesh TensorFlow,
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..base.arguments import MODEL_SOURCES, ModelArguments
@@ -27,6 +28,8 @@ PRE_NORM = ("gmlp", "amlp", "mlp_mixer", "synthesizer")
 CHECKPOINT_RATE, NEW_MODEL_RATE = 2e-4, 1e-3
 #: Peak learning rates of students that start with layers of their teacher, and with static embeddings.
 LAYERS_RATE, STATIC_RATE = 5e-4, 5e-3
+#: Epochs over few rows: as many as read `ROWS_READ` rows in all, at most `MOST_EPOCHS`.
+ROWS_READ, MOST_EPOCHS = 1_800, 6
 
 
 def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArguments) -> None:
@@ -58,6 +61,13 @@ def choose_student_rate(args: ScriptTrainingArguments, kept_layers: Sequence[int
         args.learning_rate, args.rate_reason = LAYERS_RATE, "default for layers of a teacher"
     else:
         args.learning_rate, args.rate_reason = STATIC_RATE, "default for static embeddings"
+
+
+def choose_epochs(args: ScriptTrainingArguments, rows: int) -> None:
+    """Set the epochs over few training rows if the command line gives none, and `epochs_reason`."""
+    epochs = min(MOST_EPOCHS, ROWS_READ // max(rows, 1))
+    if args.epochs_reason is not None and epochs > TrainingArguments.num_train_epochs:
+        args.num_train_epochs, args.epochs_reason = float(epochs), "default for few rows"
 
 
 def adapt_schedule(scheduler: LRScheduler, args: ScriptTrainingArguments, num_training_steps: int) -> LRScheduler:

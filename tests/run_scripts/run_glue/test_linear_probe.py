@@ -48,6 +48,23 @@ def test_without_a_rate_a_checkpoint_starts_with_a_linear_probe(command, encoder
         run_glue.main(command(linear_probe=True, output_dir=tmp_path / "scratch"))
 
 
+def test_few_rows_are_read_more_often(command, encoder, tmp_path, capsys):
+    """Without rate and epochs; with either the number of epochs is the given one, or Transformers'."""
+    options = {**BY_DEFAULT, "model_name_or_path": encoder, "max_steps": None, "save_strategy": "epoch"}
+    run_glue.main(command(**options))
+    assert "training for 6 epochs (default for few rows), 6 rows a step" in capsys.readouterr().out
+    card = " ".join((tmp_path / "run" / "README.md").read_text().split())
+    assert "60 steps." in card and "| `num_train_epochs` | 6.0 |" in card
+    with pytest.raises(SystemExit, match="holds a finished run"):
+        run_glue.main(command(**options))
+    run_glue.main(command(**options, num_train_epochs=7))  # a longer run goes on
+    assert "extending the run that ended at step 60" in capsys.readouterr().out
+    for name, given in (("epochs", {"num_train_epochs": 2}), ("rate", {"learning_rate": 2e-4})):
+        run_glue.main(command(**{**options, **given}, output_dir=tmp_path / name))
+        expected = {"epochs": "2 epochs, 6", "rate": "3 epochs (Transformers' default), 6"}[name]
+        assert f"training for {expected} rows a step" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("task_name", ["sst2", "stsb", "mnli"])
 def test_the_probe_is_the_regression_on_what_the_model_reads(sentences, task_name, command, encoder, tmp_path):
     """Without a step that changes it, the saved output layer is scikit-learn's."""

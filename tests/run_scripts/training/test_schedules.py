@@ -12,7 +12,7 @@ from tokenmixers.run_scripts import run_mlm
 from tokenmixers.run_scripts.base.arguments import ModelArguments
 from tokenmixers.run_scripts.base.errors import UserError
 from tokenmixers.run_scripts.base.training_arguments import ScriptTrainingArguments
-from tokenmixers.run_scripts.training.schedules import choose_learning_rate, choose_student_rate
+from tokenmixers.run_scripts.training.schedules import choose_epochs, choose_learning_rate, choose_student_rate
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 from tokenmixers.run_scripts.training.trial_step import try_arguments
 from tokenmixers.tokenization.tokenizer_training import train_unigram_tokenizer
@@ -194,6 +194,17 @@ def test_a_rate_that_is_not_given_is_chosen_for_the_model(model, rate, reason, t
     choose_learning_rate(args, ModelArguments(**model))
     assert (args.learning_rate, args.rate_reason) == (rate, reason)
     assert ScriptTrainingArguments(str(tmp_path), learning_rate=5e-5).rate_reason is None
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(0, 6), (300, 6), (301, 5), (450, 4), (451, 3), (5_000, 3)])
+def test_epochs_that_are_not_given_are_chosen_for_few_rows(rows, epochs, tmp_path):
+    args = ScriptTrainingArguments(str(tmp_path))
+    choose_epochs(args, rows)
+    assert args.num_train_epochs == epochs
+    assert args.epochs_reason == ("default for few rows" if epochs > 3 else "Transformers' default")
+    args = ScriptTrainingArguments(str(tmp_path), num_train_epochs=3)
+    choose_epochs(args, rows)
+    assert args.num_train_epochs == 3 and args.epochs_reason is None
 
 
 @pytest.mark.parametrize(
