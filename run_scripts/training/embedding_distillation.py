@@ -29,7 +29,7 @@ from ..base.errors import UserError
 from ..base.reporting import transformers_model
 from ..base.trained_model import load_sentence_transformer
 from ..data.distillation_texts import LENGTH, DistillationTexts
-from .kept_layers import dropout_rates, keep_layers, mix_layers
+from .kept_layers import dropout_rates, keep_layers, mix_layers, narrow_feed_forwards, read_batches
 from .sentence_embeddings import SentenceEmbeddingTrainer
 from .static_embeddings import static_embeddings
 from .teacher import NoTeacher
@@ -140,11 +140,13 @@ class EmbeddingTeacher(NoTeacher):
             student.extend(modules)
         elif self.kept_layers is not None:
             encoder = transformers_model(student)
+            measured = texts.spread(MEASURED_ROWS), student.tokenizer, student.max_seq_length
+            if self._width is not None:
+                encoder = narrow_feed_forwards(encoder, self._width, read_batches(*measured))
             if self.layer_types is None:
                 encoder = keep_layers(encoder, self.kept_layers)
             else:
-                inputs = texts.spread(MEASURED_ROWS), student.tokenizer, student.max_seq_length
-                encoder = mix_layers(encoder, self.kept_layers, self.layer_types, *inputs)
+                encoder = mix_layers(encoder, self.kept_layers, self.layer_types, read_batches(*measured))
             student[0].model = encoder
             for name, rate in self._dropout_rates.items():
                 setattr(encoder.config, name, rate)
@@ -205,10 +207,10 @@ class EmbeddingTeacher(NoTeacher):
         model = transformers_model(self.model)
         if not isinstance(model, PreTrainedModel):
             raise UserError(f"--keep_layers: the teacher {self.name!r} is no model of Transformers with layers.")
-        own = (arguments.config_overrides or "").strip() or None
-        given = parse_overrides(own or "")
+        given = parse_overrides((arguments.config_overrides or "").strip())
         self._dropout_rates = {n: rate for n, rate in dropout_rates(model.config).items() if n not in given}
-        overrides = merge_overrides(dict.fromkeys(self._dropout_rates, 0.0), own)
+        self._width = given.pop("intermediate_size", None) if self.kept_layers else None
+        overrides = merge_overrides({**dict.fromkeys(self._dropout_rates, 0.0), **given}, None)
         return dataclasses.replace(arguments, model_name_or_path=self.name, config_overrides=overrides)
 
     def _token_embeddings(self) -> torch.Tensor:

@@ -1,12 +1,12 @@
 """Students that start with some of a teacher's layers, such as a BERT of the layers 0, 2 and 5 of another."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...modeling.conversion.bert import hybrid_from_bert
 from ...modeling.modeling_hybrid_bert import HybridBertModel
@@ -58,13 +58,84 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> PreTrainedModel:
     return student
 
 
+@torch.no_grad()
+def narrow_feed_forwards(model: PreTrainedModel, width: Any, batches: Iterable[BatchEncoding]) -> PreTrainedModel:
+    """A model whose feed-forward layers have only the most important of their units.
+
+    A unit is important if its activation varies over the tokens of the texts, and its output weights are large: the
+    product of its standard deviation and their norm. The mean of what the others gave is added to the output's bias.
+
+    Args:
+        model: An encoder whose configuration has `intermediate_size`. It is not changed.
+        width: Number of units that each layer keeps.
+        batches: Texts to measure activations on, from `read_batches`.
+
+    Raises:
+        UserError: If there are no such layers, or fewer units.
+    """
+    student = copy.deepcopy(model).float()
+    units = getattr(model.config, "intermediate_size", None)
+    layers = student.get_submodule(_list_of_layers(student)[0])
+    linear = [[part for part in layer.modules() if isinstance(part, nn.Linear)] for layer in layers]
+    inner = [[part for part in parts if part.out_features == units] for parts in linear]
+    outer = [[part for part in parts if part.in_features == units] for parts in linear]
+    if not all(inner) or any(len(parts) != 1 for parts in outer):
+        raise UserError(
+            f"--config_overrides intermediate_size={width} is for a teacher with feed-forward layers as in BERT, and "
+            f"this one ({model.config.model_type}) has others: leave it out."
+        )
+    if not isinstance(width, int) or not 0 < width <= units:
+        raise UserError(
+            f"--config_overrides intermediate_size={width}: the teacher's feed-forward layers have {units} units: "
+            f"give 1 to {units}."
+        )
+    means, deviations = _activations(student, [last for (last,) in outer], batches)
+    for parts, (last,), mean, deviation in zip(inner, outer, means, deviations, strict=True):
+        kept = (deviation * last.weight.norm(dim=0)).topk(width).indices.sort().values
+        for part in parts:
+            part.weight, part.out_features = nn.Parameter(part.weight[kept]), width
+            if part.bias is not None:
+                part.bias = nn.Parameter(part.bias[kept])
+        if last.bias is not None:
+            last.bias += last.weight @ mean.index_fill(0, kept, 0)
+        last.weight, last.in_features = nn.Parameter(last.weight[:, kept]), width
+    student.config.intermediate_size = width
+    return student
+
+
+def _activations(
+    model: PreTrainedModel, parts: Sequence[nn.Module], batches: Iterable[BatchEncoding]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation of the inputs of some parts over all tokens, `(parts, units)` each."""
+    sums: dict[nn.Module, list[torch.Tensor]] = {part: [] for part in parts}
+
+    def record(part: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        values = inputs[0][real].double()
+        sums[part].append(
+            torch.stack([torch.ones_like(values[0]) * len(values), values.sum(0), values.square().sum(0)])
+        )
+
+    hooks = [part.register_forward_pre_hook(record) for part in parts]
+    for batch in batches:
+        real = batch["attention_mask"].bool()
+        model(**batch)
+    for hook in hooks:
+        hook.remove()
+    count, total, squares = torch.stack([torch.stack(found).sum(0) for found in sums.values()]).unbind(dim=1)
+    mean = total / count
+    return mean.float(), (squares / count - mean**2).clamp(min=0).sqrt().float()
+
+
+def read_batches(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> Iterator[BatchEncoding]:
+    """Batches of texts of like length, to measure a model on."""
+    options = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
+    texts = sorted(texts, key=len)
+    for start in range(0, len(texts), 32):
+        yield tokenizer(texts[start : start + 32], **options)
+
+
 def mix_layers(
-    model: PreTrainedModel,
-    kept: Sequence[int],
-    layer_types: Sequence[str],
-    texts: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
+    model: PreTrainedModel, kept: Sequence[int], layer_types: Sequence[str], batches: Iterable[BatchEncoding]
 ) -> HybridBertModel:
     """A model of some of the layers of a BERT, with other token mixing in some of them; see `hybrid_from_bert`.
 
@@ -72,19 +143,14 @@ def mix_layers(
         model: The BERT. It is not changed.
         kept: Indices of layers, from 0.
         layer_types: Their token mixing.
-        texts: Texts to measure attention on.
-        tokenizer: The BERT's.
-        max_length: Number of tokens to which texts are cut.
+        batches: Texts to measure attention on, from `read_batches`.
 
     Raises:
         UserError: If an index is unknown or given twice, a type is unknown, or the model is not a BERT.
     """
     _check_layers(kept, _list_of_layers(model)[1])
-    options = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
-    texts = sorted(texts, key=len)  # batches of like length
-    parts = (texts[start : start + 32] for start in range(0, len(texts), 32))
     try:
-        return hybrid_from_bert(model, kept, layer_types, (tokenizer(part, **options) for part in parts))
+        return hybrid_from_bert(model, kept, layer_types, batches)
     except ValueError as error:
         raise UserError(f"--layer_types: {error}") from error
 

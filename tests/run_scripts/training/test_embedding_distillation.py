@@ -59,7 +59,7 @@ def data(tmp_path_factory):
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (folder / "vocab.txt").write_text("\n".join([*special, *WORDS]))
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     model = BertModel(BertConfig(vocab_size=len(special) + len(WORDS), initializer_range=0.5, **sizes))
     model.save_pretrained(folder / "bert")
     BertTokenizer(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder / "bert")
@@ -389,6 +389,17 @@ def test_student_with_other_token_mixing(command, data, tmp_path):
     _, first = mean_attention(teacher, [1], [batch])[1]
     torch.testing.assert_close(student.layers[0].self_attn.logits.first.exp().double(), first)
     assert len(SentenceTransformer(str(folder), device="cpu").encode("the cat")) == 32
+
+
+def test_student_with_narrower_feed_forwards(command, data, tmp_path):
+    overrides = {"intermediate_size": 8, "hidden_dropout_prob": 0.2}
+    run_sentence_embeddings.main(
+        command(config_name=None, config_overrides=overrides, keep_layers=[1], learning_rate=0)
+    )
+    teacher, student = (BertModel.from_pretrained(folder) for folder in (data / "teacher", tmp_path / "run"))
+    assert (student.config.intermediate_size, student.config.hidden_dropout_prob) == (8, 0.2)
+    units = {tuple(row.tolist()) for row in teacher.encoder.layer[1].intermediate.dense.weight}
+    assert len({tuple(row.tolist()) for row in student.encoder.layer[0].intermediate.dense.weight} & units) == 8
 
 
 @pytest.mark.parametrize("kept", [[0, 1], [1]])

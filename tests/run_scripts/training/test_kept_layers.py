@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, T5Config, T5EncoderModel
 
 from tokenmixers import GMLPConfig, GMLPModel
-from tokenmixers.run_scripts.training.kept_layers import dropout_rates, keep_layers, mix_layers
+from tokenmixers.run_scripts.training.kept_layers import dropout_rates, keep_layers, mix_layers, narrow_feed_forwards
 
 
 IDS = torch.tensor([[2, 5, 7, 9, 3], [2, 8, 3, 0, 0]])
@@ -96,10 +96,58 @@ def test_other_token_mixing_is_for_bert():
     sizes = {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 8}
     gmlp = GMLPModel(GMLPConfig(vocab_size=12, num_hidden_layers=3, **sizes))
     with pytest.raises(SystemExit, match=r"--layer_types: Only encoders of type 'bert' .* of type 'gmlp'"):
-        mix_layers(gmlp, [1], ["random_synthesizer"], ["a text"], None, 8)
+        mix_layers(gmlp, [1], ["random_synthesizer"], [])
 
 
 def test_a_teacher_without_a_list_of_layers(bert):
     bert.encoder.layer = bert.encoder.layer[:1]  # one of four
     with pytest.raises(SystemExit, match=r"the teacher \(bert\) has no list of layers, or several"):
         keep_layers(bert, [0])
+
+
+def test_narrow_feed_forwards_keep_what_matters(bert):
+    """Units without output weights, and units that give the same for each token, leave without a trace."""
+    bert.requires_grad_(False)
+    for layer in bert.encoder.layer:
+        layer.output.dense.weight[:, ::4] = 0
+        layer.intermediate.dense.weight[1::4] = 0
+    narrow = narrow_feed_forwards(bert, 16, [{"input_ids": IDS, "attention_mask": MASK}]).eval()
+    assert narrow.config.intermediate_size == 16 and bert.config.intermediate_size == 32
+    kept = narrow.encoder.layer[3].intermediate.dense.weight
+    torch.testing.assert_close(
+        kept, bert.encoder.layer[3].intermediate.dense.weight[[n for n in range(32) if n % 4 > 1]]
+    )
+    found, expected = (model(IDS, attention_mask=MASK)[0][MASK == 1] for model in (narrow, bert))
+    torch.testing.assert_close(found, expected)
+
+
+def test_units_are_kept_by_deviation_and_output_weights(bert):
+    """Of two units that vary alike the one with larger weights, and of two with like weights the one that varies."""
+    bert.requires_grad_(False)
+    feed_forward = bert.encoder.layer[0]
+    feed_forward.intermediate.dense.weight[:] = feed_forward.intermediate.dense.weight[0]
+    feed_forward.intermediate.dense.bias[:] = 0
+    feed_forward.output.dense.weight[:] = 0.1
+    feed_forward.output.dense.weight[:, 7] = 0.2
+    feed_forward.intermediate.dense.weight[7] *= 1.01
+    feed_forward.intermediate.dense.weight[9] *= 1.5
+    feed_forward.output.dense.weight[:, 9] = 0.15
+    batches = [{"input_ids": IDS, "attention_mask": MASK}]
+    for width, units in ((1, [9]), (2, [7, 9])):
+        kept = narrow_feed_forwards(bert, width, batches).encoder.layer[0].intermediate.dense.weight
+        torch.testing.assert_close(kept, feed_forward.intermediate.dense.weight[units])
+
+
+@pytest.mark.parametrize("width", [0, 33, "half", 1.5])
+def test_impossible_widths(bert, width):
+    with pytest.raises(SystemExit, match=rf"intermediate_size={width}: .* have 32 units: give 1 to 32"):
+        narrow_feed_forwards(bert, width, [])
+
+
+def test_other_feed_forward_layers_stay_as_wide():
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 8}
+    gmlp = GMLPModel(GMLPConfig(vocab_size=12, num_hidden_layers=3, **sizes))
+    with pytest.raises(
+        SystemExit, match=r"intermediate_size=8 is for .* as in BERT, and this one \(gmlp\) has others"
+    ):
+        narrow_feed_forwards(gmlp, 8, [])
