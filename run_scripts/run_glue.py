@@ -162,7 +162,7 @@ class TextClassification(Task):
     def build_trainer(self, run: Run, model: PreTrainedModel, **options: Any) -> Any:
         """With more epochs over few rows, if the output layer starts with a linear probe."""
         if run.args.do_train and self.is_probed(run, model):
-            choose_epochs(run.args, len(run.rows["train"]))
+            choose_epochs(run.args, len(run.rows["train"]), model.config.model_type)
         return super().build_trainer(run, model, **options)
 
     def metric_types(self, run: Run) -> dict[str, str]:

@@ -66,25 +66,29 @@ def narrow_feed_forwards(model: PreTrainedModel, width: Any, batches: Iterable[B
     product of its standard deviation and their norm. The mean of what the others gave is added to the output's bias.
 
     Args:
-        model: An encoder whose configuration has `intermediate_size`. It is not changed.
+        model: An encoder whose configuration has `intermediate_size`, with all its layers. It is not changed.
         width: Number of units that each layer keeps.
         batches: Texts to measure activations on, from `read_batches`.
 
+    Returns:
+        The model, float32, in evaluation mode.
+
     Raises:
-        UserError: If there are no such layers, or fewer units.
+        UserError: If such layers cannot be found, or `width` is not from 1 to the number of their units.
     """
-    student = copy.deepcopy(model).float()
+    student = copy.deepcopy(model).float().eval()
     units = getattr(model.config, "intermediate_size", None)
     layers = student.get_submodule(_list_of_layers(student)[0])
     linear = [[part for part in layer.modules() if isinstance(part, nn.Linear)] for layer in layers]
     inner = [[part for part in parts if part.out_features == units] for parts in linear]
     outer = [[part for part in parts if part.in_features == units] for parts in linear]
-    if not all(inner) or any(len(parts) != 1 for parts in outer):
+    ambiguous = units in (model.config.hidden_size, 3 * model.config.hidden_size)  # as wide as parts of attention
+    if ambiguous or not all(inner) or any(len(parts) != 1 for parts in outer):
         raise UserError(
-            f"--config_overrides intermediate_size={width} is for a teacher with feed-forward layers as in BERT, and "
-            f"this one ({model.config.model_type}) has others: leave it out."
+            f"--config_overrides intermediate_size={width} is for a teacher with feed-forward layers as in BERT, "
+            f"which were not found in this one ({model.config.model_type}): leave it out."
         )
-    if not isinstance(width, int) or not 0 < width <= units:
+    if type(width) is not int or not 0 < width <= units:
         raise UserError(
             f"--config_overrides intermediate_size={width}: the teacher's feed-forward layers have {units} units: "
             f"give 1 to {units}."

@@ -63,10 +63,11 @@ def choose_student_rate(args: ScriptTrainingArguments, kept_layers: Sequence[int
         args.learning_rate, args.rate_reason = STATIC_RATE, "default for static embeddings"
 
 
-def choose_epochs(args: ScriptTrainingArguments, rows: int) -> None:
-    """Set the epochs over few training rows if the command line gives none, and `epochs_reason`."""
+def choose_epochs(args: ScriptTrainingArguments, rows: int, model_type: str) -> None:
+    """Set the epochs over few training rows if the command line gives none, and `epochs_reason`; `PRE_NORM` only."""
     epochs = min(MOST_EPOCHS, ROWS_READ // max(rows, 1))
-    if args.epochs_reason is not None and epochs > TrainingArguments.num_train_epochs:
+    few = model_type in PRE_NORM and epochs > TrainingArguments.num_train_epochs
+    if args.epochs_reason is not None and few:
         args.num_train_epochs, args.epochs_reason = float(epochs), "default for few rows"
 
 

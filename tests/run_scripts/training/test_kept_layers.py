@@ -138,16 +138,17 @@ def test_units_are_kept_by_deviation_and_output_weights(bert):
         torch.testing.assert_close(kept, feed_forward.intermediate.dense.weight[units])
 
 
-@pytest.mark.parametrize("width", [0, 33, "half", 1.5])
+@pytest.mark.parametrize("width", [0, 33, "half", 1.5, True])
 def test_impossible_widths(bert, width):
     with pytest.raises(SystemExit, match=rf"intermediate_size={width}: .* have 32 units: give 1 to 32"):
         narrow_feed_forwards(bert, width, [])
 
 
-def test_other_feed_forward_layers_stay_as_wide():
+def test_feed_forward_layers_that_are_not_found(bert):
     sizes = {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 8}
     gmlp = GMLPModel(GMLPConfig(vocab_size=12, num_hidden_layers=3, **sizes))
-    with pytest.raises(
-        SystemExit, match=r"intermediate_size=8 is for .* as in BERT, and this one \(gmlp\) has others"
-    ):
-        narrow_feed_forwards(gmlp, 8, [])
+    bert.config.hidden_size = 32  # as wide as the units
+    for model in (gmlp, bert):
+        kind = model.config.model_type
+        with pytest.raises(SystemExit, match=rf"intermediate_size=8 .* were not found in this one \({kind}\)"):
+            narrow_feed_forwards(model, 8, [])

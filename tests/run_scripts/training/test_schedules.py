@@ -199,11 +199,13 @@ def test_a_rate_that_is_not_given_is_chosen_for_the_model(model, rate, reason, t
 @pytest.mark.parametrize(("rows", "epochs"), [(0, 6), (300, 6), (301, 5), (450, 4), (451, 3), (5_000, 3)])
 def test_epochs_that_are_not_given_are_chosen_for_few_rows(rows, epochs, tmp_path):
     args = ScriptTrainingArguments(str(tmp_path))
-    choose_epochs(args, rows)
+    choose_epochs(args, rows, "bert")  # whose rate differs: not measured
+    assert args.num_train_epochs == 3
+    choose_epochs(args, rows, "gmlp")
     assert args.num_train_epochs == epochs
     assert args.epochs_reason == ("default for few rows" if epochs > 3 else "Transformers' default")
     args = ScriptTrainingArguments(str(tmp_path), num_train_epochs=3)
-    choose_epochs(args, rows)
+    choose_epochs(args, rows, "gmlp")
     assert args.num_train_epochs == 3 and args.epochs_reason is None
 
 
