@@ -129,7 +129,6 @@ class GlueTask(TextTask):
 
     Args:
         folder: The task's folder in the download, and the stem of its submission file.
-        hub_config: Configuration of the benchmark's data set on the Hub.
         superglue: Whether the task belongs to SuperGLUE instead of GLUE.
         local_names: Column name in the download -> column name on the Hub.
         headerless: Column names of training and validation files without a header.
@@ -143,7 +142,6 @@ class GlueTask(TextTask):
     """
 
     folder: str = ""
-    hub_config: str = ""
     superglue: bool = False
     local_names: dict[str, str] = field(default_factory=dict)
     headerless: tuple[str, ...] | None = None
@@ -175,6 +173,11 @@ class GlueTask(TextTask):
     def hub_name(self) -> str:
         """The benchmark's data set on the Hub."""
         return "aps/super_glue" if self.superglue else "nyu-mll/glue"
+
+    @property
+    def hub_config(self) -> str:
+        """Configuration of that data set."""
+        return self.folder.replace("-", "").lower()
 
     def read(self, split: str, part: str, data_dir: str | None, token: str | None = None) -> Table:
         """One split.
@@ -349,16 +352,14 @@ TASKS: dict[str, GlueTask] = {
         ("unacceptable", "acceptable"),
         ("matthews_correlation",),
         folder="CoLA",
-        hub_config="cola",
         headerless=("source", "label", "star", "sentence"),
     ),
-    "sst2": GlueTask(columns("sentence"), ("negative", "positive"), ("accuracy",), folder="SST-2", hub_config="sst2"),
+    "sst2": GlueTask(columns("sentence"), ("negative", "positive"), ("accuracy",), folder="SST-2"),
     "mrpc": GlueTask(
         _PAIR,
         ("not_equivalent", "equivalent"),
         ("accuracy", "f1"),
         folder="MRPC",
-        hub_config="mrpc",
         local_names={"#1 String": "sentence1", "#2 String": "sentence2", "Quality": "label"},
     ),
     "stsb": GlueTask(
@@ -367,7 +368,6 @@ TASKS: dict[str, GlueTask] = {
         ("pearson", "spearman"),
         score_range=(0.0, 5.0),
         folder="STS-B",
-        hub_config="stsb",
         local_names={"score": "label"},
     ),
     "qqp": GlueTask(
@@ -375,7 +375,6 @@ TASKS: dict[str, GlueTask] = {
         ("not_duplicate", "duplicate"),
         ("accuracy", "f1"),
         folder="QQP",
-        hub_config="qqp",
         local_names={"is_duplicate": "label"},
         drop_incomplete=True,
     ),
@@ -384,7 +383,6 @@ TASKS: dict[str, GlueTask] = {
         _NLI3,
         ("accuracy",),
         folder="MNLI",
-        hub_config="mnli",
         local_names={"sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label"},
         sets=("matched", "mismatched"),
         submitted_labels=_NLI3,
@@ -394,17 +392,15 @@ TASKS: dict[str, GlueTask] = {
         _ENTAILMENT,
         ("accuracy",),
         folder="QNLI",
-        hub_config="qnli",
         submitted_labels=_ENTAILMENT,
     ),
-    "rte": GlueTask(_PAIR, _ENTAILMENT, ("accuracy",), folder="RTE", hub_config="rte", submitted_labels=_ENTAILMENT),
-    "wnli": GlueTask(_PAIR, ("not_entailment", "entailment"), ("accuracy",), folder="WNLI", hub_config="wnli"),
+    "rte": GlueTask(_PAIR, _ENTAILMENT, ("accuracy",), folder="RTE", submitted_labels=_ENTAILMENT),
+    "wnli": GlueTask(_PAIR, ("not_entailment", "entailment"), ("accuracy",), folder="WNLI"),
     "boolq": GlueTask(
         columns("question", "passage"),
         ("False", "True"),
         ("accuracy",),
         folder="BoolQ",
-        hub_config="boolq",
         superglue=True,
         submitted_labels=("false", "true"),
     ),
@@ -413,7 +409,6 @@ TASKS: dict[str, GlueTask] = {
         ("entailment", "contradiction", "neutral"),
         ("accuracy", "macro_f1"),
         folder="CB",
-        hub_config="cb",
         superglue=True,
         submitted_labels=("entailment", "contradiction", "neutral"),
     ),
@@ -423,7 +418,6 @@ TASKS: dict[str, GlueTask] = {
         ("accuracy",),
         multiple_choice=True,
         folder="COPA",
-        hub_config="copa",
         superglue=True,
     ),
     "superglue_rte": GlueTask(
@@ -431,7 +425,6 @@ TASKS: dict[str, GlueTask] = {
         _ENTAILMENT,
         ("accuracy",),
         folder="RTE",
-        hub_config="rte",
         superglue=True,
         submitted_labels=_ENTAILMENT,
     ),
@@ -440,7 +433,6 @@ TASKS: dict[str, GlueTask] = {
         ("False", "True"),
         ("accuracy",),
         folder="WiC",
-        hub_config="wic",
         superglue=True,
         submitted_labels=("false", "true"),
     ),
@@ -449,7 +441,6 @@ TASKS: dict[str, GlueTask] = {
         ("False", "True"),
         ("accuracy",),
         folder="WSC",
-        hub_config="wsc",
         superglue=True,
         submitted_labels=("False", "True"),
         expand=_wsc_rows,
@@ -460,7 +451,6 @@ TASKS: dict[str, GlueTask] = {
         ("f1", "exact_match"),
         group=_multirc_question,
         folder="MultiRC",
-        hub_config="multirc",
         superglue=True,
         submission_objects=_multirc_objects,
         expand=_multirc_rows,
@@ -470,7 +460,6 @@ TASKS: dict[str, GlueTask] = {
         (),
         ("f1", "exact_match"),
         folder="ReCoRD",
-        hub_config="record",
         superglue=True,
         submission_objects=_record_objects,
         expand=_record_rows,
