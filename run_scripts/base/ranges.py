@@ -22,7 +22,6 @@ RULES: dict[str, Callable[[float], bool]] = {
     "a share between 0 and 1": lambda value: 0 < value < 1,
     "a share from 0 to less than 1": lambda value: 0 <= value < 1,
     "a percentage from 0 to 100": lambda value: 0 <= value <= 100,
-    "a percentage between 0 and 100": lambda value: 0 < value < 100,
     "from 0 to 4294967295": lambda value: 0 <= value < 2**32,
 }
 

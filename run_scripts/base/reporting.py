@@ -212,12 +212,12 @@ def training_speed(state: TrainerState, start: TrainerState) -> dict[str, float]
     return {"tokens_per_second": tokens / max(runtime - evaluations, 1e-9)}
 
 
-def _version(package: str) -> str:
-    """Name and version of a package, empty if it is not installed (some are optional in benchmarks)."""
+def installed_version(package: str) -> str | None:
+    """The version of a package; `None` if it is not installed (some are optional in benchmarks)."""
     try:
-        return f"{package} {version(package)}"
+        return version(package)
     except PackageNotFoundError:
-        return ""
+        return None
 
 
 def versions(device: torch.device | None = None) -> str:
@@ -226,7 +226,8 @@ def versions(device: torch.device | None = None) -> str:
     Args:
         device: The device used; by default the GPU, if there is one.
     """
-    packages = ", ".join(filter(None, map(_version, ("transformers", "torch", "datasets", "tokenizers"))))
+    found = {package: installed_version(package) for package in ("transformers", "torch", "datasets", "tokenizers")}
+    packages = ", ".join(f"{package} {number}" for package, number in found.items() if number)
     on_gpu = torch.cuda.is_available() if device is None else device.type == "cuda"
     name = torch.cuda.get_device_name(device) if on_gpu else platform.machine()
     return f"{packages}, Python {platform.python_version()}, on {name}"

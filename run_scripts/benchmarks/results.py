@@ -5,7 +5,6 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 import torch._dynamo
 
 from ..base.precision import device_name, native_bfloat16
-from ..base.reporting import format_optional, print_table, versions
+from ..base.reporting import format_optional, installed_version, print_table, versions
 from .experiments import PEERS, TOOLS
 
 
@@ -30,8 +29,8 @@ def machine(device: torch.device) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": versions(),
-        "peers": {package: _version(package) for package in PEERS.values()},
-        "tools": {package: _version(package) for package in TOOLS.values()},
+        "peers": {package: installed_version(package) for package in PEERS.values()},
+        "tools": {package: installed_version(package) for package in TOOLS.values()},
         "device": device.type,
         "processor": processor,
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -42,13 +41,6 @@ def machine(device: torch.device) -> dict[str, Any]:
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "allocator": {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:

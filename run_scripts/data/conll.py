@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
@@ -65,14 +64,6 @@ def read_conll(
     return join_tables([_read_file(file, tokens_column, tags_column) for file in find_files(paths, CONLL_KINDS)])
 
 
-@dataclass
-class _Columns:
-    """Where a word and its tag are in a line; no tag if it is `None`."""
-
-    word: int
-    tag: int | None
-
-
 def _read_file(path: str, tokens_column: str, tags_column: str) -> Table:
     if ending(path) not in CONLL_KINDS and not re.fullmatch(r"\.\d+", ending(path)):
         raise UserError(
@@ -93,11 +84,11 @@ def _read_file(path: str, tokens_column: str, tags_column: str) -> Table:
             whole.append(sentence)
         else:
             placed.append((wrong[0], BadRowError(f"{len(wrong[1])} columns instead of {width}.")))
-    columns = _find_columns(whole, width, path, tokens_column, tags_column)
+    word, tag = _find_columns(whole, width, path, tokens_column, tags_column)
     for sentence in filter(None, whole):
-        row: Row = {tokens_column: [fields[columns.word] for _, fields in sentence]}
-        if columns.tag is not None:
-            row[tags_column] = [fields[columns.tag] for _, fields in sentence]
+        row: Row = {tokens_column: [fields[word] for _, fields in sentence]}
+        if tag is not None:
+            row[tags_column] = [fields[tag] for _, fields in sentence]
         placed.append((sentence[0][0], row))
     return Table(path, [(path, f"line {number}", row) for number, row in sorted(placed, key=itemgetter(0))])
 
@@ -135,10 +126,10 @@ def _is_comment(line: str, count: int, width: int, has_tabs: bool, is_first: boo
 
 def _find_columns(
     sentences: list[list[_Line]], width: int, path: str, tokens_column: str, tags_column: str
-) -> _Columns:
-    """Where word and tag are; removes lines that are no words, such as the names of the columns."""
+) -> tuple[int, int | None]:
+    """Where word and tag are (`None`: no tag); removes lines that are no words, such as the columns' names."""
     if width == 1 or not sentences:
-        return _Columns(0, None)
+        return 0, None
     if width == len(_CONLLU) and all(_CONLLU_ID.fullmatch(fields[0]) for words in sentences for _, fields in words):
         for words in sentences:  # without ranges of words, and words that are not in the text
             words[:] = [(number, fields) for number, fields in words if fields[0].isdecimal()]
@@ -146,7 +137,7 @@ def _find_columns(
         print(
             f"{path}: CoNLL-U; the tags are those of the column {name} (--label_column_name names another)", flush=True
         )
-        return _Columns(1, _CONLLU.index(name))
+        return 1, _CONLLU.index(name)
     number, header = sentences[0][0]
     names = [name.strip().lower() for name in header]
     words = [place for place, name in enumerate(names) if name in _WORD_NAMES | {tokens_column.lower()}]
@@ -157,12 +148,12 @@ def _find_columns(
         print(f"{path}, line {number}: {' '.join(header)!r} is taken as the names of the columns", flush=True)
         del sentences[0][0]
         tag = names.index(tags_column.lower()) if tags_column.lower() in names else width - 1
-        return _Columns(words[0] if words else 0, tag)
+        return words[0] if words else 0, tag
     counted = all(
         [fields[0] for _, fields in sentence] == [str(place) for place in range(1, len(sentence) + 1)]
         for sentence in sentences
     )
-    return _Columns(1 if counted and width > 2 else 0, width - 1)
+    return 1 if counted and width > 2 else 0, width - 1
 
 
 def write_conll(path: Path, columns: Sequence[Sequence[Sequence[str]]]) -> None:

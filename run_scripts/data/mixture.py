@@ -16,12 +16,7 @@ def mixing_rates(sizes: Sequence[int], limit: int | None = None, temperature: fl
 
     Returns:
         The shares, which sum to 1.
-
-    Raises:
-        ValueError: If a task has no example.
     """
-    if min(sizes) < 1:
-        raise ValueError(f"every task needs an example, but there are {min(sizes)}.")
     counts = np.minimum(np.asarray(sizes, dtype=np.float64), np.inf if limit is None else limit)
     weights = (counts / counts.max()) ** (1.0 / temperature)  # without overflow
     return weights / weights.sum()

@@ -149,7 +149,8 @@ def load_documents(arguments: CorpusArguments, token: str | None = None) -> dict
     elif arguments.dataset_name is not None:
         train = text_only(arguments.load("train", token, arguments.streaming), arguments.text_column, "train")
         without = arguments.validation_file is None and arguments.train_val_split is None
-        if without and arguments.validation_split in _split_names(arguments, token):
+        name, config_name = arguments.dataset_name, arguments.dataset_config_name
+        if without and arguments.validation_split in datasets.get_dataset_split_names(name, config_name, token=token):
             validation = arguments.load("validation", token, arguments.streaming)
             validation = text_only(validation, arguments.text_column, "validation")
     if arguments.validation_file is not None:
@@ -160,10 +161,6 @@ def load_documents(arguments: CorpusArguments, token: str | None = None) -> dict
         splits = _hold_out(train, arguments)
     limits = {"train": arguments.max_train_samples, "validation": arguments.max_eval_samples}
     return {name: drawn(split, limits[name]) for name, split in splits.items() if split is not None}
-
-
-def _split_names(arguments: CorpusArguments, token: str | None) -> list[str]:
-    return datasets.get_dataset_split_names(arguments.dataset_name, arguments.dataset_config_name, token=token)
 
 
 def _hold_out(train: Split, arguments: CorpusArguments) -> dict[str, Split]:

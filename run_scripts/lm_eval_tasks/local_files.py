@@ -7,7 +7,7 @@ from typing import Any
 import datasets
 
 from tokenmixers.run_scripts.base.errors import BadDataError
-from tokenmixers.run_scripts.data.table_files import BadRowError, convert_rows, open_rows
+from tokenmixers.run_scripts.data.table_files import BadRowError, convert_rows, is_missing, open_rows
 
 
 Row = dict[str, Any]
@@ -22,7 +22,7 @@ def _read(file: str | None, columns: tuple[str, ...], check: Callable[[Row], Non
 
     def read(row: Row) -> Row | None:
         known.update(dict.fromkeys(row))
-        if any(_is_blank(row.get(column)) for column in columns):
+        if any(is_missing(row.get(column)) for column in columns):
             return None
         check(row)
         return {column: row[column] for column in row if column in columns}
@@ -37,10 +37,6 @@ def _read(file: str | None, columns: tuple[str, ...], check: Callable[[Row], Non
     if not kept:
         raise ValueError(f"the file {file!r} has no rows.")
     return {"test": datasets.Dataset.from_list(kept)}
-
-
-def _is_blank(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _check_texts(row: Row, columns: tuple[str, ...]) -> None:

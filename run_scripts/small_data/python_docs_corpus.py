@@ -44,16 +44,10 @@ def documents(standard_library: Path | None = None) -> Iterator[tuple[str, str]]
 def write(arguments: Arguments, folder: Path) -> None:
     """Write the data set to a new or empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = {"train": [0, 0], "validation": [0, 0]}
-    with (
-        open(folder / "train.jsonl", "w", encoding="utf-8") as train,
-        open(folder / "validation.jsonl", "w", encoding="utf-8") as validation,
-    ):
-        for name, text in documents():
-            held_out = is_held_out(name, VALIDATION_PERCENTAGE)
-            (validation if held_out else train).write(json.dumps({"name": name, "text": text}) + "\n")
-            size = sizes["validation" if held_out else "train"]
-            size[0] += 1
-            size[1] += len(text)
-    for split, (count, characters) in sizes.items():
-        print(f"{split}: {count:,} documents, {characters:,} characters")
+    splits: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
+    for name, text in documents():
+        held_out = is_held_out(name, VALIDATION_PERCENTAGE)
+        splits["validation" if held_out else "train"].append({"name": name, "text": text})
+    for split, rows in splits.items():
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        print(f"{split}: {len(rows):,} documents, {sum(len(row['text']) for row in rows):,} characters")
