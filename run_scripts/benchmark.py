@@ -36,16 +36,6 @@ from .benchmarks.timing import Case, Group, matmul_peaks, measure
 from .benchmarks.workloads import read_lengths
 
 
-def cases_of(arguments: BenchmarkArguments, device: torch.device) -> list[Case]:
-    """Every combination of mode, type and compilation."""
-    return [
-        Case(mode, getattr(torch, dtype), compiled, device, arguments.compile_layers)
-        for mode in arguments.modes
-        for dtype in arguments.dtypes
-        for compiled in ((False, True) if arguments.compile else (False,))
-    ]
-
-
 def gpu_device() -> torch.device:
     """The device of `--gpu`."""
     if not torch.cuda.is_available():
@@ -158,7 +148,13 @@ def set_utilisation(rows: list[dict[str, Any]], peaks: dict[str, dict[str, float
 
 def plan(arguments: BenchmarkArguments, device: torch.device) -> list[tuple[int, Case]]:
     """What is measured, in order: with a limit of time eager mode comes first, since compiling takes most of it."""
-    pairs = [(cell, case) for cell in arguments.cells for case in cases_of(arguments, device)]
+    pairs = [
+        (cell, Case(mode, getattr(torch, dtype), compiled, device, arguments.compile_layers))
+        for cell in arguments.cells
+        for mode in arguments.modes
+        for dtype in arguments.dtypes
+        for compiled in ((False, True) if arguments.compile else (False,))
+    ]
     return pairs if arguments.minutes is None else sorted(pairs, key=lambda pair: pair[1].compiled)
 
 
@@ -204,7 +200,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     if not run.results and "left_out" not in report:
         raise UserError(
             f"--cells {' '.join(map(str, arguments.cells))} measure nothing in --modes {' '.join(arguments.modes)} "
-            f"--dtypes {' '.join(arguments.dtypes)}: 8 and 12 are training, 10 and 11 inference."
+            f"--dtypes {' '.join(arguments.dtypes)}: 12 is training, 10 and 11 are inference."
         )
     print(f"results in {output}")
     if "left_out" in report:

@@ -363,29 +363,20 @@ def machines_table(machines: Mapping[str, Results]) -> str:
 
 def compared_table(machines: Mapping[str, Results]) -> str:
     """The machines side by side: eager inference, in the first type that was measured on each."""
-    rows = [row for row in SUMMARY if (row.ours, row.against) in COMPARED]
-    table = [
-        (
-            row.ours,
-            row.against,
-            *(
-                _summary_cell(reports, row._replace(groups=row.groups[:1]), _dtypes(reports)[0])
-                for reports in machines.values()
-            ),
-        )
-        for row in rows
-    ]
-    return markdown_table(("", "against", *machines), [line for line in table if any(line[2:])])
+    rows = [row._replace(groups=row.groups[:1]) for row in SUMMARY if (row.ours, row.against) in COMPARED]
+    return _summary(rows, {letter: (reports, _dtypes(reports)[0]) for letter, reports in machines.items()})
 
 
 def summary_table(machines: Mapping[str, Results]) -> str:
-    """The README's table: eager, of one processor and one GPU. Rows without figures are left out."""
-    columns = [(machines.get(letter, {}), dtype) for letter, dtype in README_COLUMNS.values()]
-    table = [
-        (row.ours, row.against, *(_summary_cell(*column[:1], row, *column[1:]) for column in columns))
-        for row in SUMMARY
-    ]
-    return markdown_table(("", "against", *README_COLUMNS), [line for line in table if any(line[2:])])
+    """The README's table: eager, of one processor and one GPU."""
+    return _summary(SUMMARY, {head: (machines.get(key, {}), dtype) for head, (key, dtype) in README_COLUMNS.items()})
+
+
+def _summary(rows: Sequence[SummaryRow], columns: Mapping[str, tuple[Results, str]]) -> str:
+    """A table of rows and columns, each of a machine and a type. Rows without figures are left out."""
+    cells = [[_summary_cell(reports, row, dtype) for reports, dtype in columns.values()] for row in rows]
+    table = [(row.ours, row.against, *figures) for row, figures in zip(rows, cells, strict=True) if any(figures)]
+    return markdown_table(("", "against", *columns), table)
 
 
 def with_summary(readme: Path, folder: Path) -> str:
