@@ -46,8 +46,8 @@ class Seq2SeqDataArguments(PairLengthArguments, FileArguments):
         default=None,
         metadata={
             "help": "Files, glob patterns or folders: json(l), csv, tsv or parquet with a source and a target column, "
-            "or dialogues as ParlAI writes them (.txt: persona lines, then turns with a tab before the reply); also "
-            "compressed."
+            "or dialogues as ParlAI writes them (.txt: persona lines, then turns with a tab before the reply; long "
+            "ones are cut at their start); also compressed."
         },
     )
     train_source_file: list[str] | None = field(
@@ -74,10 +74,6 @@ class Seq2SeqDataArguments(PairLengthArguments, FileArguments):
     )
     max_history: int | None = field(
         default=None, metadata={"help": "Utterances of a dialogue that the model reads, at most; all by default."}
-    )
-    source_truncation_side: Literal["left", "right"] | None = field(
-        default=None,
-        metadata={"help": "End at which sources are cut; by default left in ParlAI dialogues, else right."},
     )
 
     def __post_init__(self):
@@ -138,7 +134,7 @@ def _load_source(arguments: Seq2SeqDataArguments, split: str, token: str | None)
     print_skipped(name, len(pairs) - len(kept), len(pairs))
     if not len(kept):
         raise UserError(f"{name} has no row with both texts.")
-    return kept, arguments.source_truncation_side or side
+    return kept, side
 
 
 def table_rows(files: Sequence[str]) -> Iterator[PlacedRow]:

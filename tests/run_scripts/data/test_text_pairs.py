@@ -103,8 +103,6 @@ def test_dialogues(tmp_path):
     ]
     assert loaded(train_file=files, max_history=2)[1] == (f"{persona}\nhi , who are you ?\na reader .", "good .")
     assert load_pairs(Seq2SeqDataArguments(train_file=files), ["train"])["train"][1] == "left"
-    cut_right = Seq2SeqDataArguments(train_file=files, source_truncation_side="right")
-    assert load_pairs(cut_right, ["train"])["train"][1] == "right"
 
 
 def test_skipping_counts_for_its_split_and_rows_keep_their_index(tmp_path):
@@ -159,7 +157,6 @@ def test_mistakes_are_named(tmp_path):
     )
     nothing = write_lines(tmp_path, "nothing", [])
     assert "the train data has no rows" in refusal(train_source_file=nothing, train_target_file=nothing)
-    assert "--max_history must be at least 1, got 0" in refusal(**columns, max_history=0)
 
 
 @pytest.mark.parametrize(
