@@ -103,8 +103,6 @@ def test_rotation_turns_about_the_middle_by_30_degrees(sign):
     turned[turned == 128] = 0  # the uncovered corners
     y, x = (float((turned * grid).sum() / turned.sum()) - 30 for grid in np.mgrid[:61, :61])
     assert (x, y) == pytest.approx((20 * math.cos(math.pi / 6), -sign * 20 * math.sin(math.pi / 6)), abs=0.3)
-    with pytest.raises(ValueError, match="no operation 'Melt'"):
-        apply_operation(Image.fromarray(spot), "Melt", 1)
 
 
 def test_auto_augment_draws_every_pair_in_both_directions(picture, random, monkeypatch):
