@@ -35,6 +35,7 @@ from .base.training_arguments import wanted_splits
 from .data.distillation_texts import load_distillation_texts
 from .data.loading import INDEX
 from .data.sentence_pairs import SentencePairArguments, iterate_sentences, load_sentence_pairs
+from .training.kept_layers import dropout_rates
 from .training.model_card import describe_data
 from .training.model_loading import fit_vocabulary, sequence_length
 from .training.run import Run, Task
@@ -149,9 +150,7 @@ def check_views(data_args: SentencePairArguments, config: PreTrainedConfig) -> N
     Raises:
         UserError: If the model has no dropout, which alone makes them differ.
     """
-    fields = config.to_dict().items()
-    rates = [rate for name, rate in fields if "drop" in name and "classifier" not in name]
-    if data_args.anchor_column == data_args.positive_column and not any(rates):
+    if data_args.anchor_column == data_args.positive_column and not dropout_rates(config):
         raise UserError(
             f"--anchor_column and --positive_column are both {data_args.anchor_column!r}: dropout alone makes the two "
             "views of a text differ, and the model has none: give --config_overrides hidden_dropout_prob=0.1 or so."

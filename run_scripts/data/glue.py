@@ -241,15 +241,13 @@ class GlueTask(TextTask):
             answers = [int(number) for number in predictions]
         else:
             answers = [self.submitted_labels[number] for number in predictions]
+        rows = zip(indices, answers, strict=True)
         if self.submission_objects is not None:
             lines = list(map(json.dumps, self.submission_objects(indices, answers)))
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            return
-        rows = zip(map(int, indices), answers, strict=True)
-        if self.superglue:
-            lines = [json.dumps({"idx": index, "label": answer}) for index, answer in rows]
+        elif self.superglue:
+            lines = [json.dumps({"idx": int(index), "label": answer}) for index, answer in rows]
         else:
-            lines = ["index\tprediction", *(f"{index}\t{answer}" for index, answer in rows)]
+            lines = ["index\tprediction", *(f"{int(index)}\t{answer}" for index, answer in rows)]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

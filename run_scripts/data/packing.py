@@ -117,7 +117,7 @@ def _encoded(
 
 def _pack(rows: dict[str, list], options: _Options) -> dict[str, list]:
     """Rows of joined documents."""
-    prefix, suffix = _special_token_frame(options.tokenizer) if options.special_tokens else ([], [])
+    prefix, suffix = special_token_frame(options.tokenizer) if options.special_tokens else ([], [])
     room = options.max_seq_length - len(prefix) - len(suffix)
     separator = suffix[-1:] or prefix[:1]
     if options.special_tokens and not separator and options.tokenizer.eos_token_id is not None:
@@ -195,7 +195,7 @@ def first_fit(lengths: list[int], room: int) -> list[list[int]]:
     return [*full, *rows]
 
 
-def _special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+def special_token_frame(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Ids of the special tokens before and after a single sequence."""
     inner = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed = tokenizer("a")["input_ids"]

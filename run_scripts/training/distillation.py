@@ -52,17 +52,14 @@ class DistillationArguments:
         for name, value in self._extra_settings().items():
             if value is not None and self.teacher is None:
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
-        self._set_defaults()
+        if self.teacher is not None:
+            self.distillation_alpha = 0.5 if self.distillation_alpha is None else self.distillation_alpha
+            self.distillation_temperature = self.distillation_temperature or 2.0
 
     def _extra_settings(self) -> dict[str, Any]:
         """Settings without a meaning where there is no teacher, `None` if not given."""
         names = ("distillation_alpha", "distillation_temperature")
         return {name: getattr(self, name) for name in names}
-
-    def _set_defaults(self) -> None:
-        if self.teacher is not None:
-            self.distillation_alpha = 0.5 if self.distillation_alpha is None else self.distillation_alpha
-            self.distillation_temperature = self.distillation_temperature or 2.0
 
     def in_use(self) -> dict[str, Any]:
         """The settings that affect the trained weights, by name; empty without a teacher."""
@@ -256,7 +253,8 @@ class AnswerDistillation(Distillation):
         self, outputs: ModelOutput, teacher: torch.Tensor, batch: Mapping[str, torch.Tensor], items: Items = None
     ) -> torch.Tensor:
         """Mean of the losses of starts and ends, each over the windows in which the label lies."""
-        padding, losses = ~_real_tokens(batch), []
+        ids, mask, losses = batch["input_ids"], batch.get("attention_mask"), []
+        padding = torch.zeros_like(ids, dtype=torch.bool) if mask is None else mask == 0
         is_pair = isinstance(items, torch.Tensor) and items.shape[-1:] == (2,)
         for index, name in enumerate(("start", "end")):
             logits = at_least_float32(outputs[f"{name}_logits"]), at_least_float32(teacher[:, index])
@@ -265,12 +263,6 @@ class AnswerDistillation(Distillation):
             divisor = loss_divisor(counted.sum(), items[index] if is_pair else items)
             losses.append(self.losses(student, target).where(counted, 0).sum() / divisor)
         return (losses[0] + losses[1]) / 2
-
-
-def _real_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Which tokens are no padding: booleans of shape `(batch, length)`."""
-    mask = batch.get("attention_mask")
-    return torch.ones_like(batch["input_ids"], dtype=torch.bool) if mask is None else mask != 0
 
 
 class DistillationMixin:

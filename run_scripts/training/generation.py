@@ -83,8 +83,18 @@ class TextGeneration(Task):
     keeps_columns = True  # evaluation needs the column `example`
 
     def lengths(self, run: Run) -> dict[str, int]:
-        source, target = text_lengths(run.data_args, run.config, run.tokenizer)
-        return {"--max_source_length": source, "--max_target_length": target}
+        """Most tokens of a source and of a target."""
+        arguments, tokenizer, decoder = run.data_args, run.tokenizer, run.config.get_text_config(decoder=True)
+        for role in ("pad", "eos"):
+            if getattr(tokenizer, f"{role}_token_id") is None:
+                raise UserError(
+                    f"the tokenizer has no {role}_token, which this command needs: set one and save it again."
+                )
+        source, target = "--max_source_length", "--max_target_length"
+        return {
+            source: sequence_length(arguments.max_source_length, run.config, tokenizer, source),
+            target: sequence_length(arguments.max_target_length, decoder, tokenizer, target),
+        }
 
     def build_model(self, run: Run, config: PreTrainedConfig) -> PreTrainedModel:
         model = super().build_model(run, config)
@@ -105,12 +115,7 @@ class TextGeneration(Task):
 def generated_texts(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Generated ids, padded with -100 or the padding token, as texts of one line."""
     ids = np.where(ids == IGNORED_LABEL, tokenizer.pad_token_id, ids)
-    return [one_line(text) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
-
-
-def one_line(text: str) -> str:
-    """A text with single spaces for all white space."""
-    return " ".join(text.split())
+    return [" ".join(text.split()) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
 def in_order(output: EvalPrediction | PredictionOutput, count: int) -> tuple[list[np.ndarray], np.ndarray]:
@@ -124,16 +129,6 @@ def in_order(output: EvalPrediction | PredictionOutput, count: int) -> tuple[lis
     if len(found) != count:
         raise ValueError(f"there are {count} examples, but predictions for {len(found)}.")
     return [array[rows] for array in predictions], output.label_ids[rows]
-
-
-def text_lengths(arguments: Any, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
-    """Most tokens of a source and of a target."""
-    for role in ("pad", "eos"):
-        if getattr(tokenizer, f"{role}_token_id") is None:
-            raise UserError(f"the tokenizer has no {role}_token, which this command needs: set one and save it again.")
-    decoder = config.get_text_config(decoder=True)
-    source_length = sequence_length(arguments.max_source_length, config, tokenizer, "--max_source_length")
-    return source_length, sequence_length(arguments.max_target_length, decoder, tokenizer, "--max_target_length")
 
 
 def print_truncation(rows: Mapping[str, datasets.Dataset], source_length: int, target_length: int) -> None:

@@ -80,15 +80,11 @@ class Comparison:
     def best(self, configurations: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The configuration with the best `score`; one that is not a number is the worst."""
         sign = -1.0 if self.compared(configurations[0]) in LOWER_IS_BETTER else 1.0
-        return max(configurations, key=lambda found: _nan_is_least(sign * found["score"]))
+        return max(configurations, key=lambda found: (not math.isnan(found["score"]), sign * found["score"]))
 
     def compared(self, values: Mapping[str, Any]) -> str:
         """What `score` is, in words."""
         return "mean of the metrics" if self.by_mean else next(n for n in self.metrics if f"eval_{n}" in values)
-
-
-def _nan_is_least(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
 
 
 def plan(grid: GridArguments, args: TrainingArguments, shared: Sequence[Any] = ()) -> list[Any]:

@@ -54,19 +54,14 @@ def next_token_row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.T
     return row_losses(logits[:, :-1], labels[:, 1:])
 
 
-def perplexity(prediction: EvalPrediction) -> dict[str, float]:
-    """Perplexity over all labelled tokens of the evaluation set, from `row_losses`."""
-    return _perplexity(prediction.predictions, prediction.label_ids)
+def perplexity(prediction: EvalPrediction, causal: bool = False) -> dict[str, float]:
+    """Perplexity over all labelled tokens of the evaluation set, from `row_losses`.
 
-
-def next_token_perplexity(prediction: EvalPrediction) -> dict[str, float]:
-    """The same from `next_token_row_losses`: the first token of a row has no prediction."""
-    return _perplexity(prediction.predictions, prediction.label_ids[:, 1:])
-
-
-def _perplexity(losses: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    If `causal`, from `next_token_row_losses`: the first token of a row has no prediction.
+    """
+    labels = prediction.label_ids[:, 1:] if causal else prediction.label_ids
     tokens = (labels != IGNORED_LABEL).sum(axis=-1)
-    return load_metric("token_perplexity").compute(predictions=losses, references=tokens)
+    return load_metric("token_perplexity").compute(predictions=prediction.predictions, references=tokens)
 
 
 def unigram_perplexity(train: Split, evaluation: Split, vocab_size: int) -> float:
@@ -136,7 +131,7 @@ def build_trainer(
         callbacks=[collator] if isinstance(collator, SeededCollator) else None,
         processing_class=tokenizer,
         preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,
-        compute_metrics=next_token_perplexity if causal else perplexity,
+        compute_metrics=partial(perplexity, causal=causal),
     )
 
 

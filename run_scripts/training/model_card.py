@@ -22,20 +22,27 @@ HUB_TASKS = {"text2text-generation": "text-generation"}
 #: Task -> the library that uses the model, where that is not Transformers.
 LIBRARIES = {"sentence-similarity": "sentence-transformers"}
 
+#: Task of a pipeline -> a name for it, and the arguments of an example.
+_PIPELINES = {
+    "fill-mask": ("fill", '"This is a {mask}."'),
+    "text-generation": ("write", '"This is a", max_length=20'),
+    "text-classification": ("classify", "{text}"),
+    "token-classification": ("tag", '"This is a text."'),
+    "question-answering": ("answer", 'question="What is this?", context="This is a text."'),
+    "image-classification": ("classify", '"picture.png"'),
+}
+
 #: Task -> example code. `{options}` is `trust_remote_code=True` for checkpoints with code of their own.
 SNIPPETS = {
-    "fill-mask": """
+    task: f"""
         from transformers import pipeline
 
-        fill = pipeline("fill-mask", model="{model}"{options})
-        print(fill("This is a {mask}."))
-        """,
-    "text-generation": """
-        from transformers import pipeline
-
-        write = pipeline("text-generation", model="{model}"{options})
-        print(write("This is a", max_length=20))
-        """,
+        {name} = pipeline("{task}", model="{{model}}"{{options}})
+        print({name}({arguments}))
+        """
+    for task, (name, arguments) in _PIPELINES.items()
+}
+SNIPPETS |= {
     "text2text-generation": """
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -43,12 +50,6 @@ SNIPPETS = {
         model = AutoModelForSeq2SeqLM.from_pretrained("{model}"{options})
         answer = model.generate(**tokenizer("This is a text.", return_tensors="pt"))
         print(tokenizer.decode(answer[0]))
-        """,
-    "text-classification": """
-        from transformers import pipeline
-
-        classify = pipeline("text-classification", model="{model}"{options})
-        print(classify({text}))
         """,
     "multiple-choice": """
         from transformers import AutoModelForMultipleChoice, AutoTokenizer
@@ -58,30 +59,12 @@ SNIPPETS = {
         choices = tokenizer(["It rained."] * 2, ["The road is wet.", "It is noon."], padding=True, return_tensors="pt")
         print(model(**{{name: tensor[None] for name, tensor in choices.items()}}).logits)
         """,
-    "token-classification": """
-        from transformers import pipeline
-
-        tag = pipeline("token-classification", model="{model}"{options})
-        print(tag("This is a text."))
-        """,
-    "question-answering": """
-        from transformers import pipeline
-
-        answer = pipeline("question-answering", model="{model}"{options})
-        print(answer(question="What is this?", context="This is a text."))
-        """,
     "sentence-similarity": """
         from sentence_transformers import SentenceTransformer
 
         model = SentenceTransformer("{model}"{options})
         embeddings = model.encode(["This is a text.", "This is another one."])
         print(model.similarity(embeddings, embeddings))
-        """,
-    "image-classification": """
-        from transformers import pipeline
-
-        classify = pipeline("image-classification", model="{model}"{options})
-        print(classify("picture.png"))
         """,
 }
 

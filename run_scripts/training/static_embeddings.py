@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..base.errors import UserError
+from ..data.packing import special_token_frame
 
 
 #: The constant a of the weights a / (a + p), Arora et al., "A Simple but Tough-to-Beat Baseline" (2017), section 3.
@@ -67,8 +68,6 @@ def _ids(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator[l
 @torch.no_grad()
 def _embed(teacher: SentenceTransformer, tokenizer: PreTrainedTokenizerBase, tokens: Iterable[int]) -> torch.Tensor:
     """The teacher's embeddings of single tokens between the special tokens of a text, `(tokens, dimension)`."""
-    bare, whole = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
-    start = next(place for place in range(len(whole)) if whole[place : place + len(bare)] == bare)
-    rows = [[*whole[:start], token, *whole[start + len(bare) :]] for token in tokens]
-    ids = torch.tensor(rows, device=teacher.device)
+    before, after = special_token_frame(tokenizer)
+    ids = torch.tensor([[*before, token, *after] for token in tokens], device=teacher.device)
     return teacher({"input_ids": ids, "attention_mask": torch.ones_like(ids)})["sentence_embedding"].float().cpu()

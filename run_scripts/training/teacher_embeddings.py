@@ -43,13 +43,6 @@ def text_key(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def _digest_weights(digest: Any, model: torch.nn.Module) -> None:
-    """Add a model's parameters and buffers to a digest of `hashlib`."""
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-
-
 def _check_room(folder: Path, needed: float) -> None:
     """Check that a cache fits on its disk."""
     existing = folder
@@ -71,7 +64,9 @@ def teacher_fingerprint(teacher: Any) -> str:
     settings = [teacher.max_seq_length, teacher.truncate_dim, teacher.default_prompt_name, teacher.prompts]
     known = [modules, [_describe_tokenizer(tokenizer) for tokenizer in tokenizers.values()], settings]
     digest.update(json.dumps(known, sort_keys=True, default=_plain).encode())
-    _digest_weights(digest, teacher)
+    for name, tensor in sorted(teacher.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
@@ -210,10 +205,7 @@ class TeacherEmbeddings:
             with safe_open(path, "pt") as file:
                 return file.get_tensor(name)
         except (OSError, SafetensorError) as error:
-            raise self._damaged(path, error) from error
-
-    def _damaged(self, path: Path, error: Exception) -> BadDataError:
-        return BadDataError(
-            f"the teacher's embeddings in {str(path)!r} cannot be read ({error}): remove that file, and the teacher "
-            "reads its texts again."
-        )
+            raise BadDataError(
+                f"the teacher's embeddings in {str(path)!r} cannot be read ({error}): remove that file, and the "
+                "teacher reads its texts again."
+            ) from error

@@ -19,7 +19,6 @@ from tokenmixers.run_scripts.data.text_corpus import TextDataArguments
 from tokenmixers.run_scripts.training import language_modeling, model_loading
 from tokenmixers.run_scripts.training.language_modeling import (
     LanguageModeling,
-    next_token_perplexity,
     next_token_row_losses,
     perplexity,
     row_losses,
@@ -75,7 +74,7 @@ def test_row_losses_and_perplexity_by_hand(causal):
     losses = (next_token_row_losses if causal else row_losses)((logits, "more outputs"), labels)
     assert losses.tolist() == pytest.approx(expected, rel=1e-5)
     prediction = EvalPrediction(predictions=losses.numpy(), label_ids=labels.numpy())
-    found = (next_token_perplexity if causal else perplexity)(prediction)["perplexity"]
+    found = perplexity(prediction, causal)["perplexity"]
     assert found == pytest.approx(math.exp(sum(expected) / tokens), rel=1e-5)
 
 
