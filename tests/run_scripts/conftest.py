@@ -146,22 +146,17 @@ def library(request):
 @pytest.fixture(scope="module")
 def arguments(corpus, as_words):
     """`arguments(output_dir=..., ...)`: those of a tiny run, with changes; `None` leaves an argument out."""
-
-    def build(**changes):
-        settings = {
-            "train_file": corpus / "train.txt",
-            "validation_file": corpus / "validation.txt",
-            "config_name": "gmlp-base",
-            "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16",
-            "train_tokenizer": 60,
-            "max_steps": 4,
-            "per_device_train_batch_size": 8,
-            "learning_rate": 1e-2,
-            **changes,
-        }
-        return as_words(settings)
-
-    return build
+    settings = {
+        "train_file": corpus / "train.txt",
+        "validation_file": corpus / "validation.txt",
+        "config_name": "gmlp-base",
+        "config_overrides": "hidden_size=16,intermediate_size=32,num_hidden_layers=2,max_position_embeddings=16",
+        "train_tokenizer": 60,
+        "max_steps": 4,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-2,
+    }
+    return lambda **changes: as_words(settings | changes)
 
 
 @pytest.fixture

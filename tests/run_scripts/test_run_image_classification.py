@@ -46,21 +46,17 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture
 def command(pictures, as_words, tmp_path):
-    def build(**changes):
-        settings = {
-            "train_dir": pictures / "train",
-            "validation_dir": pictures / "validation",
-            "config_name": "gmlp-ti16-224",
-            "config_overrides": SIZES,
-            "output_dir": tmp_path / "run",
-            "max_steps": 30,
-            "per_device_train_batch_size": 8,
-            "learning_rate": 5e-3,
-            **changes,
-        }
-        return as_words(settings)
-
-    return build
+    settings = {
+        "train_dir": pictures / "train",
+        "validation_dir": pictures / "validation",
+        "config_name": "gmlp-ti16-224",
+        "config_overrides": SIZES,
+        "output_dir": tmp_path / "run",
+        "max_steps": 30,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 5e-3,
+    }
+    return lambda **changes: as_words(settings | changes)
 
 
 def test_trains_saves_and_classifies(command, pictures, tmp_path, capsys):
@@ -237,10 +233,6 @@ def test_pictures_are_classified_from_files_and_data(command, pictures, tmp_path
     AutoModel.from_pretrained(tmp_path / "run").save_pretrained(tmp_path / "run")
     with pytest.raises(SystemExit, match=r"has no weights for classifier\..*: it was not trained for this task"):
         classify_images.main(["--model", str(tmp_path / "run"), "--images", str(pictures / "train" / "top" / "1.png")])
-    with pytest.raises(SystemExit, match="either --images or --data"):
-        classify_images.main(["--model", str(tmp_path / "run")])
-    with pytest.raises(SystemExit, match=r"no file 'missing\.png'"):
-        classify_images.main(["--model", str(tmp_path / "run"), "--images", "missing.png"])
 
 
 def test_images_that_were_held_out_are_named_in_the_folder_of_training(command, pictures, tmp_path, table_of):

@@ -55,21 +55,17 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def command(data, as_words, tmp_path):
-    def build(**changes) -> list[str]:
-        settings = {
-            "model_name_or_path": data / "gmlp",
-            "train_file": data / "pairs.jsonl",
-            "validation_file": data / "dev.tsv",
-            "output_dir": tmp_path / "run",
-            "max_steps": 3,
-            "per_device_train_batch_size": 8,
-            "learning_rate": 1e-2,
-            "save_strategy": "no",
-            **changes,
-        }
-        return as_words(settings)
-
-    return build
+    settings = {
+        "model_name_or_path": data / "gmlp",
+        "train_file": data / "pairs.jsonl",
+        "validation_file": data / "dev.tsv",
+        "output_dir": tmp_path / "run",
+        "max_steps": 3,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "save_strategy": "no",
+    }
+    return lambda **changes: as_words(settings | changes)
 
 
 @pytest.mark.parametrize(

@@ -22,23 +22,19 @@ def data(tagged_sentences):
 
 @pytest.fixture
 def command(data, as_words, tmp_path):
-    def build(**changes) -> list[str]:
-        settings = {
-            "train_file": data / "train.conll",
-            "validation_file": data / "validation.conll",
-            "config_name": "gmlp-base",
-            "config_overrides": SIZES,
-            "tokenizer_name": data / "tokenizer",
-            "output_dir": tmp_path / "run",
-            "max_steps": 2,
-            "per_device_train_batch_size": 8,
-            "learning_rate": 1e-2,
-            "save_strategy": "no",
-            **changes,
-        }
-        return as_words(settings)
-
-    return build
+    settings = {
+        "train_file": data / "train.conll",
+        "validation_file": data / "validation.conll",
+        "config_name": "gmlp-base",
+        "config_overrides": SIZES,
+        "tokenizer_name": data / "tokenizer",
+        "output_dir": tmp_path / "run",
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "save_strategy": "no",
+    }
+    return lambda **changes: as_words(settings | changes)
 
 
 def test_learns_entities_and_writes_tags(command, data, tmp_path, capsys, table_of):

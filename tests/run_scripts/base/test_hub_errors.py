@@ -116,16 +116,10 @@ def test_a_push_that_fails_during_training_does_not_end_it(hub, online, command,
     assert "model.safetensors" in state.commits[state.branches["me/model"]["main"]]
 
 
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        ({"license": "my-own"}, '"license" with value "my-own" is not valid'),
-        ({"language": "English"}, '"language" with value "English" is not valid'),
-    ],
-)
-def test_a_card_that_would_be_refused_ends_a_run_before_it_trains(options, said, train, tmp_path):
-    message = train(**options)
-    assert "the Hub refused the metadata at the head of README.md" in message and said in message
+def test_a_card_that_would_be_refused_ends_a_run_before_it_trains(train, tmp_path):
+    message = train(license="my-own")
+    assert "the Hub refused the metadata at the head of README.md" in message
+    assert '"license" with value "my-own" is not valid' in message
     assert not list((tmp_path / "run").glob("*.safetensors"))
 
 

@@ -134,8 +134,6 @@ def test_record_has_a_row_for_each_question(tmp_path):
         {**shared, "query": "@placeholder met him", "answers": ["Bo"], "idx": {"passage": 4, "query": 7}},
         {**shared, "query": "he met @placeholder", "answers": [], "idx": {"passage": 4, "query": 8}},
     ]
-    with pytest.raises(UserError, match=r"'record' has another number of choices in every row.*run_text_to_text"):
-        find_task("record")
 
 
 @pytest.mark.parametrize(

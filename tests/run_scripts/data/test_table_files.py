@@ -89,7 +89,6 @@ def test_classes_become_names_also_in_lists(tmp_path):
         ("a.tsv", b"text\nfine\nbad \xff byte\n", r"a\.tsv, line 3: not valid UTF-8 \(byte 0xff\)"),
         ("a.csv", 'a,b\n1,2\n"1,2\n3,4\n5,6\n', r"a\.csv, line 3: unexpected end of data\.$"),
         ("a.csv", 'a;b\n1;2\n"1";2\n', r"a\.csv, line 3: .* Commas separate columns"),
-        ("a.jsonl", '{"a": 1}\n{"a"\n', r"a\.jsonl, line 2: not valid JSON"),
         ("a.json", "[1]", r"a\.json, row 1: a row must be an object"),
         ("a.json", '{"a":\n 1}', r"a\.json' is one JSON object over several lines"),
         ("a.tsv", "text\n", "has no rows"),
@@ -118,8 +117,6 @@ def test_conll(tmp_path):
         ("line 7", {"tokens": ["Peter"], "ner_tags": ["B-PER"]}),
     ]
     assert read_conll(write(tmp_path, "words.txt", "a\nb\n")).rows == [{"tokens": ["a", "b"]}]
-    with pytest.raises(UserError, match=r"a\.conll, line 2: 1 columns instead of 2"):
-        assert read_conll(write(tmp_path, "a.conll", "EU B-ORG\nrejects\n")).rows
     with pytest.raises(UserError, match="has no sentences"):
         read_conll(write(tmp_path, "a.conll", "\n"))
 

@@ -101,22 +101,17 @@ def data(tmp_path_factory):
 @pytest.fixture
 def command(data, tokenizer, as_words, tmp_path):
     """`command(name=value, ...)`: arguments of a tiny run, with changes; `None` leaves an argument out."""
-
-    def build(**changes) -> list[str]:
-        settings = {
-            "task_name": "sst2",
-            "data_dir": data,
-            "config_name": "gmlp-base",
-            "config_overrides": f"{SIZES},vocab_size=80",
-            "tokenizer_name": tokenizer,
-            "output_dir": tmp_path / "run",
-            "max_steps": 2,
-            "per_device_train_batch_size": 6,
-            "per_device_eval_batch_size": 9,  # half of the rows: those of a short last batch would weigh more
-            "learning_rate": 1e-2,
-            "save_strategy": "no",
-            **changes,
-        }
-        return as_words(settings)
-
-    return build
+    settings = {
+        "task_name": "sst2",
+        "data_dir": data,
+        "config_name": "gmlp-base",
+        "config_overrides": f"{SIZES},vocab_size=80",
+        "tokenizer_name": tokenizer,
+        "output_dir": tmp_path / "run",
+        "max_steps": 2,
+        "per_device_train_batch_size": 6,
+        "per_device_eval_batch_size": 9,  # half of the rows: those of a short last batch would weigh more
+        "learning_rate": 1e-2,
+        "save_strategy": "no",
+    }
+    return lambda **changes: as_words(settings | changes)

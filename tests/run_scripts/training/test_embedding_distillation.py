@@ -78,25 +78,21 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def command(data, as_words, tmp_path):
-    def build(**changes) -> list[str]:
-        settings = {
-            "config_name": "gmlp-base",
-            "config_overrides": SIZES,
-            "teacher": data / "teacher",
-            "train_file": [data / "*.txt.gz", data / "pairs.tsv"],
-            "validation_file": data / "dev.tsv",
-            "output_dir": tmp_path / "run",
-            "cache_teacher": tmp_path / "cache",
-            "precision": "fp32",
-            "max_steps": 2,
-            "per_device_train_batch_size": 8,
-            "learning_rate": 1e-2,
-            "save_strategy": "no",
-            **changes,
-        }
-        return as_words(settings)
-
-    return build
+    settings = {
+        "config_name": "gmlp-base",
+        "config_overrides": SIZES,
+        "teacher": data / "teacher",
+        "train_file": [data / "*.txt.gz", data / "pairs.tsv"],
+        "validation_file": data / "dev.tsv",
+        "output_dir": tmp_path / "run",
+        "cache_teacher": tmp_path / "cache",
+        "precision": "fp32",
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "save_strategy": "no",
+    }
+    return lambda **changes: as_words(settings | changes)
 
 
 class Recorded(torch.nn.Module):
