@@ -178,13 +178,6 @@ def page(tables: list[str], run: dict[str, Any]) -> str:
     return f"{content}\n\nScores times 100. {where}.\n\n```\n{run['command']}\n```\n"
 
 
-def write_results(output: Path, content: dict[str, Any], tables: list[str], run: dict[str, Any]) -> None:
-    """Write `results.json` and `results.md`, which end the evaluation."""
-    write_atomically(output / "results.json", as_json(content))
-    write_atomically(output / "results.md", page(tables, run))
-    (output / UNFINISHED).unlink()
-
-
 def as_json(content: Any) -> str:
     """The text of a JSON file."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -244,7 +237,9 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         tables.append(speed_table(content["speeds"]))
         print(f"{tables[1]}\n", flush=True)
         draw(results, content["speeds"], output / "quality_speed.png")
-    write_results(output, content, tables, run)
+    write_atomically(output / "results.json", as_json(content))
+    write_atomically(output / "results.md", page(tables, run))
+    (output / UNFINISHED).unlink()
     return rows
 
 

@@ -240,12 +240,5 @@ def paste_box(
 def classification_loss(
     outputs: ImageClassifierOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
-    """Mean cross-entropy per image for hard or soft labels, as the Trainer's `compute_loss_func`.
-
-    Args:
-        outputs: With logits `(batch, num_labels)`.
-        labels: Classes `(batch,)` or probabilities `(batch, num_labels)`.
-        num_items_in_batch: Number of elements of the labels in the whole step, over all accumulated batches and
-            processes, as counted by the Trainer; those of this batch by default.
-    """
+    """The mean `label_cross_entropy` per image for hard or soft labels, as the Trainer's `compute_loss_func`."""
     return label_cross_entropy(outputs.logits, labels, num_items_in_batch)

@@ -29,14 +29,6 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return ids
 
 
-def _check_noise(noise_density: float, mean_noise_span_length: float) -> None:
-    if not 0 < noise_density < 1 or mean_noise_span_length < 1:
-        raise ValueError(
-            "`noise_density` must lie between 0 and 1 and `mean_noise_span_length` be at least 1, got "
-            f"{noise_density} and {mean_noise_span_length}."
-        )
-
-
 def _noise_counts(length: int, noise_density: float, mean_noise_span_length: float) -> tuple[int, int]:
     """Numbers of tokens and of spans to hide among `length` tokens."""
     num_tokens = min(max(round(length * noise_density), 1), length - 1)
@@ -61,9 +53,8 @@ def span_corruption_lengths(
         per span and an end-of-sequence token.
 
     Raises:
-        ValueError: If the input has no room for two tokens of text, or the density or span length is out of range.
+        ValueError: If the input has no room for two tokens of text.
     """
-    _check_noise(noise_density, mean_noise_span_length)
     if input_length < 3:
         raise ValueError(
             f"An input of {input_length} tokens has no room for text, a sentinel and the end: use 3 or more."
@@ -100,11 +91,10 @@ def random_spans_noise_mask(
         Boolean mask of shape `(length,)`, true for hidden tokens.
 
     Raises:
-        ValueError: If there are fewer than two tokens, or the density or span length is out of range.
+        ValueError: If there are fewer than two tokens.
     """
     if length < 2:
         raise ValueError(f"Span corruption needs at least two tokens, got {length}.")
-    _check_noise(noise_density, mean_noise_span_length)
     num_noise, num_spans = _noise_counts(length, noise_density, mean_noise_span_length)
     generator = np.random.default_rng() if generator is None else generator
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch.nn import functional as F
-from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import has_length
 
 from ...modeling.heads.losses import IGNORED_LABEL
@@ -96,45 +96,6 @@ def _collate(
     return pad_rows(rows, tokenizer) if "labels" in rows[0] else collator(rows)
 
 
-def build_trainer(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    args: TrainingArguments,
-    train: Rows | None,
-    evaluation: Split,
-    collator: Collator,
-    causal: bool = False,
-) -> ScriptTrainer:
-    """A Trainer that reports perplexity.
-
-    Args:
-        model: Computes the loss.
-        tokenizer: Pads, and is saved with the model.
-        args: The Trainer's arguments.
-        train: Tokenized rows; `None` for a run that only evaluates.
-        evaluation: Rows with `input_ids` and fixed `labels`, see `precompute_labels`.
-        collator: Makes batches of training rows; evaluation rows are padded only.
-        causal: Whether the logits at a token predict the next token.
-    """
-    if "seq_idx" in (evaluation.column_names or ()) and not supports_seq_idx(model):
-        raise UserError(
-            f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP and "
-            "Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
-        )
-    args.remove_unused_columns = False  # the collators need columns that models do not take
-    return ScriptTrainer(
-        model=model,
-        args=args,
-        train_dataset=train,
-        eval_dataset=evaluation,
-        data_collator=partial(_collate, collator=collator, tokenizer=tokenizer),
-        callbacks=[collator] if isinstance(collator, SeededCollator) else None,
-        processing_class=tokenizer,
-        preprocess_logits_for_metrics=next_token_row_losses if causal else row_losses,
-        compute_metrics=partial(perplexity, causal=causal),
-    )
-
-
 class LanguageModeling(Task):
     """What the language modelling commands share: the corpus, its rows of tokens, and perplexity.
 
@@ -196,8 +157,24 @@ class LanguageModeling(Task):
         if isinstance(train, TextStream):  # each run of a grid reads it from the start, in its own order
             train = train.with_seed(order_seed(args))
         evaluation = precompute_labels(run.rows["validation"], self.evaluation_collator(run))
+        if "seq_idx" in (evaluation.column_names or ()) and not supports_seq_idx(model):
+            raise UserError(
+                f"--isolate_documents: {type(model).__name__} cannot keep the documents of a row apart. gMLP, aMLP "
+                "and Synthesizer encoders and decoders can; --line_by_line gives each document a row of its own."
+            )
+        args.remove_unused_columns = False  # the collators need columns that models do not take
         collator = self.collator(run, model)
-        return build_trainer(model, run.tokenizer, args, train, evaluation, collator, self.is_causal)
+        return ScriptTrainer(
+            model=model,
+            args=args,
+            train_dataset=train,
+            eval_dataset=evaluation,
+            data_collator=partial(_collate, collator=collator, tokenizer=run.tokenizer),
+            callbacks=[collator] if isinstance(collator, SeededCollator) else None,
+            processing_class=run.tokenizer,
+            preprocess_logits_for_metrics=next_token_row_losses if self.is_causal else row_losses,
+            compute_metrics=partial(perplexity, causal=self.is_causal),
+        )
 
     def metric_types(self, run: Run) -> dict[str, str]:
         return {"perplexity": "perplexity"}

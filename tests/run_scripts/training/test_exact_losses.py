@@ -15,7 +15,6 @@ from tokenmixers.run_scripts.data.masking import MaskingCollator
 from tokenmixers.run_scripts.data.packing import row_encoder, tokenize
 from tokenmixers.run_scripts.data.row_seeds import SeededCollator
 from tokenmixers.run_scripts.data.span_corruption import DataCollatorForSpanCorruption
-from tokenmixers.run_scripts.training.language_modeling import build_trainer
 from tokenmixers.run_scripts.training.trainer import ScriptTrainer
 
 
@@ -138,11 +137,12 @@ def test_masks_change_from_epoch_to_epoch(rows, collators, tiny_config, tokenize
         train_sampling_strategy="sequential",
         dataloader_num_workers=workers,
         dataloader_persistent_workers=workers > 0,
+        remove_unused_columns=False,
         save_strategy="no",
         disable_tqdm=True,
     )
-    evaluation = datasets.Dataset.from_dict({"input_ids": [[1]], "labels": [[1]]})
-    build_trainer(Recorder(), tokenizer, arguments, rows, evaluation, collate).train()
+    options = {"data_collator": collate, "train_dataset": rows, "callbacks": [collate]}
+    ScriptTrainer(model=Recorder(), args=arguments, **options).train()
     assert len(seen) == 3
     for epoch, labels in enumerate(seen):
         collate.epoch.fill_(epoch)

@@ -47,11 +47,11 @@ def test_texts_without_a_row_are_an_error():
 def test_the_order_of_a_stream_has_its_own_seed(seeds, expected, command, monkeypatch):
     used = []
 
-    def stop(model, tokenizer, args, train, *others):
-        used.append(train.seed)
+    def stop(train_dataset, **others):
+        used.append(train_dataset.seed)
         raise UserError("stop")
 
-    monkeypatch.setattr(language_modeling, "build_trainer", stop)
+    monkeypatch.setattr(language_modeling, "ScriptTrainer", stop)
     with pytest.raises(UserError, match="stop"):
         run_mlm.main(command(streaming=True, max_eval_samples=4, seed=5, **seeds))
     assert used == [expected]
