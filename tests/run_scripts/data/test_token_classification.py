@@ -15,17 +15,12 @@ from tokenmixers.run_scripts.data.token_classification import (
 )
 
 
-@pytest.fixture(scope="module")
-def data(tagged_sentences):
-    return tagged_sentences
-
-
 @pytest.fixture
-def rows(data):
+def rows(tagged_sentences):
     """`rows(max_seq_length, ...)`: one sentence with words of several tokens, as sequences."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(data / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(tagged_sentences / "tokenizer")
     sentence = {"tokens": [["Ada", "zqzq", "\u200b", "went", "Rome"]], "tags": [["B-PER", "I-PER", "O", "O", "B-LOC"]]}
     names = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     sentences = datasets.Dataset.from_dict(sentence)
@@ -74,11 +69,11 @@ def test_entities_have_the_tags_of_their_scheme(tags, expected):
     assert tag_names(datasets.Dataset.from_dict({"tags": [tags]})) == expected
 
 
-def test_endings_in_capitals_are_known(data, tmp_path):
-    shutil.copy(data / "test.jsonl", tmp_path / "TEST.JSONL")
+def test_endings_in_capitals_are_known(tagged_sentences, tmp_path):
+    shutil.copy(tagged_sentences / "test.jsonl", tmp_path / "TEST.JSONL")
     loaded = [
         load_sentences(TokenClassificationArguments(test_file=str(file)), ["test"])["test"]
-        for file in (data / "test.jsonl", tmp_path / "TEST.JSONL")
+        for file in (tagged_sentences / "test.jsonl", tmp_path / "TEST.JSONL")
     ]
     assert loaded[0].to_list() == loaded[1].to_list()
 
