@@ -146,6 +146,21 @@ def test_who_keeps_the_reference(sdpa_calls, monkeypatch):
     assert calls() == 1
 
 
+@pytest.mark.parametrize("slow", ["COMPARISON", "COMPARISON_WITH_GRADIENTS"])
+def test_gradients_are_measured_for_themselves(sdpa_calls, monkeypatch, slow):
+    """A processor can be fast at PyTorch's kernel and slow at its backward pass; dropout is a sign of training."""
+    slow_one = getattr(attention, slow)
+    monkeypatch.setattr(attention, "choice", lambda name: "products" if name == slow_one else "reference")
+    query, key, value = inputs()
+    attend = partial(products_or_sdpa, attention_module(), query, key, value, None)
+    attend()
+    attend(dropout=0.5)
+    in_training = len(sdpa_calls)
+    with torch.no_grad():
+        attend()
+    assert (in_training, len(sdpa_calls)) == ((2, 2) if slow == "COMPARISON" else (0, 1))
+
+
 @pytest.fixture(params=["AMLPModel", "SynthesizerModel", "HybridBertModel"])
 def model(request, tiny_model, sdpa_calls):
     changes = {
