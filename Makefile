@@ -33,7 +33,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(call environment,$(VENV),test)
 	@touch $@
 
-quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images, reload them and use them
+quickstart: $(INSTALLED)  ## train a small gMLP on text and one on images, reload them and use them
 	@rm -rf $(OUT) && mkdir -p $(OUT) && date +%s > $(OUT)/.started
 	@echo '--- 1. a corpus: the documentation of Python'
 	@$(SCRIPT).make_data python_docs_corpus --output_dir $(OUT)/corpus
@@ -58,10 +58,10 @@ quickstart: $(VENV)/.installed  ## train a small gMLP on text and one on images,
 	@echo '  $(VENV)/bin/tokenmixers run_mlm quickstart.yaml --output_dir outputs/amlp --config_name amlp-tiny'
 	@echo '  $(VENV)/bin/tokenmixers push_to_hub --source $(OUT)/gmlp --repo_id me/my-gmlp --dry_run'
 
-test: $(VENV)/.installed  ## the fast tests
+test: $(INSTALLED)  ## the fast tests
 	$(RUN) -m pytest -n 2 --dist worksteal
 
-test-slow: $(VENV)/.installed  ## the other tests, and all properties on more examples
+test-slow: $(INSTALLED)  ## the other tests, and all properties on more examples
 	$(RUN) -m pytest -n 2 --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
 	TOKENMIXERS_TEST_DEVICE=cpu $(RUN) -m pytest -n 2 --dist worksteal -m gpu tests/gpu
 
@@ -110,7 +110,7 @@ check: $(VENV)/.installed  ## style, and the types of the library
 	@mkdir -p build/typing && ln -sfn ../.. build/typing/tokenmixers
 	$(RUN) -m mypy
 
-dist: $(VENV)/.installed  ## source distribution and wheel, in dist/
+dist: $(INSTALLED)  ## source distribution and wheel, in dist/
 	rm -rf dist *.egg-info
 	$(RUN) -m build --no-isolation
 
