@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..inputs.attention_maps import move_padding_right, visible_keys
+from ..inputs.attention_maps import move_padding_right, take_tokens, visible_keys
 from ..inputs.token_layout import TokenLayout
 from .precision import no_autocast
 
@@ -123,18 +123,15 @@ def shared_attention_by_layout(
     Returns:
         Shape `(batch, queries, heads, head_dim)`.
     """
-    layout, index = move_padding_right(layout)
-    if index is not None:
-        # Not `take_along_dim`, because it fixes batch and length in exported programs.
-        values = values.gather(2, index[:, None, :, None].expand_as(values))
+    layout, moves = move_padding_right(layout)
+    if moves is not None:
+        values = take_tokens(values.transpose(1, 2), moves[0]).transpose(1, 2)
     found = logits(layout)
     if found.shape[0] > 1:  # positions differ between rows: given ones, or decoding after left padding
         return attention_from_logits(found, values, visible_keys(layout, values.device), dropout)[0]
     order = layout.causal_order(values.device)
     output = shared_attention(found, values, layout.padding_mask, order, dropout)
-    if index is None:
-        return output
-    return torch.zeros_like(output).scatter(1, index[:, :, None, None].expand_as(output), output)
+    return output if moves is None else take_tokens(output, moves[1])
 
 
 def eager_attention_forward(

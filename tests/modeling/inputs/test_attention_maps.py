@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenmixers import GMLPConfig, SynthesizerConfig
-from tokenmixers.modeling.inputs.attention_maps import move_padding_right, visible_keys
+from tokenmixers.modeling.inputs.attention_maps import move_padding_right, take_tokens, visible_keys
 from tokenmixers.modeling.inputs.token_layout import TokenLayout, token_layout
 
 
@@ -72,7 +72,10 @@ def test_given_positions_have_their_own_distances():
 def test_moving_padding_to_the_right():
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0], [0, 1, 1, 0]])
     layout = token_layout(SynthesizerConfig(), torch.zeros(3, 4, 3), mask)
-    moved, index = move_padding_right(layout)
+    moved, (index, back) = move_padding_right(layout)
     assert index.tolist() == [[2, 3, 0, 1], [0, 1, 2, 3], [1, 2, 3, 0]]
+    tokens = torch.rand(3, 4, 2, 5)
+    right = take_tokens(tokens, index)
+    assert right[0].equal(tokens[0].roll(-2, 0)) and take_tokens(right, back).equal(tokens)
     assert moved.padding_mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0]]
     assert moved.positions is None and move_padding_right(moved) == (moved, None)
