@@ -129,9 +129,10 @@ def test_folder_is_complete_and_small(name):
     assert tokenizer["padding"] is tokenizer["truncation"] is None
 
 
-def test_weights_of_all_are_at_most_80_megabytes():
+def test_weights_of_all_are_at_most_115_megabytes():
+    """A wheel with them, in which they take a fifth less, is within the 100 MB that a package index accepts."""
     sizes = [(FOLDER / name / "model.safetensors").stat().st_size for name in MODELS]
-    assert sizes and sum(sizes) <= 80e6
+    assert sizes and sum(sizes) <= 115e6
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -302,6 +303,14 @@ def test_means_by_kind_are_those_of_the_sets(page, scores):
         check_scores(head, row, found, shares)
 
 
+def shares_by_kind(model: str, scores: dict[tuple[str, str], float], kinds: dict[str, str]) -> dict[str, float]:
+    """Kind -> mean share of the teacher's score; `kinds` has the kind of each set."""
+    shares: dict[str, list[float]] = {}
+    for name, kind in kinds.items():
+        shares.setdefault(kind, []).append(100 * scores[model, name] / scores[TEACHER, name])
+    return {kind: float(np.mean(values)) for kind, values in shares.items()}
+
+
 @pytest.mark.parametrize("table", ["share of the teacher", "share by kind", "share after 240,000 rows"])
 def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
     head, rows = table_with(EMBEDDINGS / "README.md", table)
@@ -313,10 +322,7 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
     overall = {}
     for number, title in enumerate(head[1:], start=1):
         model = NAMES.get(title.removesuffix(", 120,000 rows"), title)
-        shares: dict[str, list[float]] = {}
-        for name, kind in kinds.items():
-            shares.setdefault(kind, []).append(100 * scores[model, name] / scores[TEACHER, name])
-        means = {kind: np.mean(values) for kind, values in shares.items()}
+        means = shares_by_kind(model, scores, kinds)
         means["mean of the kinds"] = np.mean([*means.values()])
         assert {row[0]: float(row[number].removesuffix(" %")) for row in rows} == {
             kind: pytest.approx(mean, abs=0.06) for kind, mean in means.items()
@@ -324,14 +330,20 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
         overall[title] = means["mean of the kinds"]
     if table == "share after 240,000 rows":
         whole, narrow, hybrid = overall.values()
+        text = (EMBEDDINGS / "README.md").read_text()
         first_page = " ".join((FOLDER.parent / "README.md").read_text().split())
         assert (
             f"{hybrid:.1f} % of MiniLM's scores. Two narrow layers with attention keep [{narrow:.1f} %" in first_page
         )
         claim = f"keep {hybrid:.1f} %, with attention in both {narrow:.1f} %, one whole layer {whole:.1f} %."
         assert claim in (FOLDER / "studies" / "README.md").read_text()
+        again = [
+            np.mean([*shares_by_kind(f"{name}, seed 2", scores, kinds).values()])
+            for name in ("hybrid-minilm-small", "one whole layer")
+        ]
+        assert "the hybrid\nhas {:.1f} % and the whole layer {:.1f} %.".format(*again) in text
     if table == "share by kind":
-        claim = "keeps {hybrid, joined:.1f} % of the teacher's scores, three layers {3 layers, joined:.1f} %"
+        claim = "keep {hybrid-minilm:.1f} % of the teacher's scores, three layers {3 layers, joined:.1f} %"
         assert claim.format(**overall) in (FOLDER / "studies" / "README.md").read_text()
 
 
@@ -355,7 +367,7 @@ def test_published_figures_meet_those_that_were_measured(scores):
             assert published == pytest.approx([scores[TEACHER, name] for name in sets], abs=0.02)
     text = path.read_text().split("our means are")[1].split("retrieval")[0]
     ours = {model: float(mean) for mean, model in re.findall(r"([\d.]+)\s\(`([^`]+)`", text)}
-    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 7
+    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 8
     for model, mean in ours.items():
         assert mean == pytest.approx(np.mean([scores[NAMES.get(model, model), name] for name in sets]), abs=0.051)
 
@@ -378,7 +390,7 @@ def test_speeds_are_those_that_were_measured():
                 assert (float(cell.replace(",", "")) if cell else None) == pytest.approx(expected, abs=0.6)
     hybrid, than = "hybrid-minilm-small", {kind: measured[TEACHER, kind, 1] for kind in formats.values()}
     ratios = {kind: measured[hybrid, kind, 1] / speed for kind, speed in than.items()}
-    assert round(ratios.pop("float32")) == 4  # "about four times"
+    assert 4 <= ratios.pop("float32") < 5  # "four to five times"
     card = (FOLDER / hybrid / "README.md").read_text()
     assert f"it is {min(ratios.values()):.1f} to {max(ratios.values()):.1f} times" in card
     for model, words in (
