@@ -343,7 +343,7 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
         ]
         assert "the hybrid\nhas {:.1f} % and the whole layer {:.1f} %.".format(*again) in text
     if table == "share by kind":
-        claim = "keep {hybrid-minilm:.1f} % of the teacher's scores, three layers {3 layers, joined:.1f} %"
+        claim = "keep {hybrid-minilm:.1f} % of the teacher's scores, three whole layers {3 layers, joined:.1f} %"
         assert claim.format(**overall) in (FOLDER / "studies" / "README.md").read_text()
 
 
@@ -367,7 +367,7 @@ def test_published_figures_meet_those_that_were_measured(scores):
             assert published == pytest.approx([scores[TEACHER, name] for name in sets], abs=0.02)
     text = path.read_text().split("our means are")[1].split("retrieval")[0]
     ours = {model: float(mean) for mean, model in re.findall(r"([\d.]+)\s\(`([^`]+)`", text)}
-    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 8
+    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 9
     for model, mean in ours.items():
         assert mean == pytest.approx(np.mean([scores[NAMES.get(model, model), name] for name in sets]), abs=0.051)
 
@@ -423,15 +423,20 @@ def test_finetuning_is_what_was_measured():
 
 def test_finetuned_layers_are_what_was_measured():
     """One seed each."""
-    tasks = {"SST-2": "sst2", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte"}
+    tasks = {"SST-2": "sst2", "MRPC": "mrpc", "STS-B": "stsb", "RTE": "rte", "SQuAD, F1": "squad"}
     runs = json.loads((EMBEDDINGS / "finetuning.json").read_text())["layers"]["runs"]
-    metrics = {"stsb": "spearman"}
+    metrics = {"stsb": "spearman", "squad": "f1"}
     found = {(run["model"], run["task"]): 100 * run[metrics.get(run["task"], "accuracy")] for run in runs}
     head, rows = table_with(EMBEDDINGS / "README.md", "finetuned layers")
     cells = {(row[0], tasks[task]): cell for row in rows for task, cell in zip(head[2:], row[2:], strict=True)}
     assert {key: float(cell) for key, cell in cells.items() if cell} == pytest.approx(found, abs=0.051)
     plain, joined = (found[f"layers 0, 2 and 5{more}", "stsb"] for more in ("", ", joined"))
-    assert f"86.0, {plain:.1f} ([{joined:.1f}](" in (FOLDER.parent / "README.md").read_text()
+    hybrid = {task: found["hybrid-minilm", task] for task in tasks.values()}
+    first_page = (FOLDER.parent / "README.md").read_text()
+    assert f"86.0, {hybrid['stsb']:.1f}, {plain:.1f} ([{joined:.1f}](" in first_page
+    assert f"`hybrid-minilm` {hybrid['sst2']:.1f}, 3 layers" in first_page
+    card = (FOLDER / "hybrid-minilm" / "README.md").read_text()
+    assert all(f" {score:.1f} on" in card for score in hybrid.values())
     guide = (FOLDER.parent / "run_scripts/guides/sentence_embeddings.md").read_text()
     assert f"have {plain:.1f} after 120,000 rows without it and {joined:.1f} after" in " ".join(guide.split())
 

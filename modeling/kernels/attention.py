@@ -26,9 +26,9 @@ MOST_WEIGHTS = 2**24
 #: Maximum number computed at once without gradients, because larger memory blocks are not reused.
 WEIGHTS_AT_ONCE = 2**22
 _Tensor = TypeVar("_Tensor", torch.Tensor, torch.Tensor | None)
-COMPARISON = "attention in bfloat16, 12 heads, 256 tokens"
+COMPARISON = "attention in bfloat16, not causal, 12 heads, 256 tokens"
 #: The backward pass of PyTorch's kernel can be slow where its forward pass is fast.
-COMPARISON_WITH_GRADIENTS = "attention in bfloat16 with gradients, 12 heads, 4 x 64 tokens"
+COMPARISON_WITH_GRADIENTS = "attention in bfloat16 with gradients, not causal, 12 heads, 4 x 64 tokens"
 
 
 def applies(module: nn.Module) -> bool:
@@ -64,7 +64,8 @@ def products_or_sdpa(
     samples = _samples_at_once(query, key.shape[2], dropout)
     is_special = has_additive_mask or kwargs.get("output_attentions") or kwargs.get("cache") is not None
     # A checkpointed layer with dropout, which computes without gradients first, draws the same numbers both times.
-    has_gradients = dropout > 0 or (torch.is_grad_enabled() and query.requires_grad)
+    trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    has_gradients = dropout > 0 or trains
     compared = COMPARISON_WITH_GRADIENTS if has_gradients else COMPARISON
     if is_special or choice(compared) == REFERENCE or not _takes_products(query, key.shape[2], samples):
         return sdpa_attention_forward(
@@ -145,7 +146,7 @@ def _alternatives() -> Mapping[str, Callable[[], object]]:
     query, key, value = torch.ones(3, 1, 12, 256, 64, dtype=torch.bfloat16)
 
     def run(attend: Callable[..., tuple[torch.Tensor, Any]]) -> None:
-        attend(nn.Identity(), query, key, value, None, scaling=1.0)
+        attend(nn.Identity(), query, key, value, None, scaling=1.0, is_causal=False)
 
     return {REFERENCE: lambda: run(sdpa_attention_forward), "products": lambda: run(eager_attention_forward)}
 
@@ -154,6 +155,6 @@ def _alternatives_with_gradients() -> Mapping[str, Callable[[], object]]:
     tensors = torch.ones(3, 4, 12, 64, 32, dtype=torch.bfloat16, requires_grad=True)
 
     def run(attend: Callable[..., tuple[torch.Tensor, Any]]) -> None:
-        attend(nn.Identity(), *tensors, None, scaling=1.0)[0].sum().backward()
+        attend(nn.Identity(), *tensors, None, scaling=1.0, is_causal=False)[0].sum().backward()
 
     return {REFERENCE: lambda: run(sdpa_attention_forward), "products": lambda: run(eager_attention_forward)}
