@@ -36,13 +36,15 @@ def choose_learning_rate(args: ScriptTrainingArguments, arguments: ModelArgument
     """Set the learning rate of a run whose command line gives none, and `rate_reason`.
 
     Args:
-        args: Changed in place. Models of other families than `PRE_NORM` keep Transformers' default.
+        args: Changed in place. Other models than those of `PRE_NORM` and HybridBert's checkpoints keep Transformers'
+            default.
         arguments: Name the model.
     """
     if all(getattr(arguments, source) is None for source in MODEL_SOURCES):
         return  # a student that is made of its teacher's layers, see `choose_student_rate`
     model_type = load_config(arguments).model_type
-    if model_type not in PRE_NORM:
+    is_hybrid_checkpoint = model_type == "hybrid_bert" and arguments.model_name_or_path is not None
+    if model_type not in PRE_NORM and not is_hybrid_checkpoint:
         return
     if arguments.model_name_or_path is not None:
         args.learning_rate, args.rate_reason = CHECKPOINT_RATE, f"default for {model_type} checkpoints"
