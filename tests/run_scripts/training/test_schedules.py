@@ -180,11 +180,14 @@ def test_what_adafactor_does_not_take(options, words, tmp_path):
         try_arguments(ScriptTrainingArguments(str(tmp_path), do_train=True, optim="adafactor", optim_args=options))
 
 
+HYBRID = tokenmixers.shipped_model("hybrid-minilm")
+
+
 @pytest.mark.parametrize(
     ("model", "rate", "reason"),
     [
         ({"model_name_or_path": tokenmixers.shipped_model("gmlp-minilm")}, 2e-4, "default for gmlp checkpoints"),
-        ({"model_name_or_path": tokenmixers.shipped_model("hybrid-minilm")}, 2e-4, "default for hybrid_bert checkpoints"),
+        ({"model_name_or_path": HYBRID}, 2e-4, "default for hybrid_bert checkpoints"),
         ({"config_name": "amlp-tiny"}, 1e-3, "default for a new amlp"),
         ({"model_type": "bert"}, 5e-5, "Transformers' default"),
         ({}, 5e-5, "Transformers' default"),
