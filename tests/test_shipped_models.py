@@ -393,6 +393,11 @@ def test_speeds_are_those_that_were_measured():
     assert 4 <= ratios.pop("float32") < 5  # "four to five times"
     card = (FOLDER / hybrid / "README.md").read_text()
     assert f"it is {min(ratios.values()):.1f} to {max(ratios.values()):.1f} times" in card
+    six = {kind: measured["hybrid-minilm", kind, 1] / speed for kind, speed in than.items()}
+    card = (FOLDER / "hybrid-minilm" / "README.md").read_text()
+    assert f"- {six['float32']:.1f} times the speed is that of PyTorch in float32" in card
+    ends = sorted((six["bfloat16"], six["onnx"]))
+    assert "In bfloat16 and ONNX it is {:.1f} to {:.1f} times, in int8 {:.1f}.".format(*ends, six["onnx-int8"]) in card
     for model, words in (
         ("gmlp-minilm", "{:.1f} times its speed in"),
         ("MiniLM, 2 layers", "{:.1f} times their speed)"),
