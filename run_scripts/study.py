@@ -6,8 +6,9 @@
 
 All models get the same tokens, steps, batches and choice of learning rates. Finished runs are not repeated, and the
 same command continues runs that were killed. The output folder gets a JSON file with all runs, a table with the
-verdicts on the claims, and a picture. To continue on another machine, copy the output folder there. The intervals of
-the verdicts need scipy: `pip install '.[glue]'`. `studies/definition.py` describes the file of a study.
+verdicts on the claims, and a picture. To continue on another machine, copy the JSON file into the output folder there,
+or the whole folder if a task finetunes models of another. The intervals of the verdicts need scipy: `pip install
+'.[glue]'`. `studies/definition.py` describes the file of a study.
 """
 
 import sys

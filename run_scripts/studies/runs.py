@@ -84,6 +84,8 @@ class Executor:
 
     def execute(self) -> dict[str, Any]:
         """Do all runs and return the report. Termination or an interruption also ends the processes of the runs."""
+        if self.earlier is not None:
+            self.records |= self.workspace.reported(self.earlier)
         self._take_finished()
         before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         try:

@@ -18,6 +18,7 @@ from ..base.commands import module_of
 from ..base.errors import UserError
 from ..embeddings.tasks import load_tasks
 from ..training.run_folder import finished_results, write_atomically
+from .analysis import Analysis
 from .definition import Study, Task
 from .measures import RETRIEVAL, measure
 
@@ -89,9 +90,12 @@ class Workspace:
         self._check()
 
     def _check(self) -> None:
-        settings, file = _settings(self.study), self.folder / SETTINGS
+        settings, file = _settings(self.study, package_versions()), self.folder / SETTINGS
         if file.is_file():
             before = json.loads(file.read_text(encoding="utf-8"))
+        elif self.report_file.is_file():
+            report = read_report(self.report_file)
+            before = _settings(Analysis(report).study, report["versions"])
         elif self.folder.is_dir() and any(self.folder.iterdir()):
             raise UserError(f"{str(self.folder)!r} is not empty and holds no study. Choose another --output_dir.")
         else:
@@ -244,6 +248,28 @@ class Workspace:
             shutil.rmtree(checkpoint)
         return record
 
+    def reported(self, report: Mapping[str, Any]) -> dict[Run, dict[str, Any]]:
+        """The runs of a report that need not be done again, though their folders are elsewhere.
+
+        Runs whose models are finetuned are not among them.
+        """
+        before, needed = Analysis(report).study.tasks, {task.starts_from for task in self.study.tasks.values()}
+        found = {}
+        for record in report["runs"]:
+            run = run_of(record)
+            task = self.study.tasks.get(run.task)
+            if task is None or run.model not in task.models or run.task in needed:
+                continue
+            if self.run_folder(run).is_dir() or self._failure_file(run).is_file():  # read from there
+                continue
+            if _what_is_done(before[run.task], run.model) != _what_is_done(task, run.model):
+                raise UserError(
+                    f"{self.report_file} has {run}, which the study's file now describes differently: the results "
+                    "could not be compared. Choose another --output_dir."
+                )
+            found[run] = record
+        return found
+
     def _measures(self, task: Task, folder: Path, steps: int) -> dict[str, Any]:
         """Measured once, from the model and the checkpoints, which are then removed."""
         if not task.measures:
@@ -287,11 +313,15 @@ def read_report(file: Path) -> dict[str, Any]:
     return report
 
 
-def _settings(study: Study) -> dict[str, Any]:
+def _what_is_done(task: Task, model: str) -> str:
+    return json.dumps([task.recipe(model), task.data, task.tokenizer], sort_keys=True)
+
+
+def _settings(study: Study, versions: Mapping[str, str]) -> dict[str, Any]:
     """What must be the same for all runs."""
     rules = [claim.rule for claim in study.claims]
     # Without what names a build, as in `2.13.0+cpu`.
-    versions = {package: version.partition("+")[0] for package, version in package_versions().items()}
+    versions = {package: version.partition("+")[0] for package, version in versions.items()}
     return {"study": study.name, "setting": study.setting, "versions": versions, "rules of the claims": rules}
 
 

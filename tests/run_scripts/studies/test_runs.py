@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -147,6 +148,31 @@ def test_finished_runs_are_not_repeated(execute, trainer, capsys):
     assert capsys.readouterr().out.startswith("6 runs done; started")
 
 
+def test_a_report_is_enough_to_continue_on_another_machine(execute, trainer, tmp_path):
+    report = execute()
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(tmp_path / "out" / "fake.json", other)
+    with pytest.raises(UserError, match=r"plain, .* 0\.1, seed 1, which the study's file now describes differently"):
+        execute({"arguments": {"weight_decay": 5}}, folder=other)
+    before = calls(trainer)
+    more = execute({"seeds": [1, 2, 3]}, folder=other)
+    assert calls(trainer)[len(before) :] == ["tokenizer", "plain_lr0.01_seed3", "wide_net_lr0.01_seed3"]
+    assert sorted(keys(more)) == sorted([*PLAN, ("plain", 0.01, 3), ("wide net", 0.01, 3)])
+    assert [run for run in report["runs"] if run not in more["runs"]] == [] and more["models"] == report["models"]
+
+
+def test_models_that_are_finetuned_need_their_folders(execute, trainer, tmp_path):
+    second = {"starts_from": "first", "learning_rates": [0.1]}
+    changes = {"tasks": {"first": {}, "second": second}, "claims": [{**DEFINITION["claims"][0], "task": "second"}]}
+    report = execute(changes)
+    before = len(calls(trainer))
+    (tmp_path / "other").mkdir()
+    shutil.copy(tmp_path / "out" / "fake.json", tmp_path / "other")
+    assert sorted(map(str, execute(changes, folder=tmp_path / "other")["runs"])) == sorted(map(str, report["runs"]))
+    assert len(calls(trainer)) - before == 1 + len(PLAN)  # the tokenizer, and all of the first task
+
+
 def test_a_model_can_be_removed(execute):
     wider = execute({"variants": {"wider net": {}}})
     report = execute()
@@ -199,7 +225,7 @@ def test_other_files_with_the_reports_name_are_kept(execute, trainer, tmp_path):
     file = tmp_path / "out" / "fake.json"
     file.parent.mkdir()
     file.write_text("{}")
-    with pytest.raises(UserError, match="is not empty and holds no study"):
+    with pytest.raises(UserError, match=r"fake\.json is not a report of a study"):
         execute()
     assert file.read_text() == "{}" and list(file.parent.iterdir()) == [file] and not calls(trainer)
 
@@ -283,6 +309,7 @@ def test_folders_of_something_else_are_not_touched(execute, tmp_path, monkeypatc
     execute()
     if change == "foreign":
         (out / "study.json").unlink()
+        (out / "fake.json").unlink()
         message = "is not empty and holds no study"
     elif change == "versions":
         monkeypatch.setattr(workspace, "package_versions", lambda: {"torch": "1.0"})
