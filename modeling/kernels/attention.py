@@ -35,7 +35,8 @@ def applies(module: nn.Module) -> bool:
     """Whether products are faster on this processor, with or without gradients. The first call measures."""
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return False
-    return any([measure(COMPARISON, _alternatives), measure(COMPARISON_WITH_GRADIENTS, _alternatives_with_gradients)])
+    forward = measure(COMPARISON, lambda: _alternatives(1, 12, 256, 64))
+    return measure(COMPARISON_WITH_GRADIENTS, lambda: _alternatives(4, 12, 64, 32, with_gradients=True)) or forward
 
 
 def attention_function(self: UsesAttentionInterface) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
@@ -142,19 +143,12 @@ def _samples_at_once(query: torch.Tensor, keys: int, dropout: float) -> int:
     return min(batch, max(1, WEIGHTS_AT_ONCE // max(1, math.prod(of_a_sample) * keys)))
 
 
-def _alternatives() -> Mapping[str, Callable[[], object]]:
-    query, key, value = torch.ones(3, 1, 12, 256, 64, dtype=torch.bfloat16)
+def _alternatives(*shape: int, with_gradients: bool = False) -> Mapping[str, Callable[[], object]]:
+    tensors = torch.ones(3, *shape, dtype=torch.bfloat16, requires_grad=with_gradients)
 
     def run(attend: Callable[..., tuple[torch.Tensor, Any]]) -> None:
-        attend(nn.Identity(), query, key, value, None, scaling=1.0, is_causal=False)
-
-    return {REFERENCE: lambda: run(sdpa_attention_forward), "products": lambda: run(eager_attention_forward)}
-
-
-def _alternatives_with_gradients() -> Mapping[str, Callable[[], object]]:
-    tensors = torch.ones(3, 4, 12, 64, 32, dtype=torch.bfloat16, requires_grad=True)
-
-    def run(attend: Callable[..., tuple[torch.Tensor, Any]]) -> None:
-        attend(nn.Identity(), *tensors, None, scaling=1.0, is_causal=False)[0].sum().backward()
+        output, _ = attend(nn.Identity(), *tensors, None, scaling=1.0, is_causal=False)
+        if with_gradients:
+            output.sum().backward()
 
     return {REFERENCE: lambda: run(sdpa_attention_forward), "products": lambda: run(eager_attention_forward)}
