@@ -332,9 +332,8 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
         whole, narrow, hybrid = overall.values()
         text = (EMBEDDINGS / "README.md").read_text()
         first_page = " ".join((FOLDER.parent / "README.md").read_text().split())
-        assert (
-            f"{hybrid:.1f} % of MiniLM's scores. Two narrow layers with attention keep [{narrow:.1f} %" in first_page
-        )
+        assert f"(model_cards/hybrid-minilm-small) {hybrid:.1f} % at four times." in first_page
+        assert f"two narrow layers with attention keep [{narrow:.1f} %, a whole one {whole:.1f} %]" in first_page
         claim = f"keep {hybrid:.1f} %, with attention in both {narrow:.1f} %, one whole layer {whole:.1f} %."
         assert claim in (FOLDER / "studies" / "README.md").read_text()
         again = [
@@ -398,6 +397,10 @@ def test_speeds_are_those_that_were_measured():
     assert f"- {six['float32']:.1f} times the speed is that of PyTorch in float32" in card
     ends = sorted((six["bfloat16"], six["onnx"]))
     assert "In bfloat16 and ONNX it is {:.1f} to {:.1f} times, in int8 {:.1f}.".format(*ends, six["onnx-int8"]) in card
+    for name in ("hybrid-minilm", hybrid):
+        two = [measured[name, kind, 2] / measured[TEACHER, kind, 2] for kind in formats.values()]
+        claim = "With two threads it is {:.1f}, {:.1f}, {:.1f} and {:.1f} times.".format(*two)
+        assert claim in " ".join((FOLDER / name / "README.md").read_text().split())
     for model, words in (
         ("gmlp-minilm", "{:.1f} times its speed in"),
         ("MiniLM, 2 layers", "{:.1f} times their speed)"),
