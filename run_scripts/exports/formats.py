@@ -38,12 +38,7 @@ FORMATS = {
 
 #: Oldest version of each package that writing or running a format needs: those of the extras.
 ONNX_PACKAGES = {"onnx": "1.21", "onnxruntime": "1.27", "onnxscript": "0.7"}
-PACKAGES = {
-    "onnx": ONNX_PACKAGES,
-    "onnx-fp16": ONNX_PACKAGES,
-    "onnx-int8": ONNX_PACKAGES,
-    "openvino": {**ONNX_PACKAGES, "openvino": "2026.1"},
-}
+OPENVINO_PACKAGES = {**ONNX_PACKAGES, "openvino": "2026.1"}
 
 #: The opsets that the exporter writes and ONNX Runtime reads.
 OLDEST_OPSET, NEWEST_OPSET = 18, 23
@@ -57,8 +52,8 @@ Inputs = dict[str, torch.Tensor]
 def check_packages(kinds: Iterable[str]) -> None:
     """Check that the packages that formats need are there, and new enough."""
     for kind in kinds:
-        extra = "edge" if kind == "openvino" else "export"
-        for package, oldest in PACKAGES[kind].items():
+        packages, extra = (OPENVINO_PACKAGES, "edge") if kind == "openvino" else (ONNX_PACKAGES, "export")
+        for package, oldest in packages.items():
             try:
                 importlib.import_module(package)
                 found = importlib.metadata.version(package)
@@ -176,11 +171,8 @@ def _in_int8(graph: Any) -> Any:
     from transformers.exporters.configs import ExportFormat
 
     config = OnnxRuntimeDynamicConfig(per_channel=True, reduce_range=True)
-    logging.disable(logging.WARNING)  # that a graph should be preprocessed, which the exporter has done
-    try:
+    with _quiet():  # it would say that a graph should be preprocessed, which the exporter has done
         return OnnxRuntimeQuantizer(config).quantize(graph, {}, ExportFormat.ONNX)
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 class Program:

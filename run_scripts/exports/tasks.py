@@ -33,7 +33,6 @@ ENDINGS = {
     "feature-extraction": "Model",
 }
 SENTENCES = "sentence-similarity"
-TASKS = (*ENDINGS, SENTENCES)
 
 #: Pooling mode -> the end of its field before Sentence Transformers 6.
 POOLING_FIELDS = {
@@ -45,8 +44,8 @@ POOLING_FIELDS = {
     "lasttoken": "lasttoken",
 }
 
-#: Tasks of single texts, besides sentence embeddings.
-READ_TEXTS = ("fill-mask", "text-classification", "token-classification", "text-generation", "feature-extraction")
+#: Tasks whose inputs are not single texts.
+OTHER_INPUTS = ("question-answering", "multiple-choice", "image-classification")
 
 #: Code of the card of an export.
 EXAMPLE = """\
@@ -59,9 +58,6 @@ tokenizer, session = AutoTokenizer.from_pretrained(model), InferenceSession(cach
 inputs = tokenizer(["This is a text.", "This is another one."], padding=True, truncation=True, return_tensors="np")
 print(session.run({outputs}, {{port.name: inputs[port.name] for port in session.get_inputs()}})[0])
 """
-
-#: Outputs that nobody who serves a model reads, such as BERT's pooled state of an untrained layer.
-UNUSED_OUTPUTS = ("pooler_output",)
 
 #: Texts of different lengths, the last one longer than most models take.
 TEXTS = [str(item.__doc__) for item in (str.isalpha, len, str.split, sorted, int, str.format, print)]
@@ -101,7 +97,7 @@ class Checkpoint:
 
     Args:
         name: Folder or Hub id.
-        task: One of `TASKS`.
+        task: A key of `ENDINGS`, or `SENTENCES`.
 
     Attributes:
         model: In float32 and evaluation mode. Called with the inputs of `batches`, it returns the graph's outputs.
@@ -168,15 +164,8 @@ class Checkpoint:
             choices = 2 if self.task == "multiple-choice" else 1
             second = [TEXTS[number % 3] for number in range(choices * len(texts))]
             texts = [text for text in texts for _ in range(choices)]
-        longest = self.processor.model_max_length
-        encoded = dict(
-            self.processor(
-                *((texts, second) if second else (texts,)),
-                padding=True,
-                truncation=longest < 10**6,
-                return_tensors="pt",
-            )
-        )
+        cut = self.processor.model_max_length < 10**6
+        encoded = self.processor(texts, second or None, padding=True, truncation=cut, return_tensors="pt")
         if self.task == "multiple-choice":
             encoded = {key: value.view(-1, 2, value.shape[-1]) for key, value in encoded.items()}
         return encoded
@@ -188,15 +177,14 @@ class Checkpoint:
             folder: The folder to write to.
             output_dir: Its name at the end, for the card's example.
         """
+        forget_truncation(self.processor)
         if self.modules is not None:
-            forget_truncation(self.processor)
             self.modules.save_pretrained(str(folder), create_model_card=False)
             for weights in folder.glob("*.safetensors*"):
                 weights.unlink()
             _add_older_fields(folder, self.processor.model_max_length)
         else:
             self.model.config.save_pretrained(folder)
-            forget_truncation(self.processor)
             self.processor.save_pretrained(folder)
         card, notice = (Path(self.name) / name for name in ("README.md", "NOTICE"))
         if notice.is_file():
@@ -215,10 +203,10 @@ def exported_card(card: str, output_dir: str, files: Sequence[str], task: str) -
         card: The checkpoint's card.
         output_dir: The export's folder, which `push_to_hub` replaces by the name on the Hub.
         files: The exported files. The example runs the first.
-        task: One of `TASKS`. Those that do not read single texts have no example.
+        task: As for `Checkpoint`. `OTHER_INPUTS` have no example.
     """
     use = f"An export to {', '.join(f'`{file}`' for file in files)}, without weights for PyTorch.\n"
-    if task in (*READ_TEXTS, SENTENCES) and files[0].endswith(".onnx"):
+    if task not in OTHER_INPUTS and files[0].endswith(".onnx"):
         outputs = ["sentence_embedding"] if task == SENTENCES else None
         code = EXAMPLE.format(model=Path(output_dir).as_posix(), file=files[0], outputs=outputs)
         use += f"\n```python\n{code}```\n"
@@ -244,8 +232,8 @@ def _forward(forward: Any, modules: Any) -> Any:
 
     def exported(self: PreTrainedModel, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = forward(**inputs)
-        if modules is None:
-            return {key: value for key, value in outputs.items() if key not in UNUSED_OUTPUTS}
+        if modules is None:  # BERT's pooled state comes from an untrained layer
+            return {key: value for key, value in outputs.items() if key != "pooler_output"}
         states = outputs[0]
         features = {**inputs, "token_embeddings": states}
         for module in list(modules)[1:]:
