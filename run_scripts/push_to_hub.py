@@ -95,11 +95,6 @@ class PushArguments:
         if (self.space_texts is None) is (self.space == "static"):
             raise UserError("--space static and --space_texts go together: give both, or neither.")
 
-    @property
-    def repo(self) -> dict[str, str]:
-        """Keyword arguments that name the repository for the Hub's client."""
-        return {"repo_id": self.repo_id, "repo_type": "space" if self.space else "model"}
-
 
 def load_config(folder: Path, source: str) -> PreTrainedConfig:
     """The configuration of a checkpoint of this package."""
@@ -298,7 +293,7 @@ def check_private(hub: HfApi, repo: dict[str, str]) -> None:
 def push(arguments: PushArguments, files: dict[str, Path | bytes]) -> str:
     """Push files in one commit, and return its address."""
     hub = HfApi(token=check_token(arguments.token, arguments.repo_id))
-    repo = arguments.repo
+    repo = {"repo_id": arguments.repo_id, "repo_type": "space" if arguments.space else "model"}
     if arguments.private and arguments.update:
         check_private(hub, repo)
     if "README.md" in files:  # before a repository is created, which would stay empty

@@ -4,15 +4,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from ..base.errors import UserError
 from ..base.optional_packages import import_optional
-from .answers import InputError, answer
+from .answers import Answer, InputError, answer
 from .checkpoints import Checkpoint
-from .mixing_maps import MixingMap
 from .pictures import draw
 
 
@@ -42,13 +39,6 @@ TASKS = {
 }
 
 
-class Drawn(NamedTuple):
-    """What the page keeps of an answer to draw another layer of it."""
-
-    maps: list[MixingMap]
-    pixels: torch.Tensor | None
-
-
 def import_gradio() -> Any:
     """Gradio, without its reports on usage."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # is read at the import
@@ -62,7 +52,7 @@ def build_page(checkpoint: Checkpoint) -> Any:
     with gradio.Blocks(title=f"{checkpoint.title}: {title.lower()}", analytics_enabled=False) as page:
         parameters = f"{checkpoint.model.num_parameters():,} parameters"
         gradio.Markdown(f"# {title}\n`{checkpoint.title}`: {type(checkpoint.model).__name__} with {parameters}")
-        drawn = gradio.State(None)
+        drawn = gradio.State(None)  # the answer, to draw another layer of it
         with gradio.Row():
             with gradio.Column(min_width=300):
                 mask = getattr(checkpoint.processor, "mask_token", None) or ""
@@ -116,40 +106,33 @@ def _runner(checkpoint: Checkpoint) -> Callable[..., list[Any]]:
             logger.exception("the model failed on an input")  # its traceback is for whoever runs the demo
             raise gradio.Error(f"The model failed on this input: {type(error).__name__}: {error}") from error
         notes = [*found.notes, *([] if found.maps else ["There is no picture of this model."])]
-        drawn = Drawn(found.maps, found.pixels)
         return [
             " ".join(notes),
             gradio.update(value=found.text, visible=bool(found.text)),
             gradio.update(value=[[name, f"{score:.3f}"] for name, score in found.rows], visible=bool(found.rows)),
-            drawn,
-            *adapted(drawn, *choices),
+            found,
+            *adapted(found, *choices),
         ]
 
     return run
 
 
-def adapted(drawn: Drawn, kind: str | None, layer: float, head: float, token: float) -> list[Any]:
+def adapted(found: Answer, kind: str | None, layer: float, head: float, token: float) -> list[Any]:
     """The controls, with the ranges of the chosen map and values within them, and the picture."""
     update = import_gradio().update
-    if not drawn.maps:
+    if not found.maps:
         return [*[update(visible=False)] * 4, None]
-    mixing = next((each for each in drawn.maps if each.name == kind), drawn.maps[0])
+    mixing = next((each for each in found.maps if each.name == kind), found.maps[0])
     layers, heads, tokens = mixing.weights.shape[:3]
     layer, head, token = min(int(layer), layers), min(int(head), heads), min(int(token), tokens)
-    kinds = [each.name for each in drawn.maps]
+    kinds = [each.name for each in found.maps]
     return [
         update(choices=kinds, value=mixing.name, visible=len(kinds) > 1),
         update(maximum=max(layers, 2), value=layer, visible=layers > 1),
         update(maximum=max(heads, 2), value=head, visible=heads > 1),
         update(maximum=max(tokens, 2), value=token, visible=mixing.grid is not None),
-        draw(mixing, layer - 1, head - 1 if head else None, token - 1, drawn.pixels),
+        draw(mixing, layer - 1, head - 1 if head else None, token - 1, found.pixels),
     ]
-
-
-def _check_address(host: str) -> None:
-    """Raise OSError if this machine has no such address."""
-    family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
-    socket.create_server(address, family=family).close()
 
 
 def launch(checkpoint: Checkpoint, block: bool = True, **options: Any) -> Any:
@@ -158,8 +141,9 @@ def launch(checkpoint: Checkpoint, block: bool = True, **options: Any) -> Any:
     # Fonts that are there: Gradio's own come from the internet.
     theme = import_gradio().themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     try:
-        if options.get("server_name"):  # Gradio would try a hundred ports, five seconds each
-            _check_address(options["server_name"])
+        if host := options.get("server_name"):  # at an address of another machine Gradio tries ports for minutes
+            family, *_, address = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
+            socket.create_server(address, family=family).close()
         page.launch(prevent_thread_lock=True, ssr_mode=False, theme=theme, **options)
     except (OSError, ValueError) as error:  # a port in use; an address of another machine
         page.close(verbose=False)
