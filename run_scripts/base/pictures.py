@@ -82,20 +82,13 @@ def legend_above(axes: "Axes", title: str = "") -> None:
     axes.set_title(title, fontsize=11, loc="left", pad=4 + 14 * math.ceil(count / 2))
 
 
-def panels(count: int, height: float, columns: int = 2, width: float = WIDTH) -> tuple["Figure", list["Axes"]]:
-    """A figure and its panels, row by row, the unused ones hidden.
-
-    Args:
-        count: Number of panels.
-        height: Height of a panel in inches.
-        columns: Panels next to each other. A single panel takes as much room as one of two.
-        width: Width of the figure in inches.
-    """
+def panels(count: int, height: float) -> tuple["Figure", list["Axes"]]:
+    """A figure and its panels, two in a row, an unused one hidden. `height` is that of a panel in inches."""
     from matplotlib.figure import Figure
 
-    columns = min(columns, max(count, 1))
+    columns = 2 if count > 1 else 1
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(width if columns > 1 else 0.75 * width, rows * height), layout="constrained")
+    figure = Figure(figsize=(WIDTH if columns > 1 else 0.75 * WIDTH, rows * height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis in axes[count:]:
         axis.set_visible(False)

@@ -220,14 +220,9 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def versions(device: torch.device | None = None) -> str:
-    """Versions of the installed packages and of Python, and the device, for reports.
-
-    Args:
-        device: The device used; by default the GPU, if there is one.
-    """
+def versions() -> str:
+    """Versions of the installed packages and of Python, and the GPU or the kind of processor, for reports."""
     found = {package: installed_version(package) for package in ("transformers", "torch", "datasets", "tokenizers")}
     packages = ", ".join(f"{package} {number}" for package, number in found.items() if number)
-    on_gpu = torch.cuda.is_available() if device is None else device.type == "cuda"
-    name = torch.cuda.get_device_name(device) if on_gpu else platform.machine()
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return f"{packages}, Python {platform.python_version()}, on {name}"

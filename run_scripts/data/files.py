@@ -91,19 +91,6 @@ def open_file(path: str | Path) -> IO[bytes]:
     return _OPENERS.get(path.suffix.lower(), partial(Path.open, mode="rb"))(path)
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """A whole file, decompressed.
-
-    Raises:
-        BadDataError: If it is missing or damaged.
-    """
-    try:
-        with open_file(path) as file:
-            return file.read()
-    except _DAMAGED as error:
-        raise BadDataError(f"the file {str(path)!r} cannot be read: {error}") from error
-
-
 def read_text(path: str | Path) -> str:
     """A whole file, without its byte order mark.
 

@@ -269,11 +269,6 @@ def _wsc(row: Row) -> tuple[str, ...]:
     return (" ".join(words),)
 
 
-def _wsc_rows(line: Row) -> list[Row]:
-    """The spans are in a nested object."""
-    return [line | line["target"]]
-
-
 def without_tags(text: str) -> str:
     """A text of MultiRC without its HTML tags."""
     return text.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
@@ -441,7 +436,7 @@ TASKS: dict[str, GlueTask] = {
         folder="WSC",
         superglue=True,
         submitted_labels=("False", "True"),
-        expand=_wsc_rows,
+        expand=lambda line: [line | line["target"]],  # which has the spans
     ),
     "multirc": GlueTask(
         _multirc,

@@ -49,12 +49,7 @@ class MaskingCollator(DataCollatorForLanguageModeling):
     generators: list[np.random.Generator] | None = None
 
     def __call__(self, rows: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
-        """Pad and mask rows with `input_ids` and, for whole words, `offset_mapping`.
-
-        `special_tokens_mask` saves time: without it every token is looked up.
-        """
-        if "special_tokens_mask" not in rows[0]:
-            rows = [{**row, "special_tokens_mask": self._special_tokens(row["input_ids"])} for row in rows]
+        """Pad and mask rows with `input_ids`, `special_tokens_mask` and, for whole words, `offset_mapping`."""
         batch = pad_rows(rows, self.tokenizer)
         special, offsets = batch.pop("special_tokens_mask").numpy(), batch.pop("offset_mapping", None)
         input_ids, labels = self._mask(
@@ -64,9 +59,6 @@ class MaskingCollator(DataCollatorForLanguageModeling):
             self._random_numbers(batch["attention_mask"].numpy() != 0),
         )
         return batch | {"input_ids": torch.from_numpy(input_ids), "labels": torch.from_numpy(labels)}
-
-    def _special_tokens(self, input_ids: list[int]) -> list[int]:
-        return self.tokenizer.get_special_tokens_mask(input_ids, already_has_special_tokens=True)
 
     def _random_numbers(self, real: np.ndarray) -> np.ndarray:
         """Three numbers in [0, 1) for each token. Those of a row do not depend on its padding."""
