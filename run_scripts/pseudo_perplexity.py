@@ -27,7 +27,7 @@ from .base.trained_model import load_trained, load_trained_tokenizer
 from .data.files import find_files
 from .data.table_files import Row, check_text, convert_rows, read_table
 from .data.text_corpus import TEXT_KINDS, read_texts
-from .metrics import load_metric
+from .metrics.generation import token_perplexity
 from .metrics.pseudo_likelihood import encode, token_log_probabilities
 
 
@@ -119,11 +119,9 @@ def texts_to_score(arguments: PseudoPerplexityArguments) -> list[tuple[str, str]
 
 def summarise(scores: list[Score]) -> dict[str, float]:
     """Pseudo-perplexities over all tokens and over all words of the texts, and the sums that they come from."""
-    perplexity, total = load_metric("token_perplexity"), sum(score.pseudo_log_likelihood for score in scores)
+    total = sum(score.pseudo_log_likelihood for score in scores)
     counts = {name: sum(getattr(score, name) for score in scores) for name in ("tokens", "words")}
-    per_token, per_word = (
-        perplexity.compute(predictions=[-total], references=[count])["perplexity"] for count in counts.values()
-    )
+    per_token, per_word = (token_perplexity([-total], [count])["perplexity"] for count in counts.values())
     return {
         "pseudo_perplexity": per_token,
         "word_pseudo_perplexity": per_word,

@@ -201,17 +201,6 @@ def _of_split(folder: Path, files: dict[str, Path], stem: str, split: str) -> Em
     return EmbeddingTask(folder.name, split, kind, rows, data, note)
 
 
-def _text(table: Table, row: Row, column: str) -> str:
-    return check_text(table.value(row, column))
-
-
-def _label(table: Table, row: Row) -> str:
-    label = table.value(row, "label")
-    if is_missing(label):
-        raise EmptyRowError("the label is empty.")
-    return class_name(label)
-
-
 def _convert(table: Table, read: Callable[[Row], Item]) -> list[Item]:
     """What a function makes of each row, see `Table.convert`. No row is left out."""
     return [item for _, item in table.convert(read, can_skip=False)]
@@ -219,7 +208,7 @@ def _convert(table: Table, read: Callable[[Row], Item]) -> list[Item]:
 
 def _labelled_pairs(table: Table) -> dict[str, Any]:
     def read(row: Row) -> tuple[str, str, int]:
-        first, second = (_text(table, row, column) for column in ("sentence1", "sentence2"))
+        first, second = (check_text(table.value(row, column)) for column in ("sentence1", "sentence2"))
         return first, second, read_binary(table.value(row, "label"))
 
     data = dict(
@@ -234,7 +223,7 @@ def _reranking(table: Table) -> tuple[dict[str, Any], str]:
     samples: dict[str, dict[str, Any]] = {}
 
     def read(row: Row) -> None:
-        query, document = (_text(table, row, column) for column in ("query", "document"))
+        query, document = (check_text(table.value(row, column)) for column in ("query", "document"))
         label = read_binary(table.value(row, "label"))
         name = str(table.value(row, "query_id")) if "query_id" in table.columns else query
         sample = samples.setdefault(name, {"query": query, "positive": [], "negative": []})
@@ -258,8 +247,11 @@ def _labelled_texts(table: Table) -> dict[str, list[str]]:
 
     def read(row: Row) -> tuple[str, str]:
         parts = [table.value(row, column) for column in columns]
-        text = " ".join(check_text(part) for part in parts if not is_missing(part)).strip()
-        return check_text(text), _label(table, row)
+        text = check_text(" ".join(check_text(part) for part in parts if not is_missing(part)).strip())
+        label = table.value(row, "label")
+        if is_missing(label):
+            raise EmptyRowError("the label is empty.")
+        return text, class_name(label)
 
     return dict(zip(("texts", "labels"), map(list, zip(*_convert(table, read), strict=True)), strict=True))
 
