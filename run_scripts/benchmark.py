@@ -76,12 +76,6 @@ class Run:
         self.results: list[dict[str, Any]] = report["results"]
         self.start = time.monotonic()
 
-    @property
-    def has_time(self) -> bool:
-        """Whether another group may begin."""
-        minutes = self.arguments.minutes
-        return minutes is None or time.monotonic() - self.start < 60 * minutes
-
     def leave_out(self, sentence: str) -> None:
         """Say, and write, what is not measured and why."""
         print(f"LEFT OUT: {sentence}\n")
@@ -91,10 +85,10 @@ class Run:
     def experiment(self, cell: int, case: Case) -> None:
         """Measure and print all groups of an experiment for a case."""
         torch.manual_seed(0)
-        groups = EXPERIMENTS[cell](case, self.arguments)
+        groups, minutes = EXPERIMENTS[cell](case, self.arguments), self.arguments.minutes
         while True:
-            if not self.has_time:
-                self.leave_out(f"cell {cell}, {case}: groups after {self.arguments.minutes:g} minutes")
+            if minutes is not None and time.monotonic() - self.start >= 60 * minutes:
+                self.leave_out(f"cell {cell}, {case}: groups after {minutes:g} minutes")
                 return
             group = None
             try:

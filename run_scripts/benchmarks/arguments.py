@@ -1,8 +1,7 @@
 """What the benchmark measures, and how often."""
 
 from copy import deepcopy
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 from ...configuration.configuration_synthesizer import PRESETS
 from ..base.ranges import check_ranges
@@ -105,8 +104,9 @@ class BenchmarkArguments:
 
     def __post_init__(self):
         if self.gpu:
+            defaults = BenchmarkArguments(self.output_dir)
             for name, value in GPU_SETTINGS.items():
-                if getattr(self, name) == _default(name):
+                if getattr(self, name) == getattr(defaults, name):
                     setattr(self, name, deepcopy(value))
         check_ranges(
             self, ("at least 1", "rounds batch_size texts lengths sentences"), ("a finite number above 0", "minutes")
@@ -127,8 +127,3 @@ class BenchmarkArguments:
         if self.quick:
             return [16, 32]
         return [512, 1024, 2048, 4096, 8192, 16384] if self.gpu else [128, 256, 512, 1024, 2048, 4096, 8192]
-
-
-def _default(name: str) -> Any:
-    option = next(option for option in fields(BenchmarkArguments) if option.name == name)
-    return option.default if option.default_factory is MISSING else option.default_factory()

@@ -22,7 +22,7 @@ from ..exports import formats
 from ..small_data.python_docs_corpus import documents
 from .arguments import BenchmarkArguments
 from .floors import Floor
-from .model_comparisons import built_on_device, import_peer, randomise_gates, shipped_config
+from .model_comparisons import built_on_device, randomise_gates, shipped_config
 from .timing import Candidate, Case, Group, Inputs, count_parameters, model_candidate, number_of_threads
 from .workloads import read_lines
 
@@ -91,7 +91,6 @@ def sentence_embeddings(case: Case, sizes: BenchmarkArguments) -> Iterator[Group
     """10: sentence embeddings with sentence-transformers: gMLP and BERTs of MiniLM's shape, on one thread and all."""
     if case.training or case.compiled:
         return
-    import_peer("sentence-transformers", 10)
     sentences, tokenizer = _texts(sizes)
     for threads in sorted({1, torch.get_num_threads()}):
         with number_of_threads(threads):  # while the caller measures too: kernels are chosen for a number of threads
