@@ -56,10 +56,6 @@ class Analysis:
         """The best learning rate of the task whose models are finetuned, `None` if there is none."""
         return None if task.starts_from is None else self.learning_rate(self.study.tasks[task.starts_from], model)
 
-    def can_start(self, task: Task, model: str) -> bool:
-        """Whether it is known which models a task finetunes, if it finetunes."""
-        return task.starts_from is None or self.start_learning_rate(task, model) is not None
-
     def runs(self, task: Task, model: str) -> dict[int, Mapping[str, Any]]:
         """The runs with the chosen learning rate, by seed."""
         rate = self.learning_rate(task, model)

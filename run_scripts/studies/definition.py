@@ -252,7 +252,10 @@ def _build_task(where: str, name: str, keys: dict[str, Any]) -> Task:
     own_rates = {name: model.pop("learning_rates") for name, model in models.items() if "learning_rates" in model}
     keys["own_rates"] = {name: list(map(float, rates)) for name, rates in own_rates.items()}
     _check_arguments(where, keys["arguments"], models)
-    _check_budgets(where, keys.get("budgets", ()), keys["arguments"])
+    every = keys["arguments"].get("eval_steps", 1)
+    for step in keys.get("budgets", ()):
+        if step % every:
+            raise UserError(f"{where}: nothing is evaluated at the budget {step}, only every {every} steps.")
     return Task(name=name, models=models, **keys)
 
 
@@ -301,13 +304,6 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], models: Mapping[s
             raise UserError(f"{place}: config_overrides must be a mapping, got {overrides!r}.")
     if not isinstance(arguments.get("max_steps"), int):
         raise UserError(f"{where}: `arguments` need max_steps, the same number for all models.")
-
-
-def _check_budgets(where: str, budgets: Sequence[int], arguments: Mapping[str, Any]) -> None:
-    every = arguments.get("eval_steps", 1)
-    for step in budgets:
-        if step % every:
-            raise UserError(f"{where}: nothing is evaluated at the budget {step}, only every {every} steps.")
 
 
 def read_claim(where: str, keys: Mapping[str, Any], tasks: Mapping[str, Task]) -> Claim:

@@ -6,7 +6,6 @@ from statistics import fmean
 
 import torch
 from transformers import AutoModel, PreTrainedModel
-from transformers.utils import logging
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -25,14 +24,13 @@ def spatial_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def _mean_toeplitzness(model: PreTrainedModel) -> float:
-    values = [toeplitzness(matrix) for matrix in spatial_matrices(model)]
-    return sum(values) / len(values)
+    return fmean(map(toeplitzness, spatial_matrices(model)))
 
 
 def _toeplitzness_of_random_matrices(model: PreTrainedModel) -> float:
     generator = torch.Generator().manual_seed(0)
     matrices = [torch.randn(matrix.shape, generator=generator) for matrix in spatial_matrices(model)]
-    return sum(map(toeplitzness, matrices)) / len(matrices)
+    return fmean(map(toeplitzness, matrices))
 
 
 #: Name -> function of a model.
@@ -73,8 +71,6 @@ def measure(names: Sequence[str], folder: Path, steps: int, sets: Sequence[str] 
     """
     found: dict[str, list[list[float]]] = {name: [] for name in names}
     places = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")} | {steps: folder}
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # no warning about the weights of unused heads
     in_weights = [name for name in names if name in MEASURES]
     for step in sorted(places) if in_weights else ():
         model = load_trained(AutoModel, str(places[step]))
@@ -82,5 +78,4 @@ def measure(names: Sequence[str], folder: Path, steps: int, sets: Sequence[str] 
             found[name].append([step, MEASURES[name](model)])
     if RETRIEVAL in names:
         found[RETRIEVAL] = [[steps, mean_ndcg(folder, sets)]]
-    logging.set_verbosity(verbosity)
     return found

@@ -92,18 +92,13 @@ def _describe_task(study: Study, task: Task) -> dict[str, dict[str, int]]:
     check_measures(task)
     for name in task.models:
         model = new_model(study, task, name).eval()
-        stored = [*model.parameters(), *(buffer for buffer in _saved_buffers(model))]
+        saved = model.state_dict().keys()  # also fixed weights, e.g. those of Fixed Random attention
+        stored = [*model.parameters(), *(buffer for key, buffer in model.named_buffers() if key in saved)]
         parameters = sum(tensor.numel() for tensor in {id(tensor): tensor for tensor in stored}.values())
         flops = count_flops(model, [_example(task)])
         found[name] = {"parameters": parameters, "flops": int(flops), "bytes": 4 * parameters}
     check_parameters(task, {name: facts["parameters"] for name, facts in found.items()})
     return found
-
-
-def _saved_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Fixed weights that a checkpoint holds, e.g. those of Fixed Random attention."""
-    names = model.state_dict().keys()
-    return [buffer for name, buffer in model.named_buffers() if name in names]
 
 
 def _example(task: Task) -> dict[str, torch.Tensor]:

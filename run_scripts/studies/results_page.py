@@ -285,11 +285,6 @@ def read_reports(folder: Path) -> dict[str, Analysis]:
     return found
 
 
-def _conclusions(folder: Path) -> dict[str, dict[str, str]]:
-    file = folder / CONCLUSIONS
-    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
 def _link(analysis: Analysis) -> str:
     return heading_link(_title(analysis.study))
 
@@ -301,14 +296,7 @@ def verdicts_table(analyses: Mapping[str, Analysis]) -> str:
         for claim, comparisons, whole in analysis.verdicts():
             means = sorted(comparison.interval.mean for comparison in comparisons if comparison.interval)
             difference = " to ".join(dict.fromkeys(f"{mean:+.2g}" for mean in (*means[:1], *means[-1:])))
-            rows.append(
-                (
-                    claim.claim,
-                    whole,
-                    f"{difference} {_quantity(analysis, claim)}",
-                    heading_link(_title(analysis.study)),
-                )
-            )
+            rows.append((claim.claim, whole, f"{difference} {_quantity(analysis, claim)}", _link(analysis)))
     return markdown_table(("claim", "verdict", "difference", "study"), rows)
 
 
@@ -318,7 +306,9 @@ def page(folder: Path) -> str:
     if not analyses:
         raise UserError(f"there are no results of studies in {folder}: copy their JSON files there.")
     head, *sections = (folder / "README.md").read_text(encoding="utf-8").split("\n## ")
-    texts = {stem: _conclusions(folder).get(stem, {}) for stem in analyses}
+    file = folder / CONCLUSIONS
+    conclusions = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    texts = {stem: conclusions.get(stem, {}) for stem in analyses}
     findings = [f"- {_link(analyses[stem])}: {text['finding']}" for stem, text in texts.items() if text]
     parts = [head, "\n".join(["## Findings\n", *findings]) if findings else ""]
     parts += [f"## {section}" for section in sections if section.startswith(RULES)]

@@ -154,13 +154,11 @@ class Executor:
         planned = [run for task in self.study.tasks.values() for run in _planned(analysis, task)]
         waiting = [run for run in planned if run not in self.records]
         if not waiting and self.study.more_seeds:
-            waiting = [run for run in self._more_runs() if run not in self.records]
+            # Judged by the first seeds alone: to stop as soon as a claim is decided would favour a verdict.
+            more = _more_runs(self._analysis(self.study.seeds))
+            waiting = [run for run in more if run not in self.records]
         starts = {run: self._start_of(run, analysis) for run in waiting}
         return [run for run, start in starts.items() if start is None or start in self.records]
-
-    def _more_runs(self) -> list[Run]:
-        # Judged by the first seeds alone: to stop as soon as a claim is decided would favour a verdict.
-        return _more_runs(self._analysis(self.study.seeds))
 
     def _analysis(self, seeds: Sequence[int] | None = None) -> Analysis:
         """What the finished runs say, all of them or those with some seeds."""
@@ -256,7 +254,8 @@ def _run(analysis: Analysis, task: Task, model: str, learning_rate: float, seed:
 def _planned(analysis: Analysis, task: Task) -> list[Run]:
     """The runs of a task that are known so far: every learning rate with the first seed, then the other seeds."""
     first, *others = analysis.study.seeds
-    ready = [name for name in task.models if analysis.can_start(task, name)]
+    starts_anew = task.starts_from is None
+    ready = [name for name in task.models if starts_anew or analysis.start_learning_rate(task, name) is not None]
     runs = [_run(analysis, task, name, rate, first) for name in ready for rate in task.rates(name)]
     for name in ready:
         rate = analysis.learning_rate(task, name)

@@ -1,6 +1,6 @@
 """The output folder of a study: data, tokenizers, a folder for each run, and what is read from them."""
 
-import importlib.metadata
+import importlib
 import json
 import os
 import re
@@ -350,12 +350,4 @@ def last_line(text: str) -> str:
 
 def package_versions() -> dict[str, str]:
     """The versions that must be the same for all runs of a study."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # imported from a folder
-            from tokenmixers import __version__
-
-            found[package] = __version__
-    return found
+    return {package: str(importlib.import_module(package).__version__) for package in PACKAGES}
