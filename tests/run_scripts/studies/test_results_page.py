@@ -1,5 +1,6 @@
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,11 @@ from tokenmixers.run_scripts.studies.results_page import (
 
 FOLDER = MODEL_CARDS / "studies"
 COMMITTED = sorted(FOLDER.glob("*.json"))
-#: Number of seeds of studies that are not finished, and what the page says of them.
-UNFINISHED = {"inheritance": (1, "Of inheritance's three seeds only the first has been run, which decides nothing.")}
+#: What the page says of studies whose further seeds are not finished.
+UNFINISHED = {
+    "inheritance": "In inheritance the students with gMLP blocks, those from scratch and the static embeddings have "
+    "only the first of three seeds so far: claims about them stay undecided."
+}
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -114,9 +118,12 @@ def test_models_that_were_evaluated_at_their_end_alone_are_drawn_over_their_oper
     assert {axis.get_ylabel() for axis in axes} == {"Spearman's correlation", "retrieval, nDCG@10"}
     assert all(axis.lines[0].get_label() == "layers" and len(axis.lines) <= 6 for axis in axes)
     flops = [report["models"]["inheritance"][f"layers/{size}"]["flops"] / 1e6 for size in ("5x", "3x", "2x")]
-    results = {run["model"]: run["result"] for run in report["runs"]}
+    results: dict[str, list[float]] = {}
+    for run in report["runs"]:
+        results.setdefault(run["model"], []).append(run["result"])
     assert [*axes[0].lines[0].get_xdata()] == flops
-    assert [*axes[0].lines[0].get_ydata()] == [results[f"layers/{size}"] for size in ("5x", "3x", "2x")]
+    means = [statistics.fmean(results[f"layers/{size}"]) for size in ("5x", "3x", "2x")]
+    assert [*axes[0].lines[0].get_ydata()] == pytest.approx(means)
 
 
 def test_sizes_that_no_claim_compares_by_slopes_have_no_power_laws():
@@ -186,10 +193,9 @@ def test_committed_results_follow_the_shipped_studies(file):
     assert file.stem == study.stem
     assert report["definition"] == json.loads(json.dumps(study.definition))
     analysis = Analysis(report)
-    count, sentence = UNFINISHED.get(file.stem, (len(study.seeds), ""))
+    sentence = UNFINISHED.get(file.stem, "")
     assert sentence in " ".join((FOLDER / "README.md").read_text().split())
     for task in study.tasks.values():
         for name in task.models:
-            seeds = set(analysis.runs(task, name))
-            assert seeds == {*study.seeds[:count]} if sentence else seeds >= set(study.seeds)
+            assert set(analysis.runs(task, name)) >= ({study.seeds[0]} if sentence else set(study.seeds))
     assert (FOLDER / f"{file.stem}.png").is_file()
