@@ -3,6 +3,7 @@ import re
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tokenmixers.run_scripts import study_page
@@ -127,6 +128,28 @@ def test_models_that_were_evaluated_at_their_end_alone_are_drawn_over_their_oper
     assert [*axes[0].lines[0].get_xdata()] == flops
     means = [statistics.fmean(results[f"layers/{size}"]) for size in ("5x", "3x", "2x")]
     assert [*axes[0].lines[0].get_ydata()] == pytest.approx(means)
+
+
+def test_how_far_hybrids_are_behind_the_layers_at_equal_operations():
+    report = json.loads((FOLDER / "inheritance.json").read_text())
+    flops, found = {name: facts["flops"] for name, facts in report["models"]["inheritance"].items()}, {}
+    for run in report["runs"]:
+        scores = run["result"], run["measures"]["retrieval_ndcg@10"][-1][1]
+        found.setdefault(run["model"], []).append(100 * np.array(scores))
+    line = [(flops[name], *np.mean(found[name], axis=0)) for name in ("layers/5x", "layers/3x", "layers/2x")]
+    x, *ys = np.array(line).T
+    text = " ".join((FOLDER / "README.md").read_text().split())
+    for variants, words in (
+        (
+            ("random first", "attention last"),
+            "{:.1f} to {:.1f} points behind on STS-B, and {:.1f} to {:.1f} in retrieval.",
+        ),
+        (("no attention",), "{:.1f} to {:.1f} points behind on STS-B and {:.1f} to {:.1f} in retrieval."),
+    ):
+        names = [name for name in found if variant_of(name) in variants]
+        behind = [[np.interp(flops[name], x, y) for y in ys] - np.mean(found[name], axis=0) for name in names]
+        ends = np.stack([np.min(behind, axis=0), np.max(behind, axis=0)], axis=1).flatten()
+        assert words.format(*ends) in text
 
 
 def test_sizes_that_no_claim_compares_by_slopes_have_no_power_laws():
