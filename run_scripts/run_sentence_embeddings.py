@@ -109,6 +109,13 @@ class EmbeddingTeacherArguments:
             "principal components."
         },
     )
+    states_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Weight of one more term of the loss: the states of tokens, for which the teacher reads every "
+            "fourth row again. Better embeddings from as many rows. The student needs the teacher's width and tokens."
+        },
+    )
     joined_weight: float = field(
         default=0.0,
         metadata={
@@ -122,8 +129,8 @@ class EmbeddingTeacherArguments:
     )
 
     def __post_init__(self):
-        check_ranges(self, ("a finite number of at least 0", "joined_weight"))
-        for name in ("keep_layers", "copy_token_embeddings", "joined_weight", "cache_teacher"):
+        check_ranges(self, *(("a finite number of at least 0", name) for name in ("states_weight", "joined_weight")))
+        for name in ("keep_layers", "copy_token_embeddings", "states_weight", "joined_weight", "cache_teacher"):
             if self.teacher is None and getattr(self, name) not in (None, False):
                 raise UserError(f"--{name} is for distillation: name a --teacher.")
         if self.layer_types is not None and len(self.layer_types) != len(self.keep_layers or ()):
@@ -139,7 +146,7 @@ class EmbeddingTeacherArguments:
         if self.teacher is None:
             return {}
         local = Path(self.teacher).is_dir()
-        names = ("joined_weight", "copy_token_embeddings", "keep_layers", "layer_types")
+        names = ("states_weight", "joined_weight", "copy_token_embeddings", "keep_layers", "layer_types")
         teacher = Path(self.teacher).resolve().name if local else self.teacher
         return {"teacher": teacher, **{name: getattr(self, name) for name in names}}
 
@@ -385,7 +392,10 @@ class EmbeddingDistillation(SentenceEmbeddings):
 
     def prepare_model(self, run: Run, model: "SentenceTransformer") -> None:
         run.teacher.prepare_student(model, run.model_args, run.data["train"])
-        if run[EmbeddingTeacherArguments].joined_weight:
+        given = run[EmbeddingTeacherArguments]
+        if wanted := [name for name in ("states_weight", "joined_weight") if getattr(given, name)]:
+            run.teacher.check_states(model, f"--{wanted[0]}")
+        if given.joined_weight:
             run.teacher.check_joined(model)
 
     def build_trainer(self, run: Run, model: "SentenceTransformer", **options: Any) -> "EmbeddingDistillationTrainer":
@@ -393,6 +403,11 @@ class EmbeddingDistillation(SentenceEmbeddings):
         from .training import embedding_distillation as library
 
         given, args = run[EmbeddingTeacherArguments], run.args
+        if given.states_weight and model.max_seq_length > (longest := run.teacher.model.max_seq_length):
+            raise UserError(
+                f"--states_weight compares states of tokens: the student reads {model.max_seq_length} of a text, the "
+                f"teacher {longest}: give --max_seq_length {longest} or less."
+            )
         texts = run.data["train"].with_lengths(*run.teacher.reading(model))
         if args.process_index == 0:
             print(texts.describe(), flush=True)
@@ -404,7 +419,7 @@ class EmbeddingDistillation(SentenceEmbeddings):
             folder=folder.expanduser(),
             model=model,
             args=args,
-            loss=library.TeacherLoss(model, run[EmbeddingArguments].scale, given.joined_weight),
+            loss=library.TeacherLoss(model, run[EmbeddingArguments].scale, given.states_weight, given.joined_weight),
             evaluator=self.evaluator(run, "validation"),
         )
 

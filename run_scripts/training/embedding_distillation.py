@@ -43,8 +43,8 @@ BATCHES_SORTED_TOGETHER = 50
 MEASURED_ROWS = 512
 #: Shares in the loss of squared differences of similarities: of a batch's texts, and of two texts in one input.
 SIMILARITY_WEIGHT, JOINED_SIMILARITY_WEIGHT = 20.0, 2.0
-#: One row in this many is also read as two texts in one input.
-JOINED_EVERY = 4
+#: The teacher reads one row in this many again for the states of its tokens: of each text, and of two in one input.
+STATES_EVERY = 4
 #: A text's partner is searched among this many texts. One text in this many gets the partner of another.
 PARTNERS, OTHERS_PARTNER_EVERY = 2048, 8
 #: Column with the partners of single texts.
@@ -164,29 +164,35 @@ class EmbeddingTeacher(NoTeacher):
             return self.tokenizer, self.model.max_seq_length
         return student.tokenizer, student.max_seq_length
 
-    def check_joined(self, student: SentenceTransformer) -> None:
-        """Check that a student's states of tokens can be compared with the teacher's, for two texts in one input.
+    def check_states(self, student: SentenceTransformer, option: str) -> None:
+        """Check that a student's states of tokens can be compared with the teacher's, as `option` does.
 
         Raises:
-            UserError: If one of them has none, or the student another width, other tokens or too few token types.
+            UserError: If one of them has none, or the student another width or other tokens.
         """
         if student.transformers_model is None or self.model.transformers_model is None:
-            raise UserError(
-                "--joined_weight compares states of tokens, and static embeddings have none: leave it out."
-            )
+            raise UserError(f"{option} compares states of tokens, and static embeddings have none: leave it out.")
         width, wanted = (transformers_model(model).config.hidden_size for model in (student, self.model))
         if width != wanted:
             raise UserError(
-                f"--joined_weight compares states of tokens: the student's width is {width}, the teacher's {wanted}: "
+                f"{option} compares states of tokens: the student's width is {width}, the teacher's {wanted}: "
                 f"give a student with hidden_size={wanted}."
             )
         own, given = (model.preprocess([["a text", "another one"]]) for model in (student, self.model))
         same_ids = own["input_ids"].tolist() == given["input_ids"].tolist()
         if not same_ids or student.tokenizer.get_vocab() != self.tokenizer.get_vocab():
             raise UserError(
-                f"--joined_weight compares states of tokens: the student's tokenizer gives others than that of the "
+                f"{option} compares states of tokens: the student's tokenizer gives others than that of the "
                 f"teacher {self.name!r}: leave --tokenizer_name out, or give a student with the teacher's tokenizer."
             )
+
+    def check_joined(self, student: SentenceTransformer) -> None:
+        """Check that a student can read two texts in one input as the teacher does.
+
+        Raises:
+            UserError: If it has too few token types.
+        """
+        own = student.preprocess([["a text", "another one"]])
         types = int(own.get("token_type_ids", torch.zeros(1)).max()) + 1
         known = getattr(transformers_model(student).config, "type_vocab_size", 0)
         if 0 < known < types:
@@ -261,15 +267,15 @@ class EmbeddingTeacher(NoTeacher):
 
 
 class TeacherLoss(nn.Module):
-    """What embeddings lose against a teacher's: a dictionary of up to five parts, whose sum is trained.
+    """What embeddings lose against a teacher's: a dictionary of up to six parts, whose sum is trained.
 
     - `embedding`: 1 - the cosine of a text's embedding with the teacher's (`EmbedDistillLoss`, arXiv 2301.12005).
     - `similarity`: the mean squared difference of the cosine similarities of all texts in the batch with each other
       from the teacher's, times 20.
     - `ranking`: for pairs, the KL divergence of the distribution over the batch's other texts that follows from an
       anchor's similarities, times `scale`, from the teacher's distribution.
-    - `joined_states`: for some rows as two texts in one input, 1 - the cosine of a token's last state with the
-      teacher's; times `joined_weight`.
+    - `states`: for some rows, 1 - the cosine of a token's last state with the teacher's; times `states_weight`.
+    - `joined_states`: the same for these rows as two texts in one input; times `joined_weight`.
     - `joined_similarity`: the squared difference between the teacher's cosine similarity of these two texts and a
       number from the state that a classifier, or BERT's pooler, reads: the mean of its even dimensions minus the mean
       of its odd ones; times 2 `joined_weight`.
@@ -277,11 +283,12 @@ class TeacherLoss(nn.Module):
     Args:
         model: The student.
         scale: Inverse of the temperature.
+        states_weight: 0 leaves this part out, and the teacher reads no texts again.
         joined_weight: 0 leaves the last two parts out. Otherwise the last features are of two texts in one input.
 
     Attributes:
         embeddings: The teacher's, before training starts.
-        read: The teacher's `forward`, if two texts in one input are in the loss.
+        read: The teacher's `forward`, if states of tokens are in the loss.
         has_pairs: Whether there are batches of pairs.
     """
 
@@ -289,19 +296,22 @@ class TeacherLoss(nn.Module):
     read: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
     has_pairs = False
 
-    def __init__(self, model: SentenceTransformer, scale: float, joined_weight: float = 0.0):
+    def __init__(
+        self, model: SentenceTransformer, scale: float, states_weight: float = 0.0, joined_weight: float = 0.0
+    ):
         super().__init__()
         self.model = model
         self.config = getattr(model.transformers_model, "config", None)
         self.scale = scale
-        self.joined_weight = joined_weight
+        self.states_weight, self.joined_weight = states_weight, joined_weight
         self.embedding_loss = EmbedDistillLoss(model)
 
     def forward(self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor) -> dict[str, Any]:
         """The parts; `labels` are places of the teacher's embeddings, `(batch, columns)`, with those of partners."""
         *sentence_features, joined = sentence_features if self.joined_weight else (*sentence_features, None)
         # Column by column: in one batch with passages, questions would be padded to their length.
-        students = [self.model(features)["sentence_embedding"].float() for features in sentence_features]
+        outputs = [self.model({**features}) for features in sentence_features]
+        students = [output["sentence_embedding"].float() for output in outputs]
         places = labels.view(len(labels), -1).unbind(dim=1)
         teachers = [self.embeddings[place].to(students[0].device) for place in places[: len(students)]]
         losses = {"embedding": self.embedding_loss.compute_loss_from_embeddings(students, teachers)}
@@ -316,23 +326,35 @@ class TeacherLoss(nn.Module):
             logs = F.log_softmax(self.scale * similarities[:anchors, anchors:], dim=-1)
             targets = F.log_softmax(self.scale * wanted[:anchors, anchors:], dim=-1)
             losses["ranking"] = F.kl_div(logs, targets, reduction="batchmean", log_target=True)
+        if self.states_weight:
+            texts = zip(sentence_features, outputs, strict=True)
+            states = [self._states_loss(_some_rows(features), _some_rows(output)) for features, output in texts]
+            losses["states"] = self.states_weight * sum(states) / len(states)
         if joined is not None:
-            pair = [self.embeddings[place[::JOINED_EVERY]].to(student.device) for place in places[:2]]
+            pair = [self.embeddings[place[::STATES_EVERY]].to(student.device) for place in places[:2]]
             losses |= self._joined_losses(joined, F.cosine_similarity(*pair))
         return losses
 
-    def _joined_losses(self, features: dict[str, torch.Tensor], wanted: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parts of two texts in one input, of which `wanted` are the similarities."""
+    def _states_loss(self, features: dict[str, torch.Tensor], output: dict[str, torch.Tensor]) -> torch.Tensor:
+        """1 - the cosine of a token's last state with the teacher's, the mean of all tokens."""
         real = features["attention_mask"].bool()
         with torch.no_grad():
             teacher = self.read({**features})["token_embeddings"][real].float()
-        output = self.model({**features})["token_embeddings"].float()
-        states = 1 - F.cosine_similarity(output[real], teacher, dim=-1).mean()
+        return 1 - F.cosine_similarity(output["token_embeddings"][real].float(), teacher, dim=-1).mean()
+
+    def _joined_losses(self, features: dict[str, torch.Tensor], wanted: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parts of two texts in one input, of which `wanted` are the similarities."""
+        output = self.model({**features})
         read_by_classifiers = getattr(self.config, "classifier_pooling", "cls")
-        found = pool(output, features["attention_mask"], read_by_classifiers)
+        found = pool(output["token_embeddings"].float(), features["attention_mask"], read_by_classifiers)
         found = found[:, ::2].mean(dim=-1) - found[:, 1::2].mean(dim=-1)
         similarity = JOINED_SIMILARITY_WEIGHT * F.mse_loss(found, wanted)
-        return {"joined_states": self.joined_weight * states, "joined_similarity": self.joined_weight * similarity}
+        parts = {"joined_states": self._states_loss(features, output), "joined_similarity": similarity}
+        return {name: self.joined_weight * part for name, part in parts.items()}
+
+
+def _some_rows(batch: dict[str, Any]) -> dict[str, Any]:
+    return {name: values[::STATES_EVERY] for name, values in batch.items() if isinstance(values, torch.Tensor)}
 
 
 class LengthBatchSampler(DefaultBatchSampler):
@@ -364,7 +386,7 @@ class DistillationCollator(SentenceTransformerDataCollator):
         batch = super().__call__([{n: row[n] for n in row if n not in (LENGTH, PARTNER)} for row in features])
         if self.joined_length is not None:
             names = ("text", PARTNER) if PARTNER in features[0] else ("anchor", "positive")
-            pairs = [[row[name] for name in names] for row in features[::JOINED_EVERY]]
+            pairs = [[row[name] for name in names] for row in features[::STATES_EVERY]]
             joined = self.preprocess_fn(pairs, max_length=self.joined_length)
             batch.update({f"joined_{name}": value for name, value in joined.items()})
         return batch
@@ -393,8 +415,9 @@ class EmbeddingDistillationTrainer(SentenceEmbeddingTrainer):
         """Let the teacher read what its cache lacks, and train."""
         teacher = self.teacher.model  # which `embed` forgets
         self.loss.embeddings = self.teacher.embed(self.texts, self.folder, self.args)
-        if self.loss.joined_weight:
+        if self.loss.states_weight or self.loss.joined_weight:
             self.loss.read = teacher.forward
+        if self.loss.joined_weight:
             self.data_collator.joined_length = min(teacher.max_seq_length, self.model.max_seq_length)
         splits = {}
         for name, split in self.texts.splits.items():

@@ -153,6 +153,27 @@ def test_loss_of_two_texts_in_one_input_is_the_formula(pooling):
     assert found["joined_similarity"].item() == pytest.approx(3 * 2 * ((said - wanted) ** 2).mean(), abs=1e-5)
 
 
+def test_loss_of_states_is_the_formula():
+    """The mean over the columns of pairs, and in a column over the tokens of every fourth row."""
+    draw = np.random.default_rng(0)
+    students, teachers = draw.normal(size=(2, 2, 9, 4, 6))
+    real = (np.arange(4) < draw.integers(1, 5, size=(2, 9, 1))).astype(int)
+    loss = TeacherLoss(Recorded(), scale=4.0, states_weight=3.0)
+    loss.embeddings = torch.randn(18, 6)
+    loss.read = lambda features: {"token_embeddings": features["teacher"]}
+    given = {"states": students, "teacher": teachers, "attention_mask": real}
+    features = [
+        {"embeddings": loss.embeddings[9 * i : 9 * i + 9]} | {name: torch.tensor(v[i]) for name, v in given.items()}
+        for i in range(2)
+    ]
+    found = loss(features, torch.arange(18).view(2, 9).mT)
+    lengths = np.linalg.norm(students, axis=-1) * np.linalg.norm(teachers, axis=-1)
+    lost = 1 - (students * teachers).sum(-1) / lengths
+    means = [one[[0, 4, 8]][mask[[0, 4, 8]] == 1].mean() for one, mask in zip(lost, real, strict=True)]
+    expected = 3 * np.mean(means)
+    assert found["states"].item() == pytest.approx(expected, abs=1e-5)
+
+
 def test_partners_are_the_most_similar_texts(monkeypatch):
     monkeypatch.setattr(embedding_distillation, "PARTNERS", 5)
     angles = torch.tensor([0.0, 1.0, 0.4, 2.0, 2.9, 0.5, 0.0, 0.1, 0.45, 0.25])
@@ -399,19 +420,20 @@ def test_student_with_narrower_feed_forwards(command, data, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [[0, 1], [1]])
-def test_two_texts_in_one_input_are_the_teachers(kept, command, monkeypatch, tmp_path):
+def test_states_are_the_teachers_also_of_two_texts_in_one_input(kept, command, monkeypatch, tmp_path):
     pairs = []
     forward = TeacherLoss.forward
     monkeypatch.setattr(TeacherLoss, "forward", lambda self, *args: pairs.append(args[0][-1]) or forward(self, *args))
-    settings = {"learning_rate": 0, "max_steps": 20, "logging_steps": 1, "joined_weight": 3}
-    run_sentence_embeddings.main(command(**NO_CONFIG, keep_layers=kept, **settings))
+    settings = {"learning_rate": 0, "max_steps": 20, "logging_steps": 1, "states_weight": 2, "joined_weight": 3}
+    run_sentence_embeddings.main(command(**NO_CONFIG, max_seq_length=20, keep_layers=kept, **settings))
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
-    losses = [entry["joined_states"] for entry in state["log_history"] if "joined_states" in entry]
-    assert len(losses) == 20
-    if kept == [0, 1]:  # all of the teacher
-        assert max(losses) < 1e-3
-    else:
-        assert min(losses) > 0.01
+    for name in ("states", "joined_states"):
+        losses = [entry[name] for entry in state["log_history"] if name in entry]
+        assert len(losses) == 20
+        if kept == [0, 1]:  # all of the teacher
+            assert max(losses) < 1e-3
+        else:
+            assert min(losses) > 0.01
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
     texts = {tokenizer.decode(row, skip_special_tokens=False) for batch in pairs for row in batch["input_ids"]}
     assert any(re.search(r"where is the (\w+)\? \[SEP\] the \1 is in the", text) for text in texts)
@@ -529,7 +551,11 @@ def test_two_processes_train_on_texts_and_pairs(command, in_two_processes, tmp_p
         ),
         ({"joined_weight": 1, "teacher": None, "cache_teacher": None}, "--joined_weight is for distillation: name a"),
         ({"joined_weight": 1}, "the student's width is 16, the teacher's 32: give a student with hidden_size=32"),
-        ({"joined_weight": 1, "keep_layers": [], **NO_CONFIG}, "static embeddings have none: leave it out"),
+        ({"states_weight": 1, "keep_layers": [], **NO_CONFIG}, "static embeddings have none: leave it out"),
+        (
+            {"states_weight": 1, "keep_layers": [0], **NO_CONFIG, "max_seq_length": 24},
+            "--states_weight compares states of tokens: the student reads 24 of a text, the teacher 20: give",
+        ),
         (
             {"joined_weight": 1, "config_overrides": SIZES.replace("16", "32"), "train_tokenizer": 60},
             "the student's tokenizer gives others than that of the teacher",
