@@ -113,7 +113,7 @@ class EmbeddingTeacherArguments:
         default=0.0,
         metadata={
             "help": "Weight of one more term of the loss: the states of tokens, for which the teacher reads every "
-            "fourth row again. Better embeddings from as many rows. The student needs the teacher's width and tokens."
+            "fourth row again. For students from scratch, and few texts. They need the teacher's width and tokens."
         },
     )
     joined_weight: float = field(

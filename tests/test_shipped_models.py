@@ -66,7 +66,7 @@ SETS = {
 TEACHER = "all-MiniLM-L6-v2"
 #: Columns of the pages that quality.json names otherwise.
 NAMES = {"static": "MiniLM, static", "1 layer": "MiniLM, 1 layer"}
-NAMES |= {f"{count} layers": f"MiniLM, {count} layers" for count in (2, 3)}
+NAMES |= {f"{count} layers": f"MiniLM, {count} layers" for count in (2, 3, 4)}
 EMBEDDINGS = FOLDER / "embeddings"
 PINNED = Path(__file__).with_name("shipped_embeddings.safetensors")
 library = pytest.mark.skipif(
@@ -227,6 +227,24 @@ def test_narrow_layers_are_what_was_measured():
         assert [*map(float, cells)] == pytest.approx(found, abs=0.051)
 
 
+def test_states_of_tokens_are_what_was_measured():
+    _, rows = table_with(EMBEDDINGS / "README.md", "without / with states")
+    runs = json.loads((EMBEDDINGS / "rows.json").read_text())["states"]["runs"]
+    columns = [["STS-B"], ["sts12", "sts13", "sts14", "sts15"], ["retrieval"]]
+    measured: dict[str, list[list[float]]] = {}
+    for run in runs:
+        if run["states_weight"] in (0, 5):
+            means = [100 * np.mean([run["scores"][name] for name in names]) for names in columns]
+            measured.setdefault(run["model"], []).append(means)
+    facts = json.loads((FOLDER / "studies" / "inheritance.json").read_text())["models"]["inheritance"]
+    teacher = 2 * facts["layers/2x"]["flops"]
+    for (_, operations, *cells), (model, values) in zip(rows, measured.items(), strict=True):
+        assert operations == f"{100 * facts[model]['flops'] / teacher:.0f} %"
+        assert [[*map(float, cell.split(" / "))] for cell in cells] == [
+            pytest.approx(pair, abs=0.051) for pair in zip(*values, strict=True)
+        ]
+
+
 def code_with(word: str) -> str:
     """The block of Python of the page that has this word."""
     blocks = re.findall(r"```python\n(.+?)```", (EMBEDDINGS / "README.md").read_text(), re.DOTALL)
@@ -315,7 +333,7 @@ def shares_by_kind(model: str, scores: dict[tuple[str, str], float], kinds: dict
 def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
     head, rows = table_with(EMBEDDINGS / "README.md", table)
     more = json.loads((EMBEDDINGS / "rows.json").read_text())
-    more = [*more["all_sets"]["results"], *more["narrow"]["all_sets"]]
+    more = [*more["all_sets"]["results"], *more["narrow"]["all_sets"], *more["states"]["all_sets"]]
     scores = scores | {(row["model"], row["set"]): 100 * row["score"] for row in more}
     results = json.loads((EMBEDDINGS / "quality.json").read_text())["results"]
     kinds = {row["set"]: row["kind"].replace("_", " ") for row in results if row["model"] == TEACHER}
@@ -341,6 +359,9 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
             for name in ("hybrid-minilm-small", "one whole layer")
         ]
         assert "the hybrid\nhas {:.1f} % and the whole layer {:.1f} %.".format(*again) in text
+        states = np.mean([*shares_by_kind("hybrid-minilm-small, states", scores, kinds).values()])
+        assert f"{states:.1f}" == f"{hybrid:.1f}"  # "without and with it"
+        assert f"has a mean share of {hybrid:.1f} % without and with it" in text
     if table == "share by kind":
         claim = "keep {hybrid-minilm:.1f} % of the teacher's scores, three whole layers {3 layers, joined:.1f} %"
         assert claim.format(**overall) in (FOLDER / "studies" / "README.md").read_text()
@@ -366,7 +387,7 @@ def test_published_figures_meet_those_that_were_measured(scores):
             assert published == pytest.approx([scores[TEACHER, name] for name in sets], abs=0.02)
     text = path.read_text().split("our means are")[1].split("retrieval")[0]
     ours = {model: float(mean) for mean, model in re.findall(r"([\d.]+)\s\(`([^`]+)`", text)}
-    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 9
+    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 10
     for model, mean in ours.items():
         assert mean == pytest.approx(np.mean([scores[NAMES.get(model, model), name] for name in sets]), abs=0.051)
 
@@ -387,6 +408,16 @@ def test_speeds_are_those_that_were_measured():
     for model, *cells in rows:
         expected = [single[NAMES.get(model, model), formats[kind]] for kind in head[1:]]
         assert [float(cell) for cell in cells] == pytest.approx(expected, abs=0.6), model
+    alone = {
+        (row["model"], row["format"], row["threads"]): row["sentences_per_second"]
+        for row in json.loads((EMBEDDINGS / "speed.json").read_text())["alone"]["rows"]
+    }
+    head, rows = table_with(EMBEDDINGS / "README.md", "nothing else running, one / two threads")
+    for model, *cells in rows:
+        name = model if model in (TEACHER, *MODELS) else f"MiniLM, {model}"
+        for kind, cell in zip(head[1:], cells, strict=True):
+            expected = [alone[name, formats[kind], threads] for threads in (1, 2)]
+            assert [float(text.replace(",", "")) for text in cell.split(" / ")] == pytest.approx(expected, abs=0.6)
     for name in MODELS:
         head, rows = table_with(FOLDER / name / "README.md", "sentences per second, one thread")
         for model, *cells in rows:
