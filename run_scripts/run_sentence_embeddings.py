@@ -113,7 +113,7 @@ class EmbeddingTeacherArguments:
         default=0.0,
         metadata={
             "help": "Weight of one more term of the loss: the states of tokens, for which the teacher reads every "
-            "fourth row again. For students from scratch, and few texts. They need the teacher's width and tokens."
+            "fourth row again. The student needs the teacher's width and tokenizer, and no longer texts."
         },
     )
     joined_weight: float = field(
@@ -405,8 +405,8 @@ class EmbeddingDistillation(SentenceEmbeddings):
         given, args = run[EmbeddingTeacherArguments], run.args
         if given.states_weight and model.max_seq_length > (longest := run.teacher.model.max_seq_length):
             raise UserError(
-                f"--states_weight compares states of tokens: the student reads {model.max_seq_length} of a text, the "
-                f"teacher {longest}: give --max_seq_length {longest} or less."
+                f"--states_weight compares states of tokens: the student reads {model.max_seq_length} tokens of a "
+                f"text, the teacher {longest}: give --max_seq_length {longest} or less."
             )
         texts = run.data["train"].with_lengths(*run.teacher.reading(model))
         if args.process_index == 0:
