@@ -359,6 +359,13 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
             for name in ("hybrid-minilm-small", "one whole layer")
         ]
         assert "the hybrid\nhas {:.1f} % and the whole layer {:.1f} %.".format(*again) in text
+        doubled = shares_by_kind("hybrid-minilm-small, more rows", scores, kinds)
+        claim = "to {:.1f} %: retrieval lost ({:.1f} %), classification ({:.1f} %) and clustering ({:.1f} %) gained"
+        changed = [doubled[kind] for kind in ("retrieval", "classification", "clustering")]
+        assert claim.format(np.mean([*doubled.values()]), *changed) in text
+        sets = ("STS-B", "sts12", "sts13", "sts14", "sts15")
+        five = [np.mean([scores[f"hybrid-minilm-small{more}", name] for name in sets]) for more in ("", ", more rows")]
+        assert "went from {:.1f} to {:.1f}, and".format(*five) in text
         states = np.mean([*shares_by_kind("hybrid-minilm-small, states", scores, kinds).values()])
         assert f"{states:.1f}" == f"{hybrid:.1f}"  # "without and with it"
         assert f"has a mean share of {hybrid:.1f} % without\nand with it" in text
