@@ -243,6 +243,9 @@ def test_states_of_tokens_are_what_was_measured():
         assert [[*map(float, cell.split(" / "))] for cell in cells] == [
             pytest.approx(pair, abs=0.051) for pair in zip(*values, strict=True)
         ]
+    before, after = measured["gmlp/2x"]
+    assert round(after[0] - before[0]) == 8
+    assert "gives such a gMLP eight points on STS-B." in (FOLDER / "studies" / "README.md").read_text()
 
 
 def code_with(word: str) -> str:
@@ -369,6 +372,11 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
         states = np.mean([*shares_by_kind("hybrid-minilm-small, states", scores, kinds).values()])
         assert f"{states:.1f}" == f"{hybrid:.1f}"  # "without and with it"
         assert f"has a mean share of {hybrid:.1f} % without\nand with it" in text
+    if table == "share of the teacher":
+        for page in ("README.md", "model_cards/hybrid-minilm/README.md"):
+            assert re.search(
+                rf"[Ff]our (layers keep )?{overall['4 layers']:.1f} %", (FOLDER.parent / page).read_text()
+            )
     if table == "share by kind":
         claim = "keep {hybrid-minilm:.1f} % of the teacher's scores, three whole layers {3 layers, joined:.1f} %"
         assert claim.format(**overall) in (FOLDER / "studies" / "README.md").read_text()
@@ -425,6 +433,17 @@ def test_speeds_are_those_that_were_measured():
         for kind, cell in zip(head[1:], cells, strict=True):
             expected = [alone[name, formats[kind], threads] for threads in (1, 2)]
             assert [float(text.replace(",", "")) for text in cell.split(" / ")] == pytest.approx(expected, abs=0.6)
+    ratios = {
+        than: [alone["hybrid-minilm", kind, 1] / alone[than, kind, 1] for kind in formats.values()]
+        for than in (TEACHER, "MiniLM, 4 layers")
+    }
+    words = (
+        "{:.1f}, {:.1f}, {:.1f} and {:.1f} times the teacher's speed here, and {:.1f}, {:.1f}, {:.1f} and {:.1f} times"
+    )
+    page = (EMBEDDINGS / "README.md").read_text()
+    assert words.format(*ratios[TEACHER], *ratios["MiniLM, 4 layers"]) in page
+    four = alone["MiniLM, 4 layers", "float32", 1] / alone[TEACHER, "float32", 1]
+    assert f"at {four:.1f} times MiniLM's speed" in (FOLDER.parent / "README.md").read_text()
     for name in MODELS:
         head, rows = table_with(FOLDER / name / "README.md", "sentences per second, one thread")
         for model, *cells in rows:
