@@ -105,8 +105,8 @@ def progress_line(step: int, logs: Mapping[str, Any]) -> str:
 
 
 def format_optional(value: float | None, form: str, scale: float = 1.0) -> str:
-    """Format a number for a table; `None` gives an empty cell."""
-    return "" if value is None else form.format(value * scale)
+    """Format a number for a table; `None` and NaN give an empty cell."""
+    return "" if value is None or math.isnan(value) else form.format(value * scale)
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

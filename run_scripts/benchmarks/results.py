@@ -16,6 +16,18 @@ from ..base.reporting import format_optional, installed_version, print_table, ve
 from .experiments import PEERS, TOOLS
 
 
+#: Figures of printed tables: title, key of a row, format and factor.
+FIGURES = (
+    ("MB", "peak_bytes", "{:,.1f}", 1e-6),
+    ("of peak", "utilisation", "{:.0%}", 1.0),
+    ("floor", "floor", "{:.0%}", 1.0),
+    ("differs", "difference", "{:.0e}", 1.0),
+    ("cache kB", "cache_bytes", "{:,.1f}", 1e-3),
+    ("M parameters", "parameters", "{:,.1f}", 1e-6),
+    ("compiling, s", "compile_seconds", "{:,.1f}", 1.0),
+)
+
+
 def machine(device: torch.device) -> dict[str, Any]:
     """Date, versions, device and settings of the machine."""
     processor = platform.processor() or platform.machine()
@@ -45,22 +57,8 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """The results of a group as a table."""
-    unit = f"{rows[0].get('unit', 'tokens')}/s"
-    head = (
-        title,
-        "ms",
-        "quartiles",
-        "first / this",
-        "quartiles",
-        unit,
-        "MB",
-        "of peak",
-        "floor",
-        "differs",
-        "cache kB",
-        "M parameters",
-        "compiling, s",
-    )
+    figures = ((f"{rows[0].get('unit', 'tokens')}/s", "per_second", "{:,.1f}", 1.0), *FIGURES)
+    head = (title, "ms", "quartiles", "first / this", "quartiles", *(name for name, *_ in figures))
     table = [
         (
             row["model"],
@@ -68,14 +66,7 @@ def print_rows(title: str, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['milliseconds_q1']:,.1f}-{row['milliseconds_q3']:,.1f}",
             f"{row['ratio']:.2f}",
             f"{row['ratio_q1']:.2f}-{row['ratio_q3']:.2f}",
-            format_optional(row["per_second"], "{:,.1f}"),
-            format_optional(row["peak_bytes"], "{:,.1f}", 1e-6),
-            format_optional(row["utilisation"], "{:.0%}"),
-            format_optional(row.get("floor"), "{:.0%}"),
-            format_optional(row["difference"], "{:.0e}"),
-            format_optional(row.get("cache_bytes"), "{:,.1f}", 1e-3),
-            format_optional(row.get("parameters"), "{:,.1f}", 1e-6),
-            format_optional(row.get("compile_seconds"), "{:,.1f}"),
+            *(format_optional(row.get(key), form, scale) for _, key, form, scale in figures),
         )
         for row in rows
     ]

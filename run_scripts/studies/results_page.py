@@ -11,7 +11,7 @@ import yaml
 from ..base.errors import UserError
 from ..base.optional_packages import install_hint
 from ..base.pictures import DPI, legend_above, metric_name, panels, plain_axis
-from ..base.reporting import heading_link, markdown_table
+from ..base.reporting import format_optional, heading_link, markdown_table
 from .analysis import Analysis, at_equal_time, machine_name, result_at
 from .claims import SLOPE, Claim, Comparison
 from .definition import Study, Task, size_of, variant_of
@@ -36,7 +36,8 @@ def results_table(analysis: Analysis, task: Task) -> str:
     """The results of a task: a row per model, with mean and standard deviation over seeds."""
     head = ("", f"{metric_name(task.metric)} ({task.better} is better)", "earlier (steps)", "last fifth", "seeds")
     head += ("learning rate", "parameters", "MFLOPs", "step, ms", "at equal time")
-    steps = _step_seconds(analysis, task)
+    models = analysis.report["models"][task.name]  # whose steps are timed when all runs are done
+    steps = {name: facts["step_seconds"] for name, facts in models.items() if "step_seconds" in facts}
     rows = []
     for name in task.models:
         rivals = [step for other, step in steps.items() if size_of(other) == size_of(name)]
@@ -57,13 +58,13 @@ def _cells(analysis: Analysis, task: Task, name: str, step: float | None, second
     return (
         _spread(analysis.results(task, name)) or none,
         ", ".join(f"{mean:.4g} ({step:,})" for step, mean in earlier if not math.isnan(mean)),
-        _optional(np.mean(changes) if changes else None, "{:+.1%}"),
+        format_optional(np.mean(changes) if changes else None, "{:+.1%}"),
         str(len(runs)),
         "" if rate is None else _rate(rate, task.rates(name)),
         f"{facts['parameters']:,}",
         f"{facts['flops'] / 1e6:,.0f}",
-        _optional(None if step is None else 1000 * step, "{:.3g}"),
-        _optional(same_time, "{:.4g}"),
+        format_optional(step, "{:.3g}", 1000),
+        format_optional(same_time, "{:.4g}"),
     )
 
 
@@ -71,10 +72,6 @@ def _rate(rate: float, tried: Sequence[float]) -> str:
     """A learning rate. If it is the largest or the smallest one tried, a better one may lie beyond it."""
     at_end = {min(tried): " (smallest)", max(tried): " (largest)"} if len(tried) > 1 else {}
     return f"{rate:g}{at_end.get(rate, '')}"
-
-
-def _optional(value: float | None, form: str) -> str:
-    return "" if value is None or math.isnan(value) else form.format(value)
 
 
 def _spread(results: Mapping[int, float]) -> str:
@@ -92,12 +89,6 @@ def _last_change(run: Mapping[str, Any]) -> float:
     """How much the result changed in the last fifth of the steps, relative to the one before it."""
     before = result_at(run, 0.8 * run["steps"])
     return run["result"] / before - 1 if before else math.nan
-
-
-def _step_seconds(analysis: Analysis, task: Task) -> dict[str, float]:
-    """Seconds of a step by model; empty until all runs are done."""
-    models = analysis.report["models"][task.name]
-    return {name: facts["step_seconds"] for name, facts in models.items() if "step_seconds" in facts}
 
 
 def measures_table(analysis: Analysis, task: Task) -> str:
