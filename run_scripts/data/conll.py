@@ -60,7 +60,6 @@ def read_conll(
         UserError: If a file is missing, of another kind, empty or not UTF-8. Sentences with different numbers of
             columns are named by `Table.convert`.
     """
-    paths = [str(paths)] if isinstance(paths, str | Path) else list(paths)
     return join_tables([_read_file(file, tokens_column, tags_column) for file in find_files(paths, CONLL_KINDS)])
 
 

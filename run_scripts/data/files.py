@@ -43,7 +43,7 @@ def ending(path: str | Path) -> str:
     return path.suffix.lower()
 
 
-def find_files(patterns: str | Sequence[str], endings: Sequence[str] | None = None) -> list[str]:
+def find_files(patterns: str | Path | Sequence[str], endings: Sequence[str] | None = None) -> list[str]:
     """The files that names, glob patterns and folders stand for.
 
     A pattern that is the name of an existing file or folder is taken literally. Files of a pattern or folder are
@@ -54,7 +54,7 @@ def find_files(patterns: str | Sequence[str], endings: Sequence[str] | None = No
         endings: Endings that the files of a folder must have, each also before one of `COMPRESSIONS`; all by default.
     """
     files: list[str] = []
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in [str(patterns)] if isinstance(patterns, str | Path) else patterns:
         if Path(pattern).is_dir():
             found = _files_in(Path(pattern), endings)
             if not found:

@@ -19,6 +19,7 @@ from .table_files import (
     Row,
     Table,
     check_strings,
+    check_text,
     join_tables,
     load_tables,
     parse_json,
@@ -188,11 +189,7 @@ def check_questions(
             raise BadRowError(f"{where}: every question needs an id of its own.")
         ids.add(str(values["id"]))
         for column in ("question", "context"):
-            text = values[column]
-            if text is None or (isinstance(text, str) and not text.strip()):
-                raise EmptyRowError(f"{where} has an empty {column}.")
-            if not isinstance(text, str):
-                raise BadRowError(f"{where} must have a string as its {column}, got {text!r}.")
+            check_text(values[column], f"{where}: its {column}")
         values["id"] = str(values["id"])
         if not answered:
             return values

@@ -359,7 +359,6 @@ def read_table(
         UserError: If a file is missing, empty, of no known kind or not UTF-8. Rows that do not fit are named by
             `Table.convert`.
     """
-    paths = [str(paths)] if isinstance(paths, str | Path) else list(paths)
     return join_tables([_read_file(file, columns, drop_incomplete) for file in find_files(paths, KINDS)])
 
 

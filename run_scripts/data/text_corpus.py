@@ -142,20 +142,17 @@ def load_documents(arguments: CorpusArguments, token: str | None = None) -> dict
         raise UserError("--streaming needs --max_eval_samples, the number of documents to evaluate on.")
     arguments.source_of("validation")  # refuses a share next to other validation data
     train = validation = None
+    column, streaming = arguments.text_column, arguments.streaming
     if arguments.train_file is not None:
-        train = load_texts(
-            arguments.train_file, arguments.text_column, "train", arguments.streaming, unit=arguments.text_unit
-        )
+        train = load_texts(arguments.train_file, column, "train", streaming, unit=arguments.text_unit)
     elif arguments.dataset_name is not None:
-        train = text_only(arguments.load("train", token, arguments.streaming), arguments.text_column, "train")
+        train = text_only(arguments.load("train", token, streaming), column, "train")
         without = arguments.validation_file is None and arguments.train_val_split is None
         name, config_name = arguments.dataset_name, arguments.dataset_config_name
         if without and arguments.validation_split in datasets.get_dataset_split_names(name, config_name, token=token):
-            validation = arguments.load("validation", token, arguments.streaming)
-            validation = text_only(validation, arguments.text_column, "validation")
+            validation = text_only(arguments.load("validation", token, streaming), column, "validation")
     if arguments.validation_file is not None:
-        files, column = arguments.validation_file, arguments.text_column
-        validation = load_texts(files, column, "validation", arguments.streaming, unit=arguments.text_unit)
+        validation = load_texts(arguments.validation_file, column, "validation", streaming, unit=arguments.text_unit)
     splits = {"train": train, "validation": validation}
     if validation is None:
         splits = _hold_out(train, arguments)

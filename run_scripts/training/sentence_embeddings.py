@@ -65,9 +65,7 @@ def load_bi_encoder(model_args: ModelArguments) -> SentenceTransformer:
         raise UserError(f"{name!r} is a checkpoint of Sentence Transformers, which has its own tokenizer: name none.")
     return load_sentence_transformer(
         name,
-        revision=model_args.model_revision,
-        token=model_args.token,
-        trust_remote_code=model_args.trust_remote_code,
+        **model_args.hub_arguments(),
         model_kwargs={"dtype": torch.float32},
         config_kwargs=parse_overrides(model_args.config_overrides or ""),
         device="cpu",  # the Trainer moves it

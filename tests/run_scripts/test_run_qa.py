@@ -294,8 +294,8 @@ def test_spaces_around_answers_are_left_out():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"question": " "}, "id '0-0' has an empty question"),
-        ({"context": ""}, "id '0-0' has an empty context"),
+        ({"question": " "}, "id '0-0': its question is empty"),
+        ({"context": ""}, "id '0-0': its context is empty"),
         ({"answers": {"text": ["Atlantis"], "answer_start": [3]}}, "its answer 'Atlantis' is not in the context at"),
         ({"answers": {"text": ["Rome"], "answer_start": [-4]}}, "at character -4, where '' is"),
         ({"answers": {"text": ["Rome", "Oslo"], "answer_start": [3]}}, "2 answers, but 1 starts"),
