@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -38,11 +39,8 @@ def _texts_begin_with_cls(model_class: Any) -> Iterator[None]:
             )
         return found
 
-    model_class.prefix_token_id = property(prefix_token_id)
-    try:
+    with patch.object(model_class, "prefix_token_id", property(prefix_token_id)):
         yield
-    finally:
-        model_class.prefix_token_id = kept
 
 
 def _check(name: str, missing: Iterable[str]) -> None:
@@ -83,12 +81,9 @@ def main(argv: list[str] | None = None) -> None:
     harness = import_optional("lm_eval.__main__", "eval", "this command")
     if not any(argument.partition("=")[0] == "--include_path" for argument in given):
         given += ["--include_path", str(LM_EVAL_TASKS)]
-    kept, sys.argv = sys.argv, ["lm_eval", *given]  # it takes no arguments itself
-    try:
-        with _report_wrong_calls(), checked_loading(_check), _texts_begin_with_cls(models.HFLM):
-            harness.cli_evaluate()
-    finally:
-        sys.argv = kept
+    arguments = patch.object(sys, "argv", ["lm_eval", *given])  # it takes none itself
+    with arguments, _report_wrong_calls(), checked_loading(_check), _texts_begin_with_cls(models.HFLM):
+        harness.cli_evaluate()
 
 
 if __name__ == "__main__":

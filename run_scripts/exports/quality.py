@@ -7,6 +7,7 @@ import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import PreTrainedModel
@@ -91,11 +92,8 @@ def answered_by(program: Program, model_class: type[PreTrainedModel]) -> Iterato
         loss = {"loss": torch.zeros(())} if {"labels", "start_positions"} & inputs.keys() else {}
         return ModelOutput({**loss, **program(inputs)})
 
-    model_class.forward = forward
-    try:
+    with patch.object(model_class, "forward", forward):
         yield
-    finally:
-        model_class.forward = original
 
 
 def evaluate(task: str, name: str, files: Sequence[str], arguments: Sequence[str]) -> tuple[str, float]:

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import numpy as np
@@ -62,11 +63,8 @@ class GenerationTrainer(ScriptSeq2SeqTrainer):
         What a run saves then does not depend on whether it has evaluated before.
         """
         model = self.accelerator.unwrap_model(self.model)
-        settings = copy.deepcopy(model.generation_config)
-        try:
+        with patch.object(model, "generation_config", copy.deepcopy(model.generation_config)):
             return super().evaluation_loop(*args, **kwargs)
-        finally:
-            model.generation_config = settings
 
 
 class TextGeneration(Task):

@@ -127,15 +127,10 @@ def _processes(checkpoint: Path, state: TrainerState, arguments: TrainingArgumen
     recorded = recorded_settings(state).get("world_size")
     if recorded is not None:
         return recorded
-    ranks = [_rank(path) for path in checkpoint.glob("rng_state_*.pth")]
+    ranks = [int(path.stem.rpartition("_")[2]) for path in checkpoint.glob("rng_state_[0-9]*.pth")]
     if arguments.save_on_each_node or not ranks:
         return 1 if (checkpoint / "rng_state.pth").is_file() else arguments.world_size
     return max(2, max(ranks) + 1)
-
-
-def _rank(file: Path) -> int:
-    number = file.stem.rpartition("_")[2]
-    return int(number) if number.isdecimal() else 0
 
 
 def mark_unfinished(

@@ -96,9 +96,6 @@ class LogOften(TrainerCallback):
 class StopWithoutSteps(TrainerCallback):
     """Stops a run whose data give no batch, before a model is saved: the Trainer would end it as trained."""
 
-    def __init__(self):
-        self.start = 0
-
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -220,21 +217,13 @@ class ScriptTrainerMixin(DistillationMixin):
 
     def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
         """The Trainer's data loader, with all rows: `--dataloader_drop_last` is for training."""
-        with self._all_rows():
+        with patch.object(self.args, "dataloader_drop_last", False):
             return super().get_eval_dataloader(*args, **kwargs)
 
     def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
         """As `get_eval_dataloader`."""
-        with self._all_rows():
+        with patch.object(self.args, "dataloader_drop_last", False):
             return super().get_test_dataloader(*args, **kwargs)
-
-    @contextmanager
-    def _all_rows(self) -> Iterator[None]:
-        given, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
-        try:
-            yield
-        finally:
-            self.args.dataloader_drop_last = given
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(
