@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 import tokenmixers  # noqa: F401  (registers the models)
 
@@ -27,7 +26,7 @@ from .base.new_checkpoint import new_checkpoint
 from .base.ranges import check_ranges
 from .base.reporting import print_table
 from .benchmarks.timing import take_turns
-from .exports.formats import FILES, FORMATS, Inputs, Program, check_opset, check_packages, size_of, trace, write
+from .exports.formats import FILES, FORMATS, Program, check_opset, check_packages, size_of, trace, write
 from .exports.quality import answered_by, check_quality, check_values, compare, evaluate
 from .exports.tasks import ENDINGS, Checkpoint, find_task
 
@@ -101,7 +100,7 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
     batches = checkpoint.batches()
     graph = trace(checkpoint.model, batches[0], arguments.opset)
     results: list[dict[str, Any]] = []
-    calls: dict[str, Callable[[], Any]] = {"PyTorch": partial(in_pytorch, checkpoint.model, batches[1])}
+    calls: dict[str, Callable[[], Any]] = {"PyTorch": torch.inference_mode()(partial(checkpoint.model, **batches[1]))}
     for kind in dict.fromkeys(arguments.formats):
         path = folder / FILES[kind]
         write(graph, kind, path)
@@ -121,12 +120,6 @@ def export(arguments: ExportArguments, folder: Path) -> list[dict[str, Any]]:
         result |= {"milliseconds": times[result["format"]], "pytorch_milliseconds": times["PyTorch"]}
     checkpoint.save(folder, arguments.output_dir)
     return results
-
-
-@torch.inference_mode()
-def in_pytorch(model: PreTrainedModel, inputs: Inputs) -> Any:
-    """A forward pass of the checkpoint."""
-    return model(**inputs)
 
 
 def report(results: list[dict[str, Any]], folder: Path) -> None:

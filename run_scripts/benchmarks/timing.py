@@ -263,12 +263,6 @@ def check_agreement(candidates: Sequence[Candidate], tolerance: float) -> dict[s
     return differences
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 @contextmanager
 def number_of_threads(count: int) -> Iterator[None]:
     """Set the number of threads of PyTorch's operators. With one thread, tokenizers use one too."""
@@ -312,23 +306,18 @@ def take_turns(
 
 def _seconds(call: Callable[[], Any], repeats: int, device: torch.device) -> float:
     """Seconds of one of several calls in a row."""
-    if device.type == "cuda":
-        return _seconds_of_events(call, repeats)
-    start = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - start
-
-
-def _seconds_of_events(call: Callable[[], Any], repeats: int) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    if device.type != "cuda":
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    start.record()
+    begun.record()
     for _ in range(repeats):
         call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1000 / repeats
+    ended.record()
+    ended.synchronize()
+    return begun.elapsed_time(ended) / 1000 / repeats
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -372,7 +361,8 @@ def profiled(call: Callable[[], Any], device: torch.device) -> tuple[int, dict[s
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if is_cuda else [ProfilerActivity.CPU]
     with profile(activities=activities, profile_memory=not is_cuda) as profiler:
         call()
-        synchronise(device)
+        if is_cuda:
+            torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before if is_cuda else _peak_on_cpu(profiler)
     seconds: Counter[str] = Counter()
     for event in profiler.key_averages():

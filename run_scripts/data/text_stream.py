@@ -8,6 +8,7 @@ block again, and nothing before it.
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,8 @@ class StreamLoader(DataLoader):
 
     def __init__(self, stream: TextStream, collator: Callable[[list[dict[str, Any]]], Any], **options: Any):
         # Its own generator: seeding the workers must not draw from the model's random numbers.
-        super().__init__(stream, collate_fn=_Collator(collator), generator=torch.Generator(), **options)
+        collate = partial(_collate, collator=collator)
+        super().__init__(stream, collate_fn=collate, generator=torch.Generator(), **options)
 
     def __iter__(self) -> Iterator[Any]:
         """Batches from the stream's positions on. Every batch advances them."""
@@ -189,16 +191,13 @@ class StreamLoader(DataLoader):
             yield batch
 
 
-class _Collator:
-    def __init__(self, collator: Callable[[list[dict[str, Any]]], Any]):
-        self.collator = collator
-
-    def __call__(
-        self, rows: list[tuple[dict[str, list], int, StreamPosition, int]]
-    ) -> tuple[Any, int, dict[str, Any]]:
-        _, reader, position, number = rows[-1]
-        next_position = replace(position, row=number + 1)
-        return self.collator([row for row, *_ in rows]), reader, asdict(next_position)
+def _collate(
+    rows: list[tuple[dict[str, list], int, StreamPosition, int]], collator: Callable[[list[dict[str, Any]]], Any]
+) -> tuple[Any, int, dict[str, Any]]:
+    """A batch, its reader, and the position behind it. Not a local function: workers unpickle it."""
+    _, reader, position, number = rows[-1]
+    next_position = replace(position, row=number + 1)
+    return collator([row for row, *_ in rows]), reader, asdict(next_position)
 
 
 class StreamState(TrainerCallback, ExportableState):

@@ -23,10 +23,6 @@ def spatial_matrices(model: PreTrainedModel) -> list[torch.Tensor]:
     return [projection.matrix(projection.max_length).detach().float().cpu() for projection in projections]
 
 
-def _mean_toeplitzness(model: PreTrainedModel) -> float:
-    return fmean(map(toeplitzness, spatial_matrices(model)))
-
-
 def _toeplitzness_of_random_matrices(model: PreTrainedModel) -> float:
     generator = torch.Generator().manual_seed(0)
     matrices = [torch.randn(matrix.shape, generator=generator) for matrix in spatial_matrices(model)]
@@ -35,7 +31,7 @@ def _toeplitzness_of_random_matrices(model: PreTrainedModel) -> float:
 
 #: Name -> function of a model.
 MEASURES: dict[str, Callable[[PreTrainedModel], float]] = {
-    "toeplitzness": _mean_toeplitzness,
+    "toeplitzness": lambda model: fmean(map(toeplitzness, spatial_matrices(model))),
     "toeplitzness_of_random_matrices": _toeplitzness_of_random_matrices,
 }
 
