@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import tokenmixers
 from tokenmixers.configuration.checkpoint_code import checkpoint_code
+from tokenmixers.run_scripts.embeddings.pictures import published_speeds
 from tokenmixers.run_scripts.embeddings.tasks import load_tasks
 from tokenmixers.run_scripts.push_to_hub import collect_files
 
@@ -66,7 +67,7 @@ SETS = {
 TEACHER = "all-MiniLM-L6-v2"
 #: Columns of the pages that quality.json names otherwise.
 NAMES = {"static": "MiniLM, static", "1 layer": "MiniLM, 1 layer"}
-NAMES |= {f"{count} layers": f"MiniLM, {count} layers" for count in (2, 3, 4)}
+NAMES |= {f"{layers} layers": f"MiniLM, {layers} layers" for layers in (2, 3, 4, "2 narrow")}
 EMBEDDINGS = FOLDER / "embeddings"
 PINNED = Path(__file__).with_name("shipped_embeddings.safetensors")
 library = pytest.mark.skipif(
@@ -354,7 +355,8 @@ def test_shares_of_the_page_are_means_of_those_of_the_sets(table, scores):
         text = (EMBEDDINGS / "README.md").read_text()
         first_page = " ".join((FOLDER.parent / "README.md").read_text().split())
         assert f"(model_cards/hybrid-minilm-small) {hybrid:.1f} % at four times." in first_page
-        assert f"two narrow layers with attention keep [{narrow:.1f} %, a whole one {whole:.1f} %]" in first_page
+        claim = f"hybrid keeps {hybrid:.1f} %, two narrow layers [{narrow:.1f} %, a whole one {whole:.1f} %]"
+        assert claim in first_page
         claim = f"keep {hybrid:.1f} %, with attention in both {narrow:.1f} %, one whole layer {whole:.1f} %."
         assert claim in (FOLDER / "studies" / "README.md").read_text()
         again = [
@@ -402,76 +404,77 @@ def test_published_figures_meet_those_that_were_measured(scores):
             assert published == pytest.approx([scores[TEACHER, name] for name in sets], abs=0.02)
     text = path.read_text().split("our means are")[1].split("retrieval")[0]
     ours = {model: float(mean) for mean, model in re.findall(r"([\d.]+)\s\(`([^`]+)`", text)}
-    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 10
+    assert {"gmlp-minilm-small", "static"} <= ours.keys() and len(ours) == 11
     for model, mean in ours.items():
         assert mean == pytest.approx(np.mean([scores[NAMES.get(model, model), name] for name in sets]), abs=0.051)
 
 
 def test_speeds_are_those_that_were_measured():
-    run = json.loads((EMBEDDINGS / "speed.json").read_text())["speeds"][-1]
-    measured = {(row["model"], row["format"], row["threads"]): row["sentences_per_second"] for row in run["rows"]}
+    speeds = {(row["model"], row["format"], row["threads"]): row["speed"] for row in published_speeds(EMBEDDINGS)}
     formats = {"float32": "float32", "bfloat16": "bfloat16", "ONNX": "onnx", "ONNX int8": "onnx-int8"}
-    head, rows = table_with(EMBEDDINGS / "README.md", "sentences per second, one / two threads")
+
+    def speed(model, kind="float32", than=None, threads=1):
+        """A multiple of the teacher's speed in float32, or of that of another model in the same format."""
+        found = speeds.get((NAMES.get(model, model), kind, threads))
+        return found if than is None else found / speeds[NAMES.get(than, than), kind, threads]
+
+    def in_all(model, threads=1):
+        return [speed(model, kind, TEACHER, threads) for kind in formats.values()]
+
+    def check(cell, expected):  # static embeddings: not in ONNX
+        assert cell == ("" if expected is None else f"{expected:.{0 if expected > 10 else 1}f}")
+
+    page, four = EMBEDDINGS / "README.md", "{:.1f}, {:.1f}, {:.1f} and {:.1f} times"
+    head, rows = table_with(page, "times the teacher's speed, one / two threads")
+    assert len(rows) == 11
     for model, *cells in rows:
         for kind, cell in zip(head[1:], cells, strict=True):
-            expected = [measured.get((NAMES.get(model, model), formats[kind], threads)) for threads in (1, 2)]
-            found = [float(text.replace(",", "")) for text in cell.split(" / ") if text]
-            assert found == pytest.approx([speed for speed in expected if speed], abs=0.6), model
-    rows_of_one = json.loads((EMBEDDINGS / "speed.json").read_text())["one_at_a_time"]["rows"]
-    single = {(row["model"], row["format"]): row["sentences_per_second"] for row in rows_of_one}
-    head, rows = table_with(EMBEDDINGS / "README.md", "one text at a time, one thread")
-    for model, *cells in rows:
-        expected = [single[NAMES.get(model, model), formats[kind]] for kind in head[1:]]
-        assert [float(cell) for cell in cells] == pytest.approx(expected, abs=0.6), model
-    alone = {
-        (row["model"], row["format"], row["threads"]): row["sentences_per_second"]
-        for row in json.loads((EMBEDDINGS / "speed.json").read_text())["alone"]["rows"]
-    }
-    head, rows = table_with(EMBEDDINGS / "README.md", "second run, one / two threads")
-    for model, *cells in rows:
-        name = model if model in (TEACHER, *MODELS) else f"MiniLM, {model}"
-        for kind, cell in zip(head[1:], cells, strict=True):
-            expected = [alone[name, formats[kind], threads] for threads in (1, 2)]
-            assert [float(text.replace(",", "")) for text in cell.split(" / ")] == pytest.approx(expected, abs=0.6)
-    ratios = {
-        than: [alone["hybrid-minilm", kind, 1] / alone[than, kind, 1] for kind in formats.values()]
-        for than in (TEACHER, "MiniLM, 4 layers")
-    }
-    words = (
-        "{:.1f}, {:.1f}, {:.1f} and {:.1f} times the teacher's speed here, and {:.1f}, {:.1f}, {:.1f} and {:.1f} times"
-    )
-    page = (EMBEDDINGS / "README.md").read_text()
-    assert words.format(*ratios[TEACHER], *ratios["MiniLM, 4 layers"]) in page
-    four = alone["MiniLM, 4 layers", "float32", 1] / alone[TEACHER, "float32", 1]
-    assert f"at {four:.1f} times MiniLM's speed" in (FOLDER.parent / "README.md").read_text()
+            for threads, part in enumerate(cell.split(" / "), 1):
+                check(part, speed(model, formats[kind], threads=threads))
     for name in MODELS:
-        head, rows = table_with(FOLDER / name / "README.md", "sentences per second, one thread")
+        head, rows = table_with(FOLDER / name / "README.md", "times the teacher's speed, one thread")
         for model, *cells in rows:
             for kind, cell in zip(head[1:], cells, strict=True):
-                expected = measured.get((NAMES.get(model, model), formats[kind], 1))  # static embeddings: not in ONNX
-                assert (float(cell.replace(",", "")) if cell else None) == pytest.approx(expected, abs=0.6)
-    hybrid, than = "hybrid-minilm-small", {kind: measured[TEACHER, kind, 1] for kind in formats.values()}
-    ratios = {kind: measured[hybrid, kind, 1] / speed for kind, speed in than.items()}
-    assert 4 <= ratios.pop("float32") < 5  # "four to five times"
-    card = (FOLDER / hybrid / "README.md").read_text()
-    assert f"it is {min(ratios.values()):.1f} to {max(ratios.values()):.1f} times" in card
-    six = {kind: measured["hybrid-minilm", kind, 1] / speed for kind, speed in than.items()}
-    card = (FOLDER / "hybrid-minilm" / "README.md").read_text()
-    assert f"- {six['float32']:.1f} times the speed is that of PyTorch in float32" in card
-    ends = sorted((six["bfloat16"], six["onnx"]))
-    assert "In bfloat16 and ONNX it is {:.1f} to {:.1f} times, in int8 {:.1f}.".format(*ends, six["onnx-int8"]) in card
-    for name in ("hybrid-minilm", hybrid):
-        two = [measured[name, kind, 2] / measured[TEACHER, kind, 2] for kind in formats.values()]
+                check(cell, speed(model, formats[kind]))
+    rows_of_one = json.loads((EMBEDDINGS / "speed.json").read_text())["one_at_a_time"]["rows"]
+    single = {(row["model"], row["format"]): row["sentences_per_second"] for row in rows_of_one}
+    head, rows = table_with(page, "one text at a time, one thread")
+    for model, *cells in rows:
+        expected = [single[NAMES.get(model, model), formats[kind]] for kind in head[1:]]
+        assert [float(cell.replace(",", "")) for cell in cells] == pytest.approx(expected, abs=0.6), model
+
+    text, first_page, small, six, guide = (
+        " ".join(path.read_text().split())
+        for path in (
+            page,
+            FOLDER.parent / "README.md",
+            FOLDER / "hybrid-minilm-small" / "README.md",
+            FOLDER / "hybrid-minilm" / "README.md",
+            FOLDER.parent / "run_scripts/guides/sentence_embeddings.md",
+        )
+    )
+    assert f"at {speed('4 layers'):.1f} times MiniLM's speed" in first_page
+    assert f"scores at {speed('hybrid-minilm'):.1f} times its speed" in first_page
+    assert "`hybrid-minilm` has " + four.format(*in_all("hybrid-minilm")) + " its speed" in text
+    assert f"{speed('3 layers'):.1f} times the teacher's speed in float32, the hybrid" in text
+    assert f"| its layers 0, 2 and 5 | {speed('3 layers'):.1f} |" in guide
+    assert f"| its layer 5 | {speed('1 layer'):.1f} |" in guide
+    ratios = [speed("3 layers", kind, "hybrid-minilm") for kind in formats.values()]
+    assert f"are {min(ratios):.1f} to {max(ratios):.1f} times as fast as the hybrid" in text
+    assert 4 <= speed("hybrid-minilm-small") < 5  # "four to five times"
+    others = in_all("hybrid-minilm-small")[1:]
+    assert f"it is {min(others):.1f} to {max(others):.1f} times" in small
+    assert f"in int8 {speed('1 layer', 'onnx-int8', 'hybrid-minilm-small'):.1f} times as fast" in small
+    _, bfloat16, onnx, int8 = in_all("hybrid-minilm")
+    assert f"- {speed('hybrid-minilm'):.1f} times the speed is that of PyTorch in float32" in six
+    ends = sorted((bfloat16, onnx))
+    assert "In bfloat16 and ONNX it is {:.1f} to {:.1f} times, in int8 {:.1f}.".format(*ends, int8) in six
+    for name, card in (("hybrid-minilm", six), ("hybrid-minilm-small", small)):
         alone = [single[name, kind] / single[TEACHER, kind] for kind in formats.values()]
-        text = " ".join((FOLDER / name / "README.md").read_text().split())
-        for words, values in (("With two threads it is", two), ("with one thread, it is", alone)):
-            assert words + " {:.1f}, {:.1f}, {:.1f} and {:.1f} times.".format(*values) in text
-    for model, words in (
-        ("gmlp-minilm", "{:.1f} times its speed in"),
-        ("MiniLM, 2 layers", "{:.1f} times their speed)"),
-    ):
-        ratio = measured[hybrid, "float32", 1] / measured[model, "float32", 1]
-        assert words.format(ratio) in (EMBEDDINGS / "README.md").read_text()
+        for words, values in (("With two threads it is", in_all(name, 2)), ("with one thread, it is", alone)):
+            assert f"{words} {four.format(*values)}." in card
+    for model, words in (("gmlp-minilm", "times its speed in"), ("2 layers", "times their speed)")):
+        assert f"{speed('hybrid-minilm-small', than=model):.1f} {words}" in text
 
 
 def test_finetuning_is_what_was_measured():

@@ -45,16 +45,43 @@ def draw(results: Rows, speeds: Rows, path: Path) -> None:
     figure.savefig(path, dpi=DPI)
 
 
+def published_speeds(folder: Path) -> list[dict[str, Any]]:
+    """The speeds in the `speed.json` of a folder: medians of all rounds of the runs on the machine of the last one.
+
+    Returns:
+        A row for each model, format and number of threads. `speed` is a multiple of that of the first model in its
+        first format with as many threads, each round compared with the same round; `sentences_per_second` is this
+        multiple of the first one's, the median of the runs.
+    """
+    speeds = json.loads((folder / "speed.json").read_text("utf-8"))
+    machine = speeds["runs"][speeds["speeds"][-1]["run"]]["processor"]
+    ratios: dict[tuple[str, str, int], list[float]] = {}
+    rates: dict[int, list[float]] = {}
+    for table in speeds["speeds"]:
+        if speeds["runs"][table["run"]]["processor"] != machine:
+            continue
+        first = {row["threads"]: row for row in table["rows"] if row["name"] == table["rows"][0]["name"]}
+        for threads, row in first.items():
+            rates.setdefault(threads, []).append(row["sentences_per_second"])
+        for row in table["rows"]:
+            compared = zip(first[row["threads"]]["seconds"], row["seconds"], strict=True)
+            key = row["model"], row["format"], row["threads"]
+            ratios.setdefault(key, []).extend(one / other for one, other in compared)
+    found = []
+    for (model, kind, threads), values in ratios.items():
+        row = {"model": model, "format": kind, "threads": threads, "speed": statistics.median(values)}
+        found.append(row | {"sentences_per_second": row["speed"] * statistics.median(rates[threads])})
+    return found
+
+
 def published(folder: Path) -> tuple[Rows, Rows]:
-    """The results in `quality.json` and the speeds in `speed.json` of a folder, of equal rows the last."""
-    quality, speed = (json.loads((folder / f"{name}.json").read_text("utf-8")) for name in ("quality", "speed"))
-    rows = {(row["threads"], row["name"]): row for table in speed["speeds"] for row in table["rows"]}
+    """The results in the `quality.json` of a folder, and its speeds, as the `picture` takes them."""
     speeds = [
         row | {"name": f"{TITLES.get(row['model'], row['model'])}, {row['format']}"}
-        for row in rows.values()
+        for row in published_speeds(folder)
         if row["format"] in PUBLISHED_FORMATS
     ]
-    return quality["results"], speeds
+    return json.loads((folder / "quality.json").read_text("utf-8"))["results"], speeds
 
 
 def picture(results: Rows, speeds: Rows) -> "Figure":
